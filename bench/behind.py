@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, TopicPartition
 def main(address, topic, records, *settings):
     consumer = Consumer({"bootstrap.servers": address, "group.id": "behind", "enable.auto.commit": False, "enable.partition.eof": False}
                         | dict(setting.split("=") for setting in settings))
-    # Finds the leaders before the measurement begins.
+    # The leaders are looked up before the measurement begins.
     consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=60)
     consumer.assign([TopicPartition(topic, 0, 0)])
     began, left = time.monotonic(), int(records)

@@ -1,6 +1,6 @@
-"""The measured brokers as processes with their resource use: the built Fullbore, and Apache Kafka 4.3.1 as
-tests/clients/install installed it. Each has a directory of its own and free ports. Not a library: the programs of
-bench/ import it."""
+"""Runs the measured brokers as processes and reads their use of resources. They are the built Fullbore, and Apache
+Kafka 4.3.1 as installed by tests/clients/install. Each has its own directory and free ports. The programs of bench/
+import this file."""
 import os, pathlib, signal, socket, subprocess, sys, time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -59,7 +59,7 @@ class Topics:
 
 
 class Broker(Topics):
-    """A broker process with its resource use. `settings` are added to its defaults."""
+    """A broker process, with its use of resources. `settings` are added to its defaults."""
 
     def __init__(self, name, temp, settings=None):
         self.name, self.folder, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
@@ -90,7 +90,7 @@ class Broker(Topics):
 
 class Fullbore(Broker):
     def command(self):
-        # The same initial rebalance delay as in the properties for Kafka below, and in those that Kafka ships.
+        # This initial rebalance delay is also in the properties for Kafka below, and in those that Kafka ships.
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]

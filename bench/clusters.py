@@ -1,17 +1,17 @@
-"""The measured clusters of three brokers as processes with their resource use. One is Fullbore, started by `fullbore cluster
-up` with a PostgreSQL of its own. The other is Apache Kafka 4.3.1 with its defaults, whose brokers are also the controllers
-of KRaft. bench/cluster imports it."""
+"""Runs the measured clusters of three brokers as processes and reads their use of resources. One is Fullbore, started
+by `fullbore cluster up` with its own PostgreSQL. The other is Apache Kafka 4.3.1 with its defaults, whose brokers are
+also the KRaft controllers. bench/cluster imports this file."""
 import json, os, pathlib, random, signal, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE, Topics, free_port, wait_for_port
 
 BROKERS = 3
-# Ports below those that the system gives to connections.
+# Ports below those that the system uses for connections.
 PORTS = range(20_000, 30_000)
 
 
 def free_range(count):
-    """The first of `count` consecutive free ports."""
+    """Returns the first of `count` consecutive free ports."""
     while True:
         first = random.choice(PORTS)
         try:
@@ -49,7 +49,7 @@ class FullboreCluster(Topics):
         subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.folder], check=True, stdout=subprocess.DEVNULL)
 
     def signal(self, number, how):
-        """Sends the signal to a broker, and waits until the broker has ended."""
+        """Sends a signal to a broker and waits until the broker has ended."""
         os.kill(self.pids[number], how)
         if child := self.children.pop(number, None):
             child.wait(60)
@@ -67,7 +67,7 @@ class FullboreCluster(Topics):
         return sum(brokers.cpu_seconds(pid) for pid in self.pids.values())
 
     def database_cpu_seconds(self):
-        """CPU seconds of all processes of the cluster's PostgreSQL, including those that have ended."""
+        """Returns the CPU seconds of all processes of the cluster's PostgreSQL, including those that have ended."""
         def of(pid):
             fields = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
             return int(fields[1]), sum(map(int, fields[11:15])) / brokers.TICK, sum(map(int, fields[11:13])) / brokers.TICK

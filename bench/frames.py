@@ -1,5 +1,5 @@
-"""Raw frames, for what the clients cannot show: a Fetch and a Produce with known bytes at a known time. Not a protocol
-library: it has only the versions that the programs of bench/ use."""
+"""Raw frames for measurements that no client offers: a Fetch and a Produce with known bytes at a known time. It has
+only the versions that the programs of bench/ use, so it is no protocol library."""
 import struct, time
 
 
@@ -13,7 +13,8 @@ def text(value):
 
 
 def fetch_frame(topic, correlation):
-    """Frame of a Fetch 4: one partition from offset 0, with at least one byte and a wait of 500 ms."""
+    """Returns the frame of a Fetch 4 of one partition from offset 0. It requests at least one byte and waits up to 500
+    ms."""
     body = struct.pack(">iiiib", -1, 500, 1, 1 << 20, 0) + struct.pack(">i", 1) + text(topic)
     return framed(1, 4, correlation, body + struct.pack(">iiqi", 1, 0, 0, 1 << 20))
 
@@ -33,7 +34,7 @@ def crc32c(data):
 
 
 def varint(value):
-    """Encodes a number as records do: zigzag, seven bits a byte."""
+    """Encodes a number as in records: zigzag, with seven bits in each byte."""
     value, data = value << 1 ^ value >> 63, b""
     while value > 127:
         data, value = data + bytes([value & 127 | 128]), value >> 7
@@ -41,7 +42,7 @@ def varint(value):
 
 
 def produce_frame(topic, partition=0, value=b"x"):
-    """Frame of a Produce 3 with one batch of one record."""
+    """Returns the frame of a Produce 3 with one batch of one record."""
     now = int(time.time() * 1000)
     record = bytes([0, 0, 0, 1]) + varint(len(value)) + value + b"\0"  # attributes, deltas, null key, the value, no headers
     checked = struct.pack(">hiqqqhii", 0, 0, now, now, -1, -1, -1, 1) + varint(len(record)) + record

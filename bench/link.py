@@ -1,15 +1,15 @@
-"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports it;
-as a program (--receive, --send SECONDS) it is one end of that stream."""
+"""A link between two network namespaces, brokers at its far end, and a plain TCP stream over it. bench/wan imports this
+file. When run as a program (--receive, --send SECONDS), it is one end of that stream."""
 import os, socket, subprocess, sys, time
 import brokers
 from brokers import FULLBORE
 
-# Namespaces are machine-wide. Each measuring program therefore has its own names, and passes them to the ends of its
-# stream.
+# Network namespaces are shared by the whole machine. Each measuring program therefore uses its own names, and passes
+# them to both ends of its stream.
 NEAR, FAR = f"fblnear{os.getpid()}", f"fblfar{os.getpid()}"
 NEAR_ADDRESS, FAR_ADDRESS = "10.77.0.1", "10.77.0.2"
 STREAM_PORT = 7
-# The setting is separate in each namespace; at first it has the machine's value.
+# Each namespace has its own value of this setting, which is the machine's value at first.
 CONGESTION_CONTROL = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
@@ -18,7 +18,7 @@ def within(namespace, command):
 
 
 class Link:
-    """The link as a process. The namespaces are removed when the process ends."""
+    """The link, which runs as a process. The namespaces are removed when the process ends."""
 
     def __init__(self, rtt):
         self.process = subprocess.Popen([FULLBORE, "perf", "link", "--namespaces", f"{NEAR},{FAR}", "--rtt", rtt],
@@ -42,7 +42,7 @@ class Link:
 
 
 class Placed:
-    """A broker at an end of the link; `place` sets its `namespace` and `host`."""
+    """A broker at one end of the link. `place` sets its `namespace` and `host`."""
 
     def place(self, namespace, host):
         self.namespace, self.host, self.address = namespace, host, f"{host}:{self.port}"
@@ -81,7 +81,8 @@ class Kafka(Placed, brokers.Kafka):
 
 
 def receive_streams():
-    """Receives streams one after another. Answers each with its MB/s, measured without the first third of its time."""
+    """Receives streams one after another. Answers each with its speed in MB/s, which leaves out the first third of its
+    time."""
     with socket.create_server((FAR_ADDRESS, STREAM_PORT)) as server:
         print("ready", flush=True)
         while True:

@@ -1,11 +1,11 @@
-"""Clients of bench/load that no tool provides: silent connections, members of groups, slow readers and writers, and a
-consumer that measures the age of records on arrival. Frames are written by hand, in versions that both Kafka 4.3 and
-Fullbore serve. Not a library: each kind is one process, started by bench/load as
+"""Clients of bench/load that no tool offers: silent connections, members of groups, and slow readers and writers. A
+consumer measures how old records are when they arrive. Frames are written by hand in versions that both Kafka 4.3 and
+Fullbore serve. Each kind is one process, which bench/load starts as
 
     load_clients.py idle|members|slow-readers|slow-writers|tail ADDRESS ...
 
-which prints `ready ...` when all of its clients are connected, and ends with one line of JSON when its standard input
-is closed.
+and which prints `ready ...` when all its clients are connected. It ends when its standard input is closed, and then
+prints one line of JSON.
 """
 import heapq, json, resource, selectors, socket, struct, sys, threading, time
 
@@ -18,7 +18,7 @@ SLOW_TICK_S = 0.25
 
 
 def raise_descriptors():
-    """Raises the limit of descriptors as far as the system allows; the broker inherits it."""
+    """Raises the limit of descriptors as far as the system permits. The broker inherits the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in (100_000, hard):
         try:
@@ -39,7 +39,7 @@ def connect(address, receive_buffer=None):
 
 
 def call(s, api, version, body):
-    """Sends a request; returns the response after its correlation id."""
+    """Sends a request. Returns the response without its correlation id."""
     s.sendall(framed(api, version, 1, body))
     return receive(s)[4:]
 
@@ -55,7 +55,7 @@ def percentile(values, q):
 
 
 def until_told(stop):
-    """Sets the event once standard input is closed."""
+    """Sets the event when standard input is closed."""
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
 
@@ -74,7 +74,8 @@ def create_topics(s, names, partitions):
 
 
 def produce_to_all(s, topic, partitions):
-    """Writes a record to each partition of a new topic, repeatedly while some have no leader yet."""
+    """Writes a record to each partition of a new topic. Repeats the request while some partitions have no leader
+    yet."""
     batch = batch_of(topic)
     body = struct.pack(">hhi", -1, -1, 30_000) + struct.pack(">i", 1) + text(topic) + struct.pack(">i", partitions)
     body += b"".join(struct.pack(">ii", index, len(batch)) + batch for index in range(partitions))
@@ -90,7 +91,7 @@ def produce_to_all(s, topic, partitions):
 
 
 def batch_of(topic, made={}):
-    """One batch of one record, cached: its checksum is slow in Python."""
+    """Returns a batch of one record. The batch is cached, because Python computes its checksum slowly."""
     if not made:
         frame = produce_frame(topic)
         made["batch"] = frame[frame.index(text(topic)) + len(text(topic)) + 12:]
@@ -98,14 +99,14 @@ def batch_of(topic, made={}):
 
 
 def metadata_of_all(s):
-    """Requests the metadata of all topics. Returns the bytes of the response, and seconds."""
+    """Requests the metadata of all topics. Returns the size of the response and how many seconds it took."""
     started = time.perf_counter()
     answer = call(s, METADATA, 4, struct.pack(">i?", -1, False))
     return len(answer), time.perf_counter() - started
 
 
 def list_groups(s):
-    """Lists all groups. Returns their number, and seconds."""
+    """Lists all groups. Returns how many there are and how many seconds it took."""
     started = time.perf_counter()
     answer = call(s, LIST_GROUPS, 1, b"")
     return struct.unpack_from(">i", answer, 6)[0], time.perf_counter() - started
@@ -120,7 +121,7 @@ def fetch_body(topic, partition, offset, wait_ms, max_bytes):
 # ---------------------------------------------------------------------------------------------------
 
 def idle(address, count):
-    """Opens connections, each of which sends ApiVersions once."""
+    """Opens connections. Each of them sends ApiVersions once."""
     stop = threading.Event()
     open_ = []
     for _ in range(count):
@@ -143,7 +144,7 @@ def idle(address, count):
 
 
 def join(s, group):
-    """Joins an empty group alone; returns the generation and the member id."""
+    """Joins an empty group as its only member. Returns the generation and the member id."""
     subscription = struct.pack(">h", 0) + struct.pack(">i", 1) + text("topic-0") + struct.pack(">i", -1)
     end = time.monotonic() + 120
     while struct.unpack_from(">h", call(s, FIND_COORDINATOR, 1, text(group) + b"\0"), 4)[0]:
@@ -171,7 +172,7 @@ def join(s, group):
 
 
 def members(address, count, interval_s):
-    """Runs groups with one member each, which sends heartbeats. Prints the times of heartbeats."""
+    """Runs groups of one member each. The members send heartbeats, whose times are printed."""
     stop, selector, due, times, errors = threading.Event(), selectors.DefaultSelector(), [], [], 0
     started = time.monotonic()
     beats = []
@@ -181,7 +182,7 @@ def members(address, count, interval_s):
         beats.append((s, framed(HEARTBEAT, 2, 1, text(f"group-{number}") + struct.pack(">i", generation) + text(member))))
         s.setblocking(False)
         selector.register(s, selectors.EVENT_READ, number)
-        # From here on members send heartbeats, however long the other members take to join.
+        # From now on the members send heartbeats, however long the other members take to join.
         heapq.heappush(due, (time.monotonic() + interval_s * (number % 97) / 97, number))
         errors += beat(selector, beats, due, interval_s, times, 0)
     until_told(stop)
@@ -193,7 +194,7 @@ def members(address, count, interval_s):
 
 
 def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
-    """Sends the heartbeats due and receives the responses within `wait_s`; returns the number of errors."""
+    """Sends the heartbeats that are due, and receives responses for `wait_s` seconds. Returns the number of errors."""
     now, errors = time.monotonic(), 0
     while due and due[0][0] <= now:
         at, number = heapq.heappop(due)
@@ -212,7 +213,7 @@ def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
 
 
 def slow_readers(address, topic, count, bytes_s):
-    """Runs readers. Each requests the whole topic, several times over, and reads a few bytes now and then."""
+    """Runs readers. Each requests the whole topic several times and reads only a few bytes now and then."""
     stop, sockets = threading.Event(), []
     for _ in range(count):
         s = connect(address, receive_buffer=16 * 1024)
@@ -238,7 +239,7 @@ def slow_readers(address, topic, count, bytes_s):
 
 
 def slow_writers(address, topic, count):
-    """Runs writers. Each sends a produce request of a megabyte, four bytes a second."""
+    """Runs writers. Each sends a produce request of one megabyte, at four bytes a second."""
     stop, sockets = threading.Event(), []
     frame = struct.pack(">i", 1 << 20) + produce_frame(topic)[4:]
     for _ in range(count):
@@ -259,7 +260,7 @@ def slow_writers(address, topic, count):
 
 
 def tail(address, topic):
-    """A consumer at the end of a topic of one partition: the age of the newest record of each response."""
+    """A consumer at the end of a topic with one partition. Measures the age of the newest record in each response."""
     stop, ages, total = threading.Event(), [], 0
     s = connect(address)
     answer = call(s, LIST_OFFSETS, 1, struct.pack(">ii", -1, 1) + text(topic) + struct.pack(">iiq", 1, 0, -1))

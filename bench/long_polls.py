@@ -1,9 +1,9 @@
-"""Long polls of the first partition of a topic, from offset 0 on, each over its own connection. Not a library:
+"""Long polls of a topic's first partition from offset 0, each over its own connection. Run as:
 
     long_polls.py HOST:PORT TOPIC COUNT MIN_BYTES RECORDS
 
-first writes RECORDS records of 1,000 bytes, four in a batch, by confluent-kafka. It prints `ready` once all polls are
-sent, and ends with its standard input. Each poll waits for five minutes at most (Fetch 4).
+The program first writes RECORDS records of 1,000 bytes, four in a batch, with confluent-kafka. It prints `ready` when
+all polls are sent, and ends when its standard input is closed. Each poll waits for at most five minutes (Fetch 4).
 """
 import socket, struct, sys
 

@@ -1,9 +1,9 @@
-"""Relay before an object store over a link of BYTES_S bytes a second in each direction, which connections share. Not a
-library:
+"""A relay in front of an object store. Its link carries BYTES_S bytes a second in each direction, and all connections
+share it. Run as:
 
     narrow_store.py PORT TO_PORT BYTES_S
 
-listens on 127.0.0.1:PORT until it is killed.
+The relay listens on 127.0.0.1:PORT until it is killed.
 """
 import asyncio, socket, sys, time
 
@@ -12,7 +12,7 @@ LATE_MAX = 0.1
 
 
 class Direction:
-    """One direction of the link. Sends bytes in sequence, at the link's rate."""
+    """A direction of the link. Its bytes are sent in order and at the link's rate."""
 
     def __init__(self, bytes_s):
         self.bytes_s, self.free_at = bytes_s, 0.0
@@ -20,7 +20,7 @@ class Direction:
     async def copy(self, source, sink):
         try:
             while part := await source.read(CHUNK):
-                # Sends earlier after a sleep that lasted too long on a busy machine.
+                # On a busy machine a sleep may last too long. The next bytes are then sent earlier.
                 self.free_at = max(self.free_at, time.monotonic() - LATE_MAX) + len(part) / self.bytes_s
                 await asyncio.sleep(max(0, self.free_at - time.monotonic()))
                 sink.write(part)
@@ -34,15 +34,14 @@ async def main(port, to_port, bytes_s):
     to_store, to_client = Direction(bytes_s), Direction(bytes_s)
 
     async def serve(near, near_out):
-        # Other buffers of a connection are small, so that received bytes have nearly been sent over the link.
+        # All other buffers of a connection are small. Received bytes have therefore almost been sent over the link.
         far, far_out = await asyncio.open_connection("127.0.0.1", to_port)
         await asyncio.gather(to_store.copy(near, far_out), to_client.copy(far, near_out))
         far_out.close()
         near_out.close()
 
     listener = socket.create_server(("127.0.0.1", port))
-    # Connections inherit the receive buffer from the listener. With the default size, the relay would accept 6 MB at
-    # once.
+    # Connections inherit the listener's receive buffer. With the default size, the relay would accept 6 MB at once.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * CHUNK)
     server = await asyncio.start_server(serve, sock=listener, limit=CHUNK)
     await server.serve_forever()

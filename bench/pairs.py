@@ -1,5 +1,5 @@
-"""Two brokers with a link between them: a topic's leader at the near end, its only follower at the far one. bench/wan
-imports it."""
+"""Two brokers with a link between them. A topic's leader is at the near end and its only follower at the far end.
+bench/wan imports this file."""
 import pathlib, subprocess, sys, time
 import brokers, link
 from brokers import FULLBORE
@@ -16,7 +16,7 @@ class Pair(brokers.Topics):
         self.near.launch()
         self.far.launch()
         end = time.monotonic() + 60
-        # Once a topic can be created on both brokers, the far broker is registered.
+        # If a topic can be created on both brokers, the far broker is registered.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
                 sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.folder}")
@@ -45,14 +45,14 @@ class Pair(brokers.Topics):
 
 
 class FullborePair(Pair):
-    """A pair of Fullbore brokers. They reach the database over a Unix socket, so without distance."""
+    """A pair of Fullbore brokers. They reach the database over a Unix socket, which has no distance."""
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
         self.folder = pathlib.Path(temp) / "pair"
 
     def start(self):
-        # Starts the PostgreSQL of a cluster; the only broker of that cluster is not measured.
+        # Starts the PostgreSQL of a cluster. That cluster's only broker is not measured.
         subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
         lines = (self.folder / "broker-1.properties").read_text().splitlines()
@@ -67,7 +67,7 @@ class FullborePair(Pair):
 
 
 class KafkaPair(Pair):
-    """A pair of Kafka brokers, with the system's socket buffers and a controller at each end."""
+    """A pair of Kafka brokers with the system's socket buffers. Each end has a controller."""
     name, assignment = "kafka-pair", "1:2"
 
     def __init__(self, temp):

@@ -1,6 +1,6 @@
-"""Runs clients, keeps their output, and reads the figures in it. Subclasses and programs (bench/compare, bench/cluster,
-bench/load, bench/wan) decide what is compared, and how often. Every raw output is a file of `out`, numbered in the
-order of the runs, with its command in the first line."""
+"""Runs clients, stores their output, and extracts the figures from it. Subclasses and programs (bench/compare,
+bench/cluster, bench/load, bench/wan) decide what is compared and how often. Each raw output becomes a file in `out`.
+The files are numbered in the order of the runs, and their first line is the command."""
 import json, os, re, statistics, subprocess, sys
 from brokers import FULLBORE, java
 
@@ -8,10 +8,10 @@ RECORD = 1000
 
 
 class Bench:
-    """Runs of clients. `out` is the directory of raw files, `count` their number."""
+    """Runs clients. `out` is the directory of the raw files, and `count` their number so far."""
 
     def run(self, label, command):
-        """Runs a client; keeps its output as a raw file."""
+        """Runs a client and stores its output as a raw file."""
         done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.keep(label, command, done.stdout)
         if done.returncode:
@@ -37,13 +37,13 @@ class Bench:
         return self.produced(self.run(label, command + (["--command-property", *properties] if properties else [])))
 
     def own_consume(self, broker, label, topic, records):
-        """MB/s of `perf consume` over a topic's first records."""
+        """Returns the speed in MB/s at which `perf consume` reads the first records of a topic."""
         output = self.run(label, [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records])
         return float(output.strip().splitlines()[-1].split(",")[3])
 
     @staticmethod
     def produced(output):
-        """records/s, the longest latency and the percentiles of the tool's last summary line."""
+        """Extracts records/s, the longest latency and the percentiles from the tool's last summary line."""
         line = [line for line in output.splitlines() if "99.9th" in line][-1]
         number = r"([0-9.]+)"
         found = re.search(rf"sent, {number} records/sec .*?{number} ms max latency, {number} ms 50th, {number} ms 95th, "
@@ -51,7 +51,8 @@ class Bench:
         return dict(zip(("rate", "max", "p50", "p95", "p99", "p999"), map(float, found.groups())))
 
     def honest(self, broker, label, topic, records_s, seconds):
-        """Runs a paced producer. Returns percentiles in ms from each record's scheduled time, after the first second."""
+        """Runs a paced producer. Returns the percentiles in ms, counted from the time at which each record was due.
+        Leaves out the first second."""
         output = self.run(f"{label}-{broker.name}", [
             FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", int(records_s * seconds),
             "--record-size", RECORD, "--throughput", records_s, "--warmup-records", int(records_s), "--reporting-interval", 1000, "--json"])
@@ -60,7 +61,7 @@ class Bench:
 
 
 class SideBySide(Bench):
-    """Measures Kafka and Fullbore alternately, and prints the table of their ratios."""
+    """Measures Kafka and Fullbore in turns, and prints a table of their ratios."""
 
     def __init__(self, out, rounds, temp, kafka, fullbore):
         self.out, self.rounds, self.temp, self.kafka, self.fullbore = out, rounds, temp, kafka, fullbore
@@ -74,12 +75,12 @@ class SideBySide(Bench):
         print(f"{case:14} {shown:44} {ours_m:12.3f} {theirs_m:12.3f} {ratio:8.3f}x   goal {goal}", flush=True)
 
     def alone(self, case, measure, ours, goal):
-        """Adds a figure without a peer."""
+        """Adds a figure that has no peer."""
         self.rows.append({"case": case, "measure": measure, "fullbore": ours, "goal": goal})
         print(f"{case:14} {measure:44} {statistics.median(ours):12.3f} {'':>12} {'':>9}   goal {goal}", flush=True)
 
     def both(self, measure, brokers=None):
-        """Measures Kafka and Fullbore alternately for all rounds; returns Fullbore's results first."""
+        """Measures Kafka and Fullbore in turns for all rounds. Returns Fullbore's results first."""
         kafka, fullbore = brokers or (self.kafka, self.fullbore)
         results = {fullbore: [], kafka: []}
         for round_number in range(self.rounds):
@@ -97,7 +98,7 @@ class SideBySide(Bench):
         return measure
 
     def summarize(self):
-        """Writes the machine and every row to summary.json."""
+        """Writes summary.json, which describes the machine and has every row."""
         machine = dict(cpu=open("/proc/cpuinfo").read().split("model name")[1].split("\n")[0].strip("\t: "),
                        cores=os.cpu_count(), kernel=os.uname().release, command=" ".join(sys.argv))
         (self.out / "summary.json").write_text(json.dumps(dict(machine=machine, rows=self.rows), indent=1) + "\n")

@@ -28,7 +28,7 @@ TOO_LONG_S = 120
 
 
 class Group:
-    """Consumers that this thread polls in sequence."""
+    """Consumers of one group, which this thread polls one after another."""
 
     def __init__(self, address, topic, partitions, quiet):
         self.address, self.topic, self.partitions, self.quiet = address, topic, partitions, quiet
@@ -51,12 +51,12 @@ class Group:
         time.sleep(0.005)
 
     def is_shared(self):
-        """Returns true if every partition is assigned, to one member only, and as evenly as possible."""
+        """Returns true if each partition is assigned to exactly one member, as evenly as possible."""
         loads = [len(one) for one in self.seen]
         return sorted(sum(self.seen, [])) == list(range(self.partitions)) and max(loads) - min(loads) <= 1
 
     def settled(self, begun):
-        """Seconds from the change at `begun` until the last change of an assignment."""
+        """Returns the seconds from the change at `begun` until the last change of an assignment."""
         while True:
             self.poll()
             now = time.monotonic()

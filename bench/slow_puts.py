@@ -1,10 +1,10 @@
-"""Relay before an object store that speaks S3 over HTTP/1.1: one PUT in ONE_IN takes SECONDS longer, as in a store with
-a long tail. It keeps no state of requests: clients send requests in sequence, and get each response before they send
-the next. Not a library:
+"""A relay in front of an object store that speaks S3 over HTTP/1.1. One PUT in ONE_IN takes SECONDS longer, as in a
+store with a long tail. It keeps no state of requests, because a client waits for each response before it sends the next
+request. Run as:
 
     slow_puts.py PORT TO_PORT ONE_IN SECONDS
 
-listens on 127.0.0.1:PORT until it is killed.
+The relay listens on 127.0.0.1:PORT until it is killed.
 """
 import asyncio, sys
 
@@ -12,7 +12,7 @@ CHUNK = 1 << 18
 
 
 class SlowPuts:
-    """The relay. `puts` is the number of PUTs until now."""
+    """The relay. `puts` is the number of PUTs so far."""
 
     def __init__(self, to_port, one_in, seconds):
         self.to_port, self.one_in, self.seconds, self.puts = to_port, one_in, seconds, 0

@@ -1,6 +1,6 @@
-"""Stores for the objects of measured brokers: a directory of their own, or a bucket of versitygw (`tests/clients/install
-optimized`). With `postgres` the index is in a PostgreSQL of Debian's, as for a broker of a
-cluster. Not a library: bench/diskless imports it."""
+"""Stores for the objects of the measured brokers. They are a directory for each broker, or a bucket of versitygw
+(`tests/clients/install optimized`). With `postgres`, the index is in Debian's PostgreSQL, as for a broker of a cluster.
+bench/diskless imports this file."""
 import glob, os, pathlib, shutil, subprocess, sys, tempfile
 from brokers import CLIENTS, free_port, wait_for_port
 
@@ -8,7 +8,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 
 class FolderStore:
-    """Store in the default directory of a broker."""
+    """A store in the broker's default directory."""
 
     def settings(self, name, port=None):
         return {}
@@ -18,7 +18,7 @@ class FolderStore:
 
 
 class S3Store:
-    """Store of versitygw on a directory, with a prefix for each broker."""
+    """A store of versitygw on a directory. Each broker has its own prefix."""
 
     def __init__(self, temp):
         folder, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
@@ -33,16 +33,17 @@ class S3Store:
         wait_for_port(self.port, self.process)
 
     def settings(self, name, port=None):
-        """Settings of a broker that reaches the store at `port`, or at the store's own port without one."""
+        """Returns the settings of a broker that reaches the store at `port`, or at the store's own port if none is
+        given."""
         return {"diskless.storage": f"s3://bucket/{name}", "diskless.storage.s3.endpoint.url": f"http://127.0.0.1:{port or self.port}",
                 "diskless.storage.aws.access.key.id": "key", "diskless.storage.aws.secret.access.key": "secret"}
 
     def slow_puts(self, one_in, seconds):
-        """Port of a relay before the store, in which one PUT in `one_in` takes `seconds` longer."""
+        """Starts a relay in which one PUT in `one_in` takes `seconds` longer. Returns the relay's port."""
         return self.relay("slow_puts.py", one_in, seconds)
 
     def narrow(self, bytes_s):
-        """Port of a relay before the store whose link carries `bytes_s` bytes a second."""
+        """Starts a relay whose link carries `bytes_s` bytes a second. Returns the relay's port."""
         return self.relay("narrow_store.py", bytes_s)
 
     def relay(self, program, *numbers):
@@ -59,7 +60,7 @@ class S3Store:
 
 
 class PostgresStore(S3Store):
-    """Store of versitygw, with a PostgreSQL database on the disk for each broker's index."""
+    """A store of versitygw. The index of each broker is in a PostgreSQL database on the disk."""
 
     def __init__(self, temp):
         super().__init__(temp)

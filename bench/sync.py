@@ -1,5 +1,5 @@
-"""One record at a time, 2 KB, acks=all, with librdkafka: BOOTSTRAP TOPIC COUNT. Prints p50, p99, p99.9 in ms and
-records/s."""
+"""Sends one record of 2 KB at a time with librdkafka and acks=all: BOOTSTRAP TOPIC COUNT. Prints p50, p99 and p99.9 in
+ms, and records/s."""
 import sys, time
 from confluent_kafka import Producer
 

@@ -1,13 +1,13 @@
-"""A paced producer and a consumer at the end of a topic of one partition, of confluent-kafka. They record when each
-observed record was sent, acknowledged and read, by this machine's monotonic clock. Not a library: bench/diskless starts
-each as a process, with the Python of tests/clients/install:
+"""A paced producer and a consumer at the end of a topic with one partition, both of confluent-kafka. They note when
+each observed record was sent, acknowledged and read, by this machine's monotonic clock. bench/diskless starts each as a
+process, with the Python of tests/clients/install:
 
     tail_clients.py produce ADDRESS TOPIC ZONE RECORDS_S SIZE SECONDS ONE_IN
     tail_clients.py consume ADDRESS TOPIC ZONE ONE_IN
 
 ZONE is the broker.rack of the brokers to use, or `-` for any. One record in ONE_IN is observed. `consume` prints
-`ready` when it is at the end, and ends once its standard input is closed. Both then print one line of JSON:
-`produce` {offset: [sent, acknowledged]}, `consume` {offset: read}, in seconds.
+`ready` when it has reached the end of the topic, and ends when its standard input is closed. Both then print one line
+of JSON: `produce` {offset: [sent, acknowledged]}, `consume` {offset: read}, in seconds.
 """
 import json, sys, threading, time
 
@@ -32,7 +32,7 @@ def produce(address, topic, zone, records_s, size, seconds, one_in):
                 noted[message.offset()] = (sent, time.monotonic())
         return acknowledged
 
-    # The offsets of observed records can be computed, because no other client writes.
+    # No other client writes, so the offsets of the observed records can be computed.
     began, count = time.monotonic(), 0
     while (now := time.monotonic()) < began + seconds:
         due = int((now - began) * records_s)

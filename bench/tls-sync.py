@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""One record of 2 KB at a time, plain and over TLS, with Nagle's algorithm on and off in the client:
-`bench/tls-sync.py [COUNT]`.
+"""Sends one record of 2 KB at a time, plain and over TLS. The client uses Nagle's algorithm in some runs and not in
+others: `bench/tls-sync.py [COUNT]`.
 
-Fullbore and Apache Kafka run side by side, each with a plaintext and an SSL listener and the same certificate.
-librdkafka sends the next record when the last is acknowledged; our own producer is paced so slowly that each record
-travels alone. Prints p50 and p99 in ms. A step of 40 ms is a small write that waited for the delayed acknowledgement of
-the former one. Needs `cargo build --release`, `tests/clients/install` and openssl. Keeps no file.
+Fullbore and Apache Kafka run side by side. Each has a plaintext and an SSL listener with the same certificate.
+librdkafka sends the next record when the last one is acknowledged. Our own producer is paced so slowly that each record
+travels alone. Prints p50 and p99 in ms. A step of 40 ms means that a small write waited for the delayed acknowledgement
+of the one before it. Needs `cargo build --release`, `tests/clients/install` and openssl. Writes no file.
 """
 import re, subprocess, sys, tempfile
 

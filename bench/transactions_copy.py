@@ -1,5 +1,5 @@
-"""Copies a topic in transactions, with librdkafka: BOOTSTRAP FROM TO RECORDS TRANSACTION. Prints records/s after the
-first fifth."""
+"""Copies a topic in transactions with librdkafka: BOOTSTRAP FROM TO RECORDS TRANSACTION. Prints records/s, leaving out
+the first fifth."""
 import sys, time, uuid
 from confluent_kafka import Consumer, Producer, TopicPartition
 

@@ -1,7 +1,7 @@
-# Sourced by `rust` and `clients/all`, which have several child processes at once, listed in `running`.
+# Sourced by `rust` and `clients/all`. Both have several child processes at once, which `running` lists.
 
-# Waits for the end of one child: `ended` is its process, `status` its exit status. `wait -n` does not return a child
-# that a signal has already ended.
+# Waits until one child has ended. `ended` is its process and `status` its exit status. `wait -n` does not return a
+# child that was ended by a signal before.
 one_ends() {
   local process
   ended=''

@@ -1,11 +1,12 @@
-"""Cases of bench/compare: the broker by itself, seen with raw frames: its start, its partitions, waits for records."""
+"""Cases of bench/compare about the broker alone, which the measurement reaches with raw frames: its start, its
+partitions, and waits for records."""
 import socket, statistics, subprocess, time
 from brokers import FULLBORE, Fullbore
 from frames import fetch_frame, produce_frame, produce_succeeded, receive
 
 
 def restart(broker, topic):
-    """Seconds from the start of a stopped broker until it accepts a produce. An open port alone does not count."""
+    """How many seconds a stopped broker takes until it accepts a produce. An open port alone does not count."""
     started = time.monotonic()
     broker.start()
     frame = produce_frame(topic)

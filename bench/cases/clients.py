@@ -1,4 +1,4 @@
-"""Cases of bench/compare: Kafka's own clients and ours, at full speed, one record at a time, and paced."""
+"""Cases of bench/compare with Kafka's clients and ours: at full speed, one record at a time, and at a fixed pace."""
 import sys
 from brokers import CLIENTS, ROOT, java
 
@@ -6,10 +6,10 @@ CONSUMED = 2_000_000
 
 
 def java_consumes(bench, broker, topic, group, records, properties=()):
-    """MB/s by fetch.MB.sec of ConsumerPerformance: from the assignment on, without the time to join the group.
+    """Returns fetch.MB.sec of ConsumerPerformance, in MB/s. It leaves out the time to join the group.
 
-    With a hundred partitions ConsumerPerformance has ended 48 records early, also on Kafka's broker. In such a case
-    another group reads the topic again.
+    With a hundred partitions, ConsumerPerformance sometimes ends 48 records early, also with Kafka's broker. Another
+    group then reads the topic again.
     """
     for again in ("", "-again"):
         command = java(["-Xmx512M"], "org.apache.kafka.tools.ConsumerPerformance", "--bootstrap-server", broker.address, "--topic",
@@ -50,7 +50,7 @@ def own_produce(bench):
 
 
 def grid(bench):
-    """Java's producer and consumer on both brokers, over partitions and record sizes."""
+    """Java's producer and consumer on both brokers, for several numbers of partitions and record sizes."""
     for size, records in ((1000, 1_000_000), (100, 4_000_000)):
         for partitions in (1, 12, 100, 1000):
             cell, gigabytes = f"{size} B, {partitions}", records * size / 1e9
@@ -68,8 +68,8 @@ def grid(bench):
 
 
 def codecs(bench):
-    """Java's producer with compressed batches. A second topic has fullbore.produce.validation=header: without it, the
-    broker decompresses each batch once, and the difference is the cost of that."""
+    """Java's producer with compressed batches. A second topic has fullbore.produce.validation=header. Without that
+    setting the broker decompresses each batch once, and the difference shows what that costs."""
     for codec in ("lz4", "snappy", "zstd", "gzip"):
         for size, records in ((1000, 300_000), (100, 2_000_000)):
             gigabytes = records * size / 1e9
@@ -104,7 +104,7 @@ def paced(bench):
     ours, theirs = bench.both(bench.with_topic("paced", work))
     own, _ = bench.both(lambda broker, n: bench.with_topic("paced-own", lambda b, t: bench.own_perf(
         b, "paced-own-fullbore", t, 700_000, 1000, 10_000, warmup=100_000))(broker, n) if broker is bench.fullbore else None)
-    # The tool's own latency: with acks=0 it does not wait for a broker.
+    # With acks=0 the tool waits for no broker, so this is the tool's own latency.
     floor = [bench.with_topic("paced-floor", lambda b, t: bench.java_perf(
         b, "paced-floor", t, 700_000, 1000, 10_000, warmup=100_000, properties=["acks=0"]))(bench.fullbore, 0)]
     for key, goal in (("p99", "<= 0.5x"), ("p999", "<= 0.3x")):

@@ -1,23 +1,23 @@
-"""Case of bench/compare: the time and cost of a compaction of 1 GB whose records supersede each other, and its effect
-on a paced producer of another topic.
+"""Case of bench/compare: how long a compaction of 1 GB takes, what it costs, and how it affects a paced producer of
+another topic. The records supersede each other.
 
-Keys are random, so that every segment keeps some records. The log is filled while min.compaction.lag.ms forbids
-compaction. The time runs from the removal of that setting until the segments stop changing at about one record per key.
-The active segment is never compacted. The log is filled and compacted twice: once alone, for time and CPU, and once
-beside the producer, which runs for as long as the first compaction took.
+Keys are random, so every segment keeps some records. While the log is filled, min.compaction.lag.ms forbids compaction.
+The time runs from the removal of that setting until the segments stop changing, at about one record per key. The active
+segment is never compacted. The log is filled and compacted twice. The first time it is alone, which gives the time and
+CPU. The second time it is beside the producer, which runs for as long as the first compaction took.
 """
 import os, random, string, subprocess, sys, threading, time
 from brokers import FULLBORE, Fullbore, Kafka
 from runs import RECORD
 
 RECORDS, KEYS, SEGMENT = 1_000_000, 200_000, 100 << 20
-# A smaller scale of the same work, to warm up a JVM.
+# The same work at a smaller scale, which warms up a JVM.
 WARM = 5
 PACED_RECORDS_S, PACED_LEAST_S = 5_000, 3
-# Seconds without a change after which the log counts as compacted, and the longest wait for that.
+# Seconds without a change after which the log counts as compacted, and the maximum number of seconds to wait for that.
 SETTLED_S, COMPACTED_MAX_S = 2, 300
 POLL_S = 0.01
-# A log with more than this number of records per key is not compacted yet.
+# A log is not compacted yet if it has more than this number of records per key.
 SLACK = 1.05
 LAG_MS = 86_400_000
 
@@ -42,7 +42,7 @@ def compact(bench):
 
 def work(bench, broker, number, files):
     alone, beside = (fill(bench, broker, f"compact-{how}-{number}", files, 1) for how in ("alone", "beside"))
-    # Writes the filled log to the disk now, so that the system does not do it during the measurement.
+    # The filled log is written to the disk now. Otherwise the system might do that during the measurement.
     os.sync()
     took, cpu, size = compacted(bench, broker, alone)
     # The first second is not counted.
@@ -66,7 +66,7 @@ def work(bench, broker, number, files):
 
 
 def write_keyed(path, scale):
-    """Writes lines KEY:VALUE, each value of RECORD bytes."""
+    """Writes lines KEY:VALUE. Each value has RECORD bytes."""
     chance = random.Random(4)
     letters = "".join(chance.choices(string.ascii_letters, k=1 << 20))
     with open(path, "w") as file:
@@ -77,7 +77,7 @@ def write_keyed(path, scale):
 
 
 def fill(bench, broker, topic, files, scale):
-    """Creates a topic with the records of the files, whose compaction is not allowed yet."""
+    """Creates a topic with the records of the files. Its compaction is not permitted yet."""
     broker.topic(topic, configs={"cleanup.policy": "compact", "segment.bytes": SEGMENT // scale, "min.cleanable.dirty.ratio": 0.01,
                                  "min.compaction.lag.ms": LAG_MS})
     bench.run(f"compact-fill-{broker.name}", [FULLBORE, "produce", "-b", broker.address, "-t", topic, "-K", ":", files[scale]])
@@ -85,7 +85,8 @@ def fill(bench, broker, topic, files, scale):
 
 
 def segments(broker, topic):
-    """Bytes of each segment, oldest first. Files that compaction is writing or that wait for deletion are left out."""
+    """Returns the size of each segment, oldest first. Leaves out files that compaction is writing and files that wait
+    for deletion."""
     found = []
     for folder in broker.folder.rglob(f"{topic}-0"):
         for path in folder.glob("*.log"):
@@ -97,7 +98,8 @@ def segments(broker, topic):
 
 
 def compacted(bench, broker, topic):
-    """Lets the broker compact; returns seconds until the log's size has settled, CPU seconds until then, bytes left."""
+    """Permits the compaction. Returns the seconds until the log's size has settled, the CPU seconds until then, and the
+    remaining bytes."""
     filled = segments(broker, topic)
     total = sum(size for _, size in filled)
     most = total * KEYS / RECORDS * SLACK + filled[-1][1]

@@ -1,7 +1,7 @@
-"""Cases of bench/diskless: each starts its brokers on the measured store, and prints its figures with their goals.
+"""Cases of bench/diskless. Each starts its brokers on the measured store and prints its figures with their goals.
 
-`far` is a broker with a slow store, `near` one without the delays, `serial` a far one that serves one request at a time
-and closes no object early.
+`far` is a broker with a slow store, and `near` has no delays. `serial` is a far broker that serves one request at a
+time and closes no object early.
 """
 import contextlib, json, re, statistics, subprocess, sys, time
 from brokers import CLIENTS, FULLBORE, ROOT, java as run_java
@@ -10,9 +10,9 @@ from runs import RECORD
 SERIAL = {"diskless.puts.per.second.max": 0, "fullbore.connection.requests.max": 1}
 WIDE = ["buffer.memory=134217728"]
 MB, MIB = 1e6, 1 << 20
-# Amazon's price of a million PUTs in us-east-1, and the seconds of a month.
+# Amazon's price of a million PUTs in us-east-1, and the number of seconds in a month.
 PUT_DOLLARS, MONTH_S = 5, 86_400 * 30.4
-# The clients at the end of a topic observe one record in this number.
+# Clients at the end of a topic observe one in this many records.
 ONE_IN = 20
 TAIL_CLIENTS = [CLIENTS / "venv/bin/python", ROOT / "bench/tail_clients.py"]
 IDLE_S = 30
@@ -41,7 +41,7 @@ def flood(bench):
 
 
 def partitions(bench):
-    """Rates with many partitions that have few records each."""
+    """Throughput with many partitions that have few records each."""
     with bench.broker("far") as far:
         for size in (1000, 100):
             one = None
@@ -65,7 +65,7 @@ def java(bench):
 
 
 def alone(bench):
-    """Latency of records with pauses that leave each record alone."""
+    """Latency of records that are sent one by one with pauses between."""
     for name, more, goal in [("far", {}, ("<=", bench.put + 15)), ("serial", SERIAL, None)]:
         with bench.broker(name, more) as broker:
             topic = bench.topic(broker, "alone")
@@ -94,17 +94,17 @@ def steady(bench, broker, label, topic, seconds):
 
 
 def asked(broker):
-    """Number of PUTs until now, including hedges."""
+    """Returns how many PUTs the broker has sent so far, including hedges."""
     return broker.metric("puts_total") + broker.metric("hedged_puts_total")
 
 
 def slow_puts(bench):
-    """Latency while one PUT in a hundred takes three seconds longer."""
+    """Latency while one PUT in a hundred takes three seconds longer than usual."""
     if not hasattr(bench.store, "slow_puts"):
         return print("slow-puts: skipped; needs --store s3", flush=True)
     with bench.broker("slow-puts", port=bench.store.slow_puts(100, 3)) as broker:
         topic = bench.topic(broker, "slow")
-        # The duration is long enough for about six slow PUTs in a round.
+        # The run is long enough for about six slow PUTs per round.
         runs = [bench.honest(broker, "slow-puts", topic, 1000, 4 * bench.seconds) for _ in range(bench.rounds)]
         bench.tell("slow-puts", "p99 ms, 1 % of PUTs + 3 s", [run["p99_ms"] for run in runs], ("<=", 4 * bench.put))
         bench.tell("slow-puts", "p50 ms", [run["p50_ms"] for run in runs])
@@ -112,7 +112,8 @@ def slow_puts(bench):
 
 
 def hanging_puts(bench):
-    """Latency while one PUT in ten gets no answer, then one in five, then one in three. All others take their usual time."""
+    """Latency while one PUT in ten gets no answer, then one in five, then one in three. All other PUTs take their usual
+    time."""
     if not hasattr(bench.store, "slow_puts"):
         return print("hanging-puts: skipped; needs --store s3", flush=True)
     for one_in in (10, 5, 3):
@@ -125,7 +126,7 @@ def hanging_puts(bench):
 
 
 def neighbours(bench):
-    """Latency of a paced producer while others send at full speed, on a store whose link carries 20 MB/s."""
+    """Latency of a paced producer while others send at full speed. The store's link carries 20 MB/s."""
     if not hasattr(bench.store, "narrow"):
         return print("neighbours: skipped; needs --store s3", flush=True)
     for flooders, uploads in ((0, 8), (1, 8), (4, 8), (16, 8), (4, 1)):
@@ -145,13 +146,15 @@ def neighbours(bench):
 
 
 def narrow(bench):
-    """One producer at full speed to a store behind a narrow link: the part of the link's rate that became objects."""
+    """A producer at full speed whose store is behind a narrow link. Measures which part of the link's rate carries
+    objects."""
     if not hasattr(bench.store, "narrow"):
         return print("narrow: skipped; needs --store s3", flush=True)
     for rate in (500_000, 2_000_000, 10_000_000, 50_000_000):
         with bench.broker(f"narrow-{rate}", port=bench.store.narrow(rate)) as broker:
             with flooding(broker, bench.topic(broker, "narrow"), 1):
-                # Waits for the first objects and for ten more of 8 MiB at this rate, but at most two minutes.
+                # During the first wait the first objects arrive. The measurement then lasts for ten more objects of 8
+                # MiB at this rate, but each part takes at most two minutes or so.
                 time.sleep(min(120, 16 * MIB / rate) + 5)
                 before, began = broker.metric("put_bytes_total"), time.monotonic()
                 time.sleep(max(bench.seconds, min(120, 80 * MIB / rate)))
@@ -163,7 +166,7 @@ def narrow(bench):
 
 
 def timed_out_or(honest):
-    """The percentiles, or infinity if the producer failed a record."""
+    """Returns the percentiles, or infinity if the producer failed to write a record."""
     try:
         return honest()
     except SystemExit:
@@ -172,7 +175,7 @@ def timed_out_or(honest):
 
 @contextlib.contextmanager
 def flooding(broker, topic, count):
-    """Starts `count` producers in their own processes, which have more to send than this time allows."""
+    """Starts `count` producers in separate processes. They have more to send than they can within the run."""
     command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                "--record-size", RECORD, "--throughput", -1, "--command-property", "buffer.memory=33554432"]
     producers = [subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL) for _ in range(count)]
@@ -185,7 +188,8 @@ def flooding(broker, topic, count):
 
 
 def long_polls(bench):
-    """100 polls for more bytes than the topic has (20 MB in small batches), while ten records a second are written."""
+    """100 polls request more bytes than the topic has (20 MB in small batches), while ten records a second are
+    written."""
     for polls in (0, 100):
         runs, used = [], []
         for _ in range(bench.rounds):
@@ -208,7 +212,7 @@ def long_polls(bench):
 
 
 def behind(bench):
-    """One consumer of librdkafka that is 200 MB behind, with and without a minimum of bytes."""
+    """A librdkafka consumer reads 200 MB that were written before, with and without a minimum of bytes."""
     records = 200_000
     with bench.broker("behind") as broker:
         topic = bench.topic(broker, "behind")
@@ -225,9 +229,9 @@ def behind(bench):
 
 @contextlib.contextmanager
 def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
-    """A producer and a consumer at the tail, beside other work. At the end, the yielded list gets the times at which
-    each observed record was sent, acknowledged and read. `zones` are those of the consumer's and the producer's
-    brokers."""
+    """A producer and a consumer at the end of a topic, beside other work. At the end, the yielded list gets the times
+    at which each observed record was sent, acknowledged and read. `zones` are the zones of the consumer's broker and
+    the producer's."""
     numbers = [("consume", zones[0], ONE_IN), ("produce", zones[1], records_s, RECORD, seconds, ONE_IN)]
     commands = [[*map(str, TAIL_CLIENTS), kind, broker.address, topic, *map(str, rest)] for kind, *rest in numbers]
     seen = []
@@ -250,7 +254,7 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
     missing = produced.keys() - consumed.keys()
     if missing:
         sys.exit(f"{label}: {len(missing)} of {len(produced)} observed records were acknowledged and not read")
-    # The first seconds, in which the clients start, are not counted.
+    # The clients start during the first seconds, which are not counted.
     first = min(sent for sent, _ in produced.values()) + min(2, seconds / 5)
     seen += [(sent, acknowledged, consumed[offset]) for offset, (sent, acknowledged) in produced.items() if sent >= first]
     rows = "\n".join(f"{sent:.6f} {acknowledged:.6f} {read:.6f}" for sent, acknowledged, read in seen)
@@ -258,12 +262,12 @@ def tailing(bench, broker, label, topic, records_s, seconds, zones=("-", "-")):
 
 
 def behind_ms(seen, q):
-    """Time from the acknowledgement of a record to its read. A record may be read before the acknowledgement."""
+    """Returns how long after its acknowledgement a record is read. A record that is read before that counts as 0."""
     return percentile([max(read - acknowledged, 0) * 1e3 for _, acknowledged, read in seen], q)
 
 
 def tail(bench):
-    """A producer of 20 MB/s and a consumer at the tail."""
+    """A producer of 20 MB/s and a consumer at the end of its topic."""
     gets, behind = [], {0.5: [], 0.99: []}
     with bench.broker("tail") as broker:
         for _ in range(bench.rounds):
@@ -281,7 +285,7 @@ def tail(bench):
 
 
 def tail_elsewhere(bench):
-    """The same as `tail`, with the consumer at another broker than the producer."""
+    """The same as `tail`, except that the consumer and the producer use different brokers."""
     if not hasattr(bench.store, "run"):
         return print("tail-elsewhere: skipped; needs --store postgres", flush=True)
     gets, behind = [], {0.5: [], 0.99: []}
@@ -315,7 +319,7 @@ def catch_up(bench):
             for name in tails:
                 broker.stop()
                 broker.start()
-                # The topic is new, so that its offsets begin at 0.
+                # The topic is new, so its offsets begin at 0.
                 paced_topic = bench.topic(broker, "tail")
                 with tailing(bench, broker, f"catch-up-{name}", paced_topic, 1000, 2 * bench.seconds) as seen:
                     if name == "beside":
@@ -330,7 +334,8 @@ def catch_up(bench):
 
 
 def consumed(bench, broker, topic, records):
-    """MB/s of a consumer, without the time in which it finds leaders and offsets."""
+    """Returns the speed of a consumer in MB/s. It leaves out the time in which the consumer finds leaders and
+    offsets."""
     output = bench.run("catch-up-consume", [FULLBORE, "perf", "consume", "--bootstrap-server", broker.address, "--topic", topic,
                                             "--num-records", records, "--timeout", 60_000])
     header, line = [line.split(",") for line in output.splitlines() if line.count(",") >= 9][-2:]
@@ -341,8 +346,8 @@ def consumed(bench, broker, topic, records):
 
 
 def index(bench):
-    """Commits and finds of the index alone, by a measurement in the broker's own tests. Its file is in --disk, else in
-    --folder."""
+    """Measures commits and lookups of the index alone, with a test in the broker's source. The index's file is in
+    --disk, or else in --folder."""
     command = ["cargo", "test", "--release", "--workspace", "--lib", "diskless::index::measure", "--", "--ignored", "--nocapture"]
     output = bench.run("index", ["env", "-C", ROOT, f"TMPDIR={bench.disk}", *command])
     figures = {line.split(":")[0]: re.search(r"p50 (\S+) ms, p99 (\S+) ms, max (\S+) ms", line) for line in output.splitlines() if " ms, p99 " in line}
@@ -354,8 +359,7 @@ def index(bench):
 
 
 def commits(bench):
-    """Offset commits, one at a time, beside a producer at full speed. The clients are on the same machine as the
-    broker."""
+    """Offset commits one at a time, beside a producer at full speed. The clients run on the broker's machine."""
     example = ROOT / "target/release/examples/commit_rate"
     if not example.exists():
         sys.exit(f"{example} is missing: cargo build --release --examples -p fullbore-bench")
@@ -368,7 +372,7 @@ def commits(bench):
         topic, without, beside = bench.topic(broker, "flood"), [], []
         for _ in range(bench.rounds):
             without.append(p99(broker, "commits-without"))
-            # The number of records is larger than the producer can send in this time.
+            # More records than the producer can send in this time.
             command = [FULLBORE, "perf", "produce", "--bootstrap-server", broker.address, "--topic", topic, "--num-records", 10**9,
                        "--record-size", RECORD, "--throughput", -1]
             producer = subprocess.Popen(list(map(str, command)), stdout=subprocess.DEVNULL)
@@ -386,7 +390,7 @@ def commits(bench):
 
 
 def idle(bench):
-    """PUTs of a broker that has written a few records and is idle."""
+    """PUTs of an idle broker that has written a few records before."""
     puts = []
     with bench.broker("idle") as broker:
         bench.honest(broker, "idle", bench.topic(broker, "idle"), 100, 3)
@@ -400,7 +404,8 @@ def idle(bench):
 
 
 def transactions(bench):
-    """Transactions of one second at full speed, of one record in sequence, and a consumer at read_committed."""
+    """Transactions of one second at full speed, transactions of one record one after another, and a consumer at
+    read_committed."""
     rates, gets, alone, source = [], [], [], ROOT / "bench/java/TransactionBench.java"
     every_second = ["--transactional-id", "bench", "--transaction-duration-ms", 1000]
     with bench.broker("far") as far:

@@ -17,7 +17,7 @@ def partitions(cluster, topic):
 
 
 def wait_until_whole(cluster, seconds=120):
-    """Waits until every partition has every replica in sync. Returns the seconds."""
+    """Waits until every replica of every partition is in sync. Returns how many seconds this took."""
     started = time.monotonic()
     while describe(cluster, "--under-replicated-partitions"):
         if time.monotonic() > started + seconds:
@@ -27,8 +27,8 @@ def wait_until_whole(cluster, seconds=120):
 
 
 def paused(bench, cluster, label, befalls):
-    """The longest latency, in ms, of Java's paced producer (acks=all) during the fault, on either cluster. A failed
-    record fails the run."""
+    """The longest latency in ms of Java's paced producer (acks=all) during the fault, on either cluster. If a record
+    fails, the run fails."""
     topic = cluster.topic(label, 1, {"min.insync.replicas": 2}, factor=3)
     failed = []
 
@@ -40,7 +40,7 @@ def paused(bench, cluster, label, befalls):
             failed.append(error)
     thread = threading.Thread(target=later)
     thread.start()
-    # The producer's first seconds, in which it connects, are not counted.
+    # The producer connects during its first seconds, which are not counted.
     result = bench.java_perf(cluster, f"{label}-{cluster.name}", topic, RECORDS_S * RUN_S, 1000, RECORDS_S,
                              warmup=RECORDS_S * (BEFORE_S - 3), properties=["acks=all", "linger.ms=0"])
     thread.join()
@@ -79,7 +79,7 @@ def rolling(bench):
 
 
 def idle(bench):
-    """Fullbore alone: the cost of 3,000 idle partitions, and the time until a killed broker is back in every ISR."""
+    """Fullbore alone: what 3,000 idle partitions cost, and how long a killed broker takes to be back in every ISR."""
     cluster = bench.fullbore
     bench.kafka.stop()  # Kafka's idle threads would be additional load.
     for number in range(IDLE_TOPICS):

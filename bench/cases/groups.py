@@ -1,25 +1,25 @@
-"""Cases of bench/compare: the work of a group coordinator, with clients that do nothing else (crates/bench/examples).
+"""Cases of bench/compare about the work of a group coordinator. The clients do nothing else (crates/bench/examples).
 """
 import re
 from brokers import ROOT
 
 EXAMPLES = ROOT / "target/release/examples"
-# Number of connections, and of commits in flight on each.
+# The number of connections, and of commits in flight on each.
 COMMITS = ((1, 1), (16, 1), (64, 1), (16, 10))
-# Seconds of warm-up in commit_rate.rs, and the seconds that are counted.
+# Seconds of warm-up in commit_rate.rs, and seconds that are counted.
 COMMIT_WARM_S, COMMIT_S = 2, 5
 MEMBERS, CHANGES, HEARTBEAT_MS = 50, 5, 10
 
 
 def commit(bench):
     def committed(broker, label, connections, in_flight):
-        """Commits a second, and the broker's CPU microseconds for each. The CPU time includes the warm-up, for which the
-        same rate is assumed."""
+        """Returns the commits a second, and the broker's CPU microseconds for each commit. The CPU time includes the
+        warm-up, which is assumed to have the same rate."""
         before = broker.cpu_seconds()
         output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "commit_rate", broker.address, connections, in_flight, COMMIT_S])
         rate = float(re.search(r": (\d+) commits/s", output).group(1))
         return rate, (broker.cpu_seconds() - before) * 1e6 / (rate * (COMMIT_S + COMMIT_WARM_S))
-    # A JVM reaches its full speed after tens of thousands of commits.
+    # A JVM reaches its full speed only after tens of thousands of commits.
     for broker in (bench.kafka, bench.fullbore):
         committed(broker, "commit-warm", 16, 10)
     for connections, in_flight in COMMITS:

@@ -1,17 +1,17 @@
-"""Case of bench/compare and bench/cluster: our producer and consumer over partitions and sizes, beside the cell with
-one partition."""
+"""Case of bench/compare and bench/cluster: our producer and consumer over numbers of partitions and record sizes,
+compared with one partition."""
 import shutil
 from brokers import Fullbore
 
 PARTITIONS = (1, 12, 100, 1000)
 SIZES = ((100, 10_000_000), (1000, 2_000_000), (10_000, 200_000))
 MEASURES = (("produce MB/s", ">= {share}x"), ("produce CPU s/GB", "<= 2x"), ("consume MB/s", ">= {share}x"), ("consume CPU s/GB", "<= 2x"))
-# Lowest rate of a cell, as a share of the rate of the cell with one partition.
+# The lowest acceptable rate with this number of partitions, as a share of the rate with one partition.
 SHARES = {12: 0.9, 100: 0.6, 1000: 0.5}
 
 
 def own_grid(bench):
-    """Each cell has its own broker, since a broker uses its measurement of the cost of fresh pages for ten minutes
+    """Each cell has its own broker, because a broker measures the cost of fresh pages only every ten minutes
     (log/src/page_cache.rs)."""
     def measure(cell, round_number):
         broker = Fullbore(f"own-grid-{bench.count}", bench.temp)
@@ -30,7 +30,8 @@ def own_grid_cluster(bench):
 
 
 def rows(bench, measure):
-    """Rows of the table. A round measures every cell, so that a slow minute of the machine affects the whole round."""
+    """Prints the rows of the table. A round measures every cell, so that a slow minute of the machine affects all cells
+    alike."""
     cells = [(size, records, partitions) for size, records in SIZES for partitions in PARTITIONS]
     rounds = [{cell: measure(cell, round_number) for cell in cells} for round_number in range(bench.rounds)]
     for size, records, partitions in cells:
@@ -43,7 +44,8 @@ def rows(bench, measure):
 
 
 def produce_consume(bench, broker, cell, round_number, factor=1):
-    """MB/s and the brokers' CPU in s/GB, of a producer and then of a consumer that reads its records."""
+    """Returns the MB/s and the brokers' CPU in s/GB, first of a producer and then of a consumer that reads its
+    records."""
     size, records, partitions = cell
     label, gigabytes = f"own-grid-{size}-{partitions}", records * size / 1e9
 

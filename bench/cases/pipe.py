@@ -1,5 +1,6 @@
-"""Case of bench/compare: the speed of `fullbore produce` and `fullbore consume` for a file of lines, beside kcat,
-through the same broker. Both read standard input and write standard output; the second file must equal the first."""
+"""Case of bench/compare: how fast `fullbore produce` and `fullbore consume` move a file of lines through a broker,
+compared with kcat through the same broker. Both read standard input and write standard output. The second file must
+equal the first."""
 import filecmp, os, random, string, subprocess, sys, time
 from brokers import FULLBORE
 
@@ -16,7 +17,7 @@ def pipe(bench):
         "kcat": (lambda topic: ["kcat", "-P", "-b", broker.address, "-t", topic],
                  lambda topic: ["kcat", "-C", "-b", broker.address, "-t", topic, "-e", "-q"]),
     }
-    # Both tools consume records produced by one of them, so that the batches are alike.
+    # Both tools consume the same records, which one of them has produced, so that the batches are alike.
     moved(bench, "pipe-fill", tools["fullbore"][0](broker.topic(FILLED)), source, os.devnull)
     produced, consumed = ({name: [] for name in tools} for _ in range(2))
     for number in range(bench.rounds):
@@ -48,7 +49,7 @@ def write_lines(path):
 
 
 def moved(bench, label, command, source, target):
-    """Lines a second of a tool between two files, and its seconds of CPU."""
+    """Moves lines between two files with a tool. Returns the lines a second and the CPU seconds."""
     with open(source, "rb") as stdin, open(target, "wb") as stdout:
         started = time.monotonic()
         process = subprocess.Popen(command, stdin=stdin, stdout=stdout, stderr=subprocess.PIPE, text=True)

@@ -5,7 +5,7 @@ from cases.groups import EXAMPLES
 
 FACTORS = (1, 3)
 SWEEP_PARTITIONS = 9
-# Bytes of a record, and the number of records of Java's producer and of ours.
+# The record size, and the numbers of records that Java's producer and ours send.
 SWEEP = ((64, 16_000_000, 30_000_000), (1024, 2_000_000, 4_000_000))
 
 
@@ -14,7 +14,7 @@ def pick(results, key):
 
 
 def replicated(bench):
-    """One partition, 1,024 bytes, acks=all; with one replica and with three."""
+    """Topics of one partition, 1,024 bytes, acks=all, with one replica and with three."""
     for records, warm in ((25_000, 0), (1_000_000, 100_000)):
         rates = {}
         for factor in FACTORS:
@@ -42,7 +42,7 @@ def own_rate(bench, cluster, round_number, acks, partitions, size, records):
 
 
 def sweep(bench):
-    """Nine partitions, over requests in flight, acks and record sizes, as `fullbore perf sweep --table seed-000`."""
+    """Nine partitions, over requests in flight, acks and record sizes, as in `fullbore perf sweep --table seed-000`."""
     for size, java_records, own_records in SWEEP:
         for acks, in_flights in (("all", (1, 2, 5)), ("1", (5,))):
             for in_flight in in_flights:
@@ -77,7 +77,8 @@ def sync(bench):
 
 
 def commit(bench):
-    """Commits with a replica of __consumer_offsets on every broker: 16 connections with 10 in flight on each."""
+    """Offset commits with a replica of __consumer_offsets on every broker, over 16 connections with 10 in flight on
+    each."""
     def committed(cluster, label):
         output = bench.run(f"{label}-{cluster.name}", [EXAMPLES / "commit_rate", cluster.address.split(",")[0], 16, 10, 5])
         return float(re.search(r": (\d+) commits/s", output).group(1))

@@ -1,5 +1,5 @@
-"""Cases of transactions: of bench/compare on one broker, of bench/cluster on three. Java's clients are
-bench/java/TransactionBench.java, ours crates/bench/examples/transaction_rate.rs, librdkafka's
+"""Cases of transactions, which bench/compare runs on one broker and bench/cluster on three. Java's clients are in
+bench/java/TransactionBench.java, ours in crates/bench/examples/transaction_rate.rs, and librdkafka's in
 bench/transactions_copy.py."""
 import re, signal, subprocess, threading, time
 from brokers import CLIENTS, FULLBORE, ROOT, Fullbore, java
@@ -8,7 +8,7 @@ from cases.failover import RUN_S, partitions, wait_until_whole
 from cases.groups import EXAMPLES
 from cases.replicas import pick
 
-# Windows of our producer above 5 need a broker that retains as many batches.
+# If our producer's window is above 5, the broker must retain as many batches.
 RETAIN = 100
 LONG, RECORDS = 3000, 2_000_000
 RATE_S, PACED, PACED_S = 10, 20, 60
@@ -17,7 +17,7 @@ READ, READ_TRANSACTION = 2_000_000, 1000
 
 
 def numbers(output, names):
-    """The numbers of a line such as `12.3 transactions/s, commit p50 1.2 ms, p99 3.4 ms, max 5.6 ms`."""
+    """Extracts the numbers of a line such as `12.3 transactions/s, commit p50 1.2 ms, p99 3.4 ms, max 5.6 ms`."""
     return dict(zip(names, map(float, re.findall(r"(?<![a-z])\d+\.\d+", output))))
 
 
@@ -28,8 +28,8 @@ def in_java(bench, broker, label, heap, *words):
 
 
 def produce(bench):
-    """Java's producer with transactions of three seconds at full speed, on both brokers. After that our producer, with
-    transactions of one second and without."""
+    """Java's producer with transactions of three seconds at full speed, on both brokers. Then our producer, with
+    transactions of one second and without any."""
     for in_flight in (5, 1):
         def work(broker, topic):
             before = broker.cpu_seconds()
@@ -64,7 +64,7 @@ def produce(bench):
 
 
 def perf(bench, broker, label, topic, records, words, properties, is_java=False):
-    """Records a second of ProducerPerformance or `perf produce`, 1,000 bytes each."""
+    """Returns the records a second of ProducerPerformance or `perf produce`, with 1,000 bytes each."""
     tool = java(["-Xmx512M"], "org.apache.kafka.tools.ProducerPerformance") if is_java else [FULLBORE, "perf", "produce"]
     command = [*tool, "--bootstrap-server", broker.address, "--topic", topic, "--num-records", records, "--record-size", 1000, "--throughput", -1,
                *words, *(["--command-property", *properties] if properties else [])]
@@ -72,7 +72,7 @@ def perf(bench, broker, label, topic, records, words, properties, is_java=False)
 
 
 def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
-    """Transactions of ten records, one after another in each of Java's producers, and then in each of ours."""
+    """Transactions of ten records, one after another, in each of several Java producers and then in each of ours."""
     names = ("rate", "p50", "p99", "max")
     for count in producers:
         def work(broker, topic, is_own=False):
@@ -81,8 +81,8 @@ def rate(bench, size=100, factor=1, case="tx-rate", producers=(1, 32)):
             output = bench.run(f"{label}-{broker.name}", [EXAMPLES / "transaction_rate", *words]) if is_own else \
                 in_java(bench, broker, label, "-Xmx1G", "rate", *words)
             told = numbers(next(line for line in output.splitlines() if " transactions/s, " in line), names)
-            # The CPU time includes the three seconds of warm-up, which `rate` leaves out; the same rate is assumed for
-            # them.
+            # The CPU time includes the three seconds of warm-up, which `rate` leaves out. They are assumed to have the
+            # same rate.
             return told | {"cpu": (broker.cpu_seconds() - before) * 1e6 / max(1, told["rate"] * (RATE_S + 3))}
         ours, theirs = bench.both(bench.with_topic(f"{case}-{count}", work, 3, factor))
         own = [bench.with_topic(f"{case}-own-{count}", lambda b, t: work(b, t, True), 3, factor)(bench.fullbore, n) for n in range(bench.rounds)]
@@ -102,7 +102,7 @@ def rate_cluster(bench):
 
 
 def paced(bench):
-    """Twenty transactions a second, of one record each, and a consumer that reads them."""
+    """Twenty transactions of one record a second, and a consumer that reads them."""
     def work(broker, topic):
         lines = in_java(bench, broker, "tx-paced", "-Xmx512M", "paced", broker.address, topic, PACED, PACED_S).splitlines()
         return [numbers(line, ("p50", "p99", "max")) for line in lines if " p50 " in line]
@@ -113,7 +113,8 @@ def paced(bench):
 
 
 def copy(bench):
-    """Copies in transactions of 100 records. Only librdkafka reads three partitions; TransactionalMessageCopier and `fullbore copy` get one."""
+    """Copies in transactions of 100 records. Only librdkafka reads three partitions. TransactionalMessageCopier and
+    `fullbore copy` read one."""
     def filled(broker, partitions):
         topic = broker.topic(f"tx-from-{partitions}-{bench.count}", partitions)
         bench.own_perf(broker, f"tx-fill-{broker.name}", topic, COPIED, 100)
@@ -147,7 +148,7 @@ def copy(bench):
 
 
 def took(bench, broker, source, label, command):
-    """Records a second of a process from its start to its end."""
+    """Returns the records a second of a process, from its start to its end."""
     began = time.monotonic()
     bench.run(label, command)
     rate = COPIED / (time.monotonic() - began)
@@ -156,16 +157,17 @@ def took(bench, broker, source, label, command):
 
 
 def read(bench):
-    """Reads of a topic with a tenth of its transactions aborted, at both levels."""
+    """Reads a topic in which a tenth of the transactions are aborted, at both isolation levels."""
     rates = {}
     for broker in (bench.kafka, bench.fullbore):
         broker.topic("tx-read")
         in_java(bench, broker, "tx-read-fill", "-Xmx512M", "fill", broker.address, "tx-read", READ, 1000, READ_TRANSACTION, 10)
-    # As many records at both levels: a longer run has a larger share of compiled code in Java.
+    # Both levels read as many records, because in a longer run more of Java's code is compiled.
     levels, records = ("read_committed", "read_uncommitted"), READ * 9 // 10
 
     def once(broker, round_number):
-        # The levels alternate, and each round begins with the other one, so that other load affects both.
+        # The levels alternate, and each round begins with the other one, so that other load on the machine affects
+        # both.
         order = levels if round_number % 2 == 0 else levels[::-1]
         rate = {level: java_consumes(bench, broker, "tx-read", f"{level}-{round_number}", records, [f"isolation.level={level}"]) for level in order}
         return [rate[level] for level in levels]
@@ -189,7 +191,8 @@ def own_read(bench, level, records):
 
 
 def failover(bench):
-    """Kills the leader of a producer's partition, or the producer's coordinator, during a run, and reports the longest transaction."""
+    """Kills the leader of a producer's partition, or the producer's coordinator, during a run. Reports the longest
+    transaction."""
     for role in ("leader", "coordinator"):
         def killed(cluster, round_number):
             topic, run = cluster.topic(f"tx-{role}-{round_number}", 1, {"min.insync.replicas": 2}, factor=3), f"tx-{role}-{round_number}"
@@ -206,7 +209,7 @@ def failover(bench):
 
 
 def kill(cluster, topic, role, transactional_id):
-    """Kills the leader or coordinator with -9, and restarts it after half of the run's time."""
+    """Kills the leader or the coordinator with SIGKILL. Restarts it after half of the run."""
     number = partitions(cluster, topic)[0]["leader"]
     if role == "coordinator":
         told = subprocess.run([FULLBORE, "transactions", "describe", "-b", cluster.address, "--transactional-id", transactional_id],

@@ -1,7 +1,8 @@
-"""Case of bench/compare: producers in transactions of one second, over partitions, record sizes and codecs."""
+"""Case of bench/compare: producers in transactions of one second, over numbers of partitions, record sizes and
+codecs."""
 from cases.replicas import pick
 
-# Record size, partitions, codec, and the numbers of records of Java's producer and of ours.
+# The record size, the number of partitions, the codec, and the numbers of records that Java's producer and ours send.
 CELLS = (
     (100, 1, "none", 4_000_000, 20_000_000),
     (100, 12, "none", 4_000_000, 20_000_000),
@@ -17,7 +18,7 @@ SECOND = ["--transaction-duration-ms", 1000]
 
 
 def grid(bench):
-    """Java's producer in transactions on both brokers, then ours in transactions and without, on our broker."""
+    """Java's producer in transactions on both brokers. Then ours on our broker, in transactions and without."""
     for size, partitions, codec, java_records, own_records in CELLS:
         cell = f"{size} B, {partitions}, {codec}"
         label = f"tx-grid-{size}-{partitions}-{codec}"

@@ -16,12 +16,12 @@ import org.apache.kafka.common.serialization.*;
  *   copy BOOTSTRAP FROM TO RECORDS TRANSACTION              consume, produce, commit with offsets
  *   fill BOOTSTRAP TOPIC RECORDS SIZE TRANSACTION ABORTED   every ABORTED-th transaction is aborted; 0: none
  *
- * Properties of the producer follow as KEY=VALUE; run=NAME is the prefix of the transactional ids of "rate". The first
- * seconds do not count. An aborted transaction is repeated, and its time is that of both attempts.
+ * The properties of the producer follow as KEY=VALUE. run=NAME is the prefix of the transactional ids of "rate". The
+ * first seconds are not counted. An aborted transaction is repeated, and its time is that of both attempts.
  */
 public class TransactionBench {
   static final long WARM_NS = 3_000_000_000L;
-  /** Seconds of warm-up of `paced`: at twenty transactions a second, the JVM compiles the client's code late. */
+  /** How many seconds `paced` warms up. At twenty transactions a second, the JVM compiles the client's code late. */
   static final int WARM_PACED_S = 5;
   static Properties more = new Properties();
 
@@ -94,7 +94,8 @@ public class TransactionBench {
     System.out.printf(Locale.ROOT, "%.1f transactions/s, commit %s%n", taken.size() / (double) seconds, percentiles(taken));
   }
 
-  /** Commits transactions of one producer one after the other, and returns the time of each commit between the two times. */
+  /** Commits transactions of one producer one after another. Returns how long each commit took that lies between the
+   * two times. */
   static List<Long> commitsOf(KafkaProducer<byte[], byte[]> first, String bootstrap, String id, String topic, int records, int size,
       long from, long until) {
     KafkaProducer<byte[], byte[]> one = first;
@@ -109,8 +110,8 @@ public class TransactionBench {
         try {
           isCommitted = commits(one);
         } catch (InvalidTxnStateException raced) {
-          // The client has sent EndTxn before its batches, because `Sender` calls hasIncomplete() outside the lock of
-          // nextRequest().
+          // The client has sent EndTxn before its batches, because its `Sender` calls hasIncomplete() outside of the
+          // lock of nextRequest().
           one.close();
           one = producer(bootstrap, id);
           one.initTransactions();
@@ -130,7 +131,7 @@ public class TransactionBench {
         producer.commitTransaction();
         return true;
       } catch (org.apache.kafka.common.errors.TimeoutException again) {
-        // The outcome is unknown, so the same call is repeated.
+        // The outcome is not known, so the same call is repeated.
       } catch (ProducerFencedException | OutOfOrderSequenceException | AuthorizationException | InvalidTxnStateException fatal) {
         throw fatal;
       } catch (KafkaException abortable) {
@@ -154,6 +155,7 @@ public class TransactionBench {
       for (int got = 0; got < sent.length; ) {
         for (ConsumerRecord<byte[], byte[]> record : consumer.poll(Duration.ofMillis(500))) {
           int number = Integer.parseInt(new String(record.value()));
+          if (number < 0) continue;
           if (number >= warm) polls.add(System.nanoTime() - sent[number]);
           got++;
         }
@@ -165,21 +167,29 @@ public class TransactionBench {
     ready.await();
     KafkaProducer<byte[], byte[]> producer = producer(bootstrap, "paced-" + UUID.randomUUID());
     producer.initTransactions();
+    // At full speed first: at twenty transactions a second the code of client and broker is compiled late.
+    for (long until = System.nanoTime() + WARM_NS; System.nanoTime() < until; ) commitOne(producer, topic, -1);
     long begin = System.nanoTime();
     for (int number = 0; number < sent.length; number++) {
       long due = begin + number * 1_000_000_000L / rate;
       for (long left; (left = due - System.nanoTime()) > 0; ) Thread.sleep(Math.max(1, left / 1_000_000));
       sent[number] = System.nanoTime();
-      producer.beginTransaction();
-      producer.send(new ProducerRecord<>(topic, 0, null, ("" + number).getBytes()));
-      long asked = System.nanoTime();
-      producer.commitTransaction();
-      if (number >= warm) commits.add(System.nanoTime() - asked);
+      long took = commitOne(producer, topic, number);
+      if (number >= warm) commits.add(took);
     }
     done.await();
     producer.close();
     System.out.println("commit " + percentiles(commits));
     System.out.println("send to poll " + percentiles(polls));
+  }
+
+  /** Sends a record in a transaction of its own, and returns the duration of the commit in nanoseconds. */
+  static long commitOne(KafkaProducer<byte[], byte[]> producer, String topic, int number) {
+    producer.beginTransaction();
+    producer.send(new ProducerRecord<>(topic, 0, null, ("" + number).getBytes()));
+    long asked = System.nanoTime();
+    producer.commitTransaction();
+    return System.nanoTime() - asked;
   }
 
   static void copy(String bootstrap, String from, String to, int count, int most) {

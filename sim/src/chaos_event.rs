@@ -2,16 +2,16 @@
 
 use crate::network::Node;
 
-/// Event that the schedule injects: a fault, its end, or a request of an operator.
+/// A fault that the schedule injects, the end of a fault, or a request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChaosEvent {
     Start(i32),
     Kill(i32),
     Stop(i32),
     PowerCut(i32),
-    /// The disk of a broker is copied at one moment.
+    /// An operator copies a broker's disk.
     Copy(i32),
-    /// The last copy replaces the disk of a broker that has no process.
+    /// An operator replaces the disk of a stopped broker by its last copy.
     PutBack(i32),
     Pause(i32, i64),
     Resume(i32),
@@ -21,20 +21,20 @@ pub enum ChaosEvent {
     Stall(i64),
     /// Commands from brokers to the database arrive late.
     StallCommands(i64),
-    /// No message gets from the first node to the second.
+    /// Messages from the first node to the second are lost.
     Cut(Node, Node),
     Heal,
     DatabaseDown,
     DatabaseUp,
     /// The response to the next commit is lost.
     LoseAnswer,
-    /// A copy that is older by this number of versions replaces the database.
+    /// An operator replaces the database by a backup, older by this number of versions.
     RestoreOlder(usize),
     RestoreNewest,
-    /// The disk accepts no more writes.
+    /// The broker's disk becomes full.
     Fill(i32),
-    /// The disk has room again.
+    /// The broker's disk gets free space again.
     Free(i32),
-    /// The first replica should lead.
+    /// An operator requests that the first replica leads.
     Prefer(i32),
 }

@@ -1,8 +1,8 @@
-//! Checks after every step, by the states of clients and disks.
+//! Checks that run after every step on the states of clients and disks.
 //!
-//! Records below the high watermark of any broker are *committed*: they form one log, which only grows. A replica that
-//! may lead has this whole log, and every acknowledged record is in the log. It has each idempotent producer's records
-//! once, in the order of sequences.
+//! A record is *committed* once it is below the high watermark of any broker. The committed records form one log, which
+//! only grows. A replica that may lead has this whole log, and every acknowledged record is in it. It has each
+//! idempotent producer's records once, in the order of their sequences.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +12,12 @@ use crate::cluster::Snapshot;
 use crate::message::Record;
 use crate::settings::Settings;
 
-/// State of a broker as the checks read it.
+/// The parts of a broker's state that the checks read.
 #[derive(Clone, Copy, Debug)]
 pub struct Replica<'a> {
     pub id: i32,
     pub log: &'a [Record],
-    /// Process and its high watermark; None without a process.
+    /// The running process and its high watermark. `None` if no process runs.
     pub high_watermark: Option<(u64, i64)>,
     /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,
@@ -27,19 +27,19 @@ pub struct Replica<'a> {
 pub struct Check {
     settings: Settings,
     committed: Vec<Record>,
-    /// Offset and value of acknowledged records that are not checked yet.
+    /// Offsets and values of acknowledged records that the checks have not looked for yet.
     acknowledged: Vec<(i64, u64)>,
     pub acknowledgements: u64,
     last_value: u64,
-    /// Sequence of the next record to be committed, by producer.
+    /// The sequence that each producer's next committed record must have.
     sequences: BTreeMap<i64, i32>,
-    /// Leader of each epoch.
+    /// The broker that led in each epoch.
     leaders: BTreeMap<i32, i32>,
-    /// Process and high watermark of each broker at the last check.
+    /// The process and high watermark of each broker when it was last checked.
     seen: BTreeMap<i32, (u64, i64)>,
-    /// Number of records of each broker's log that are known to agree with the committed log.
+    /// How many records of each broker's log are known to agree with the committed log.
     agreed: BTreeMap<i32, usize>,
-    /// Time from which on the broker sends heartbeats on time, unless the database delays them.
+    /// The time since which each broker has had no reason to send its heartbeats late.
     well_since: BTreeMap<i32, i64>,
     wrong: Option<String>,
 }
@@ -70,18 +70,18 @@ impl Check {
         self.committed.len()
     }
 
-    /// Returns true if this log has every committed record.
+    /// Returns true if `log` contains every committed record.
     pub fn is_whole(&self, log: &[Record]) -> bool {
         log.starts_with(&self.committed)
     }
 
-    /// Records that the broker was paused, killed, started or cut off, with effects until `until`.
+    /// Notes that the broker was disturbed, and may send late heartbeats until `until`.
     pub fn unwell(&mut self, id: i32, until: i64) {
         let since = self.well_since.entry(id).or_default();
         *since = until.max(*since);
     }
 
-    /// Records that the broker is no longer cut off. Its heartbeats may be late until `until`.
+    /// Notes that the broker can send messages again. Its heartbeats may still be late until `until`.
     pub fn heal(&mut self, id: i32, until: i64) {
         self.well_since.insert(id, until);
     }
@@ -107,7 +107,7 @@ impl Check {
         *agreed = to.min(*agreed);
     }
 
-    /// Checks the fencing of a broker whose process runs. `before` is the metadata before the fencing.
+    /// Checks that a running broker was fenced for a reason. `before` is the metadata just before the fencing.
     pub fn fenced(&mut self, id: i32, before: &Snapshot, now: i64) {
         let well_since = self.well_since.get(&id).copied().unwrap_or_default();
         let was_there = before.cluster.brokers.get(&id).is_some_and(|broker| !broker.is_fenced);
@@ -116,7 +116,7 @@ impl Check {
         }
     }
 
-    /// Checks one broker's state.
+    /// Checks the state of one broker.
     pub fn broker(&mut self, replica: &Replica<'_>) -> Result<(), String> {
         if let Some(wrong) = self.wrong.take() {
             return Err(wrong);
@@ -139,7 +139,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that the log agrees with the committed log, up to the end of the shorter one.
+    /// Checks that a log agrees with the committed log as far as both reach.
     fn agree(&mut self, id: i32, log: &[Record]) -> Result<(), String> {
         let agreed = self.agreed.entry(id).or_default();
         let both = log.len().min(self.committed.len());
@@ -164,7 +164,7 @@ impl Check {
         }
         for id in partition.isr.iter().chain(&partition.elr) {
             let Replica { log, has_lost, .. } = replica(*id);
-            // Before the broker registers, the cluster cannot know of the loss.
+            // The cluster learns of the loss only when the broker registers.
             if has_lost {
                 continue;
             }
@@ -190,7 +190,7 @@ impl Check {
     }
 }
 
-/// Checks that a producer's records are committed once each, in order.
+/// Checks that a producer's records are committed exactly once and in order.
 fn commit(sequences: &mut BTreeMap<i64, i32>, record: &Record) -> Result<(), String> {
     let Some((producer, sequence)) = record.stamp else { return Ok(()) };
     let next = sequences.entry(producer).or_default();

@@ -1,5 +1,6 @@
-//! Producers. An idempotent producer sends its records in the order of sequences, over one connection at a time, until
-//! each is acknowledged by acks=all. Any other producer uses acks=1, and gives up a record that fails.
+//! Simulated producers. An idempotent producer uses acks=all and resends each record until it is acknowledged. It sends
+//! in the order of sequences, over one connection at a time. Any other producer uses acks=1 and gives up a record that
+//! fails.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Client {
     at: usize,
-    /// Producer id; None for a producer that is not idempotent.
+    /// The producer id. `None` if the producer is not idempotent.
     producer_id: Option<i64>,
     connection: Option<ConnectionId>,
     /// True if the client believes that the connection is to the leader.
@@ -31,7 +32,7 @@ pub struct Client {
     pub is_closing: bool,
 }
 
-/// Most batches from the oldest unacknowledged one on.
+/// Maximum number of batches in flight, counted from the oldest unacknowledged one.
 const WINDOW: usize = 5;
 
 impl Client {
@@ -53,7 +54,7 @@ impl Client {
         context.after(0, Node::Client(self.at), 0, Timer::Produce);
     }
 
-    /// Returns the number of records that are neither acknowledged nor given up.
+    /// Returns how many records are neither acknowledged nor given up.
     pub fn pending(&self) -> usize {
         self.pending.len()
     }

@@ -1,4 +1,4 @@
-//! Metadata and its commands, with decisions by the rules.
+//! The metadata of the cluster, and the commands that change it. The rules decide their outcome.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use fullbore_wire::ErrorCode;
 
 use crate::fault::Fault;
 
-/// Version of the metadata: the brokers and the only partition.
+/// A version of the metadata, with the brokers and the only partition.
 #[derive(Clone, Debug)]
 pub struct Cluster {
     pub members: BTreeMap<i32, Member>,
     pub brokers: Brokers,
     pub partition: PartitionRegistration,
-    /// Log ends that brokers have reported while the partition has no leader.
+    /// The log ends that brokers have reported since the partition lost its leader.
     pub ends: Vec<LogEndReport>,
     pub min_insync_replicas: usize,
 }
 
-/// Number and nonce of a version.
+/// The number and nonce that identify a version.
 pub type SeenVersion = Option<(usize, u64)>;
 
-/// Version of the metadata in the database.
+/// A version of the metadata as the database returns it.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub number: usize,
@@ -39,7 +39,7 @@ pub enum Command {
         id: i32,
         joining: Joining,
     },
-    /// A fenced broker has read the metadata, and is no longer fenced.
+    /// A fenced broker has read the metadata and may take part.
     Unfence(BrokerState),
     /// A broker is considered failed.
     Fence(BrokerState),
@@ -57,12 +57,12 @@ pub enum Command {
     },
     TellEnd(LogEndReport),
     ElectPreferred,
-    /// The partition follows the newest state of the brokers: a later part of a change of brokers.
+    /// The partition is adapted to the newest state of the brokers, as a later part of a change of brokers.
     Settle,
 }
 
 impl Cluster {
-    /// Creates the metadata of partition 0, on the brokers 1 to `replicas`. No broker is registered.
+    /// Creates the metadata of partition 0 on brokers 1 to `replicas`, none of which is registered.
     pub fn new(replicas: i32, min_insync_replicas: usize) -> Cluster {
         let partition = PartitionRegistration {
             replicas: (1..=replicas).collect(),
@@ -73,9 +73,9 @@ impl Cluster {
         Cluster { members, brokers, partition, ends: Vec::new(), min_insync_replicas }
     }
 
-    /// Returns the cluster after the command; None if the command changes nothing. A change of brokers (registration,
+    /// Returns the cluster after the command. `None` if the command changes nothing. A change of brokers (registration,
     /// fencing, shutdown, full disk) is decided in parts, each for some partitions. `is_in_first_piece` is true if the
-    /// first part decides on this cluster's partition.
+    /// first part covers this cluster's partition.
     pub fn decide(
         &self,
         command: &Command,
@@ -102,7 +102,7 @@ impl Cluster {
                     return Ok(Some(next));
                 }
                 if is_later && let Some(former) = next.members.get_mut(id) {
-                    // The first part decides on other partitions only. The process requests the remaining parts.
+                    // The first part covers other partitions only. The process requests the remaining parts.
                     if former.registration.is_fenced {
                         return Ok(None);
                     }
@@ -169,7 +169,7 @@ impl Cluster {
         self.brokers = self.members.iter().map(|(id, member)| (*id, member.registration)).collect();
     }
 
-    /// Applies the consequences of a change of brokers to the partition.
+    /// Adapts the partition to the new state of the brokers.
     fn follow_up(&mut self) {
         self.follow_members();
         let settled = follow_up(&self.partition, &self.brokers, self.min_insync_replicas, &self.ends, false);

@@ -1,5 +1,5 @@
-//! Shared state of a simulation: time, the network, the database, and future events. All events are in one queue, so
-//! that the seed determines their order.
+//! State that all nodes of a simulation share: the time, the network, the database, and the queue of future events. One
+//! queue holds all events, so that the seed alone determines their order.
 
 use std::collections::BTreeMap;
 
@@ -13,15 +13,15 @@ use crate::settings::Settings;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Timer {
-    /// Broker: send a heartbeat, and check for an overdue response of the database.
+    /// A broker sends a heartbeat and checks that the database is not overdue with a response.
     Beat,
-    /// Broker: check for lagging followers, and flush.
+    /// A broker checks for lagging followers and flushes its log.
     Tick,
-    /// Broker: connect to the leader, unless there is a connection.
+    /// A broker connects to the leader unless it is connected already.
     Follow,
-    /// Broker: respond to waiting fetches.
+    /// A broker responds to fetches that have waited long enough.
     Serve,
-    /// Client: send records.
+    /// A client sends records.
     Produce,
 }
 
@@ -33,7 +33,7 @@ pub enum Event {
     Chaos(ChaosEvent),
 }
 
-/// Shared state of a simulation.
+/// State that all nodes of a simulation share.
 #[derive(Debug)]
 pub struct Context {
     pub now: i64,
@@ -42,18 +42,18 @@ pub struct Context {
     pub network: Network,
     pub database: Database,
     pub check: Check,
-    /// Brokers with a running process.
+    /// Each running broker with its process.
     pub running: BTreeMap<i32, u64>,
     /// True if the response to the next commit is lost.
     pub loses_answer: bool,
     queue: BTreeMap<(i64, u64), Event>,
     events: u64,
-    /// Hash of all events and their times, equal in two runs of a seed.
+    /// A hash of all events and their times. Two runs of a seed must have the same one.
     digest: u64,
 }
 
 impl Context {
-    /// Creates the state at the start, without events.
+    /// Creates the state of a simulation that has not started. No events are scheduled.
     pub fn new(settings: Settings, rng: fastrand::Rng, database: Database, network: Network) -> Context {
         Context {
             now: 0,
@@ -70,7 +70,7 @@ impl Context {
         }
     }
 
-    /// Returns the next event, and moves the time to it; None if no event is due by `end`.
+    /// Advances the time to the next event and returns it. `None` if no event is due by `end`.
     pub fn next_before(&mut self, end: i64) -> Option<Event> {
         let entry = self.queue.first_entry().filter(|entry| entry.key().0 <= end)?;
         let ((at, number), event) = entry.remove_entry();
@@ -80,17 +80,17 @@ impl Context {
         Some(event)
     }
 
-    /// Returns the number of events so far.
+    /// Returns how many events were scheduled so far.
     pub fn events(&self) -> u64 {
         self.events
     }
 
-    /// Returns a hash of all events and their times.
+    /// Returns a hash of all events and their times, by which two runs are compared.
     pub fn digest(&self) -> u64 {
         self.digest
     }
 
-    /// Schedules an event.
+    /// Schedules an event at the time `at`.
     pub fn push(&mut self, at: i64, event: Event) {
         self.events += 1;
         self.queue.insert((at, self.events), event);
@@ -102,7 +102,7 @@ impl Context {
         }
     }
 
-    /// Opens a connection; None if the other end does not run, or cannot be reached.
+    /// Opens a connection. `None` if the other end does not run or cannot be reached.
     pub fn open(&mut self, from: Node, to: Node) -> Option<ConnectionId> {
         let answers = match to {
             Node::Broker(id) => self.running.contains_key(&id),
@@ -112,7 +112,7 @@ impl Context {
         (answers && self.network.reaches(from, to)).then(|| self.network.open(from, to))
     }
 
-    /// Closes a connection. The other end is notified once it has received all earlier messages.
+    /// Closes a connection. The other end notices after it has received all earlier messages.
     pub fn close(&mut self, connection: ConnectionId, by: Node) {
         if let Some((to, last)) = self.network.close(connection, by) {
             let at = last.max(self.now + self.rng.i64(0..20_000)) + 1;
@@ -120,7 +120,7 @@ impl Context {
         }
     }
 
-    /// Breaks a connection. Both ends are notified some time later.
+    /// Breaks a connection. Both ends notice some time later.
     pub fn break_off(&mut self, connection: ConnectionId) {
         let Some((a, b)) = self.network.break_off(connection) else { return };
         for to in [a, b] {
@@ -129,7 +129,7 @@ impl Context {
         }
     }
 
-    /// Closes every connection of a node.
+    /// Closes every connection of the node `of`.
     pub fn close_all(&mut self, of: Node) {
         for connection in self.network.of(of) {
             self.close(connection, of);
@@ -183,6 +183,6 @@ impl Context {
     }
 }
 
-/// Event that a paused process has not handled yet.
+/// An event that arrived while the process was paused. It is delivered when the process resumes.
 #[derive(Debug)]
 pub struct Held(pub Event);

@@ -1,7 +1,7 @@
-//! Database: versions of the metadata, each with a nonce, and the brokers' heartbeats.
+//! The simulated database. It stores the versions of the metadata, each with a nonce, and the brokers' heartbeats.
 //!
-//! A transaction is decided on the newest version, as under the single lock of the real database, and takes no time.
-//! Only messages can be lost: a command, or the response to its commit.
+//! A transaction takes no time and is decided on the newest version, as under the single lock of the real database.
+//! Only messages can be lost, either a command or the response to its commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,17 +13,18 @@ use crate::cluster::{Cluster, Command, SeenVersion, Snapshot};
 use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 
-/// Inverse of the probability that a change of brokers decides on the partition in a later part ([`Cluster::decide`]).
+/// Odds of one in this many that a change of brokers decides on the partition only in a later part
+/// ([`Cluster::decide`]).
 const LATER_PIECES: u64 = 4;
 
 #[derive(Debug)]
 pub struct Database {
     versions: Vec<(u64, Arc<Cluster>)>,
-    /// Actual versions, while an older copy is in their place; None otherwise.
+    /// The real versions, set aside while an older copy replaces them. `None` if no copy is in use.
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
-    /// Time of each broker's last heartbeat.
+    /// The time of each broker's last heartbeat.
     beats: BTreeMap<i32, i64>,
-    /// Newest note of each process of each broker.
+    /// The newest note of each broker's process.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }
@@ -39,8 +40,8 @@ impl Database {
         Snapshot { number: self.versions.len(), nonce: *nonce, cluster: Arc::clone(cluster) }
     }
 
-    /// Returns the newest version for a process whose disk knows the version `known`. None if the database is down, or
-    /// lacks that version.
+    /// Returns the newest version to a process whose disk knows the version `known`. `None` if the database is down or
+    /// does not have that version.
     pub fn read(&self, known: SeenVersion) -> Option<Snapshot> {
         (!self.is_down && self.knows(known)).then(|| self.newest())
     }
@@ -50,7 +51,7 @@ impl Database {
         known.is_none_or(|(number, nonce)| self.versions.get(number - 1).is_some_and(|(of, _)| *of == nonce))
     }
 
-    /// Returns the newest note of this process; None if there is none.
+    /// Returns the newest note of a process. `None` if it has not sent any.
     pub fn note_of(&self, id: i32, process: u128) -> Option<Note> {
         self.notes.get(&(id, process)).copied()
     }
@@ -69,7 +70,7 @@ impl Database {
         Message::Beaten(Box::new(Beaten { snapshot: self.newest(), ages }))
     }
 
-    /// Carries out a command. Returns the response, and true if the command makes a new version.
+    /// Carries out a command. Returns the response, and true if the command created a new version.
     pub fn transact(
         &mut self,
         number: u64,
@@ -99,8 +100,8 @@ impl Database {
         (Message::Transacted { number, result, snapshot: self.newest() }, is_new)
     }
 
-    /// Replaces the versions by a copy that is older by `by` versions, as an operator would. Does nothing while a copy
-    /// is in use.
+    /// Replaces the versions by a copy that is older by `by` versions, as an operator might. Does nothing if a copy is
+    /// in use already.
     pub fn restore_older(&mut self, by: usize) {
         if self.aside.is_none() && self.versions.len() > by {
             self.aside = Some(self.versions.clone());
@@ -108,7 +109,7 @@ impl Database {
         }
     }
 
-    /// Restores the actual versions: the operator has noticed the mistake.
+    /// Restores the real versions, as an operator does who has noticed the mistake.
     pub fn restore_newest(&mut self) {
         if let Some(versions) = self.aside.take() {
             self.versions = versions;
@@ -120,5 +121,5 @@ impl Database {
     }
 }
 
-/// Code of a command that has no response.
+/// The error code that stands for a lost response to a command.
 pub const UNKNOWN_OUTCOME: ErrorCode = ErrorCode::REQUEST_TIMED_OUT;

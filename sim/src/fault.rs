@@ -1,35 +1,35 @@
-//! Planted faults: a rule or its environment is broken on purpose, one at a time, and the checks must find it.
+//! Faults planted to test the checks. Each breaks one rule or a part of its environment, and the checks must find it.
 
-/// Planted fault: a mistake that other implementations have made, or that we could make.
+/// A mistake that other implementations have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The leader acknowledges acks=all as soon as it has the record itself.
     AcknowledgesBeforeReplication,
-    /// The leader counts records as the follower's as soon as it has sent them.
+    /// The leader assumes that a follower has records as soon as it has sent them.
     CountsWhatWasSent,
     /// A follower truncates to its high watermark (before KIP-101).
     TruncatesToHighWatermark,
-    /// Fetches, responses and changes of the ISR are accepted with any epochs.
+    /// Fetches, responses and changes of the ISR are accepted whatever their epochs are.
     ComparesNoEpoch,
-    /// A leader uses a smaller ISR before its request for it is granted.
+    /// A leader uses a smaller ISR before the cluster has granted it.
     ShrinksBeforeCommit,
-    /// A change of the ISR without a response is taken for refused.
+    /// A leader treats a change of the ISR without a response as refused.
     TakesUnknownForFailure,
-    /// A broker whose log an unclean shutdown truncated reports that it was only killed.
+    /// A broker that lost the end of its log in a power loss reports that it was only killed.
     ElectsLostTail,
-    /// A replica joins the ISR even if its broker has registered again after the fetch (KIP-903).
+    /// A replica joins the ISR although its broker has registered again since the fetch (KIP-903).
     AdmitsOldBrokerEpoch,
-    /// A broker considers others failed by the ages of their heartbeats alone, right after an outage of the database.
+    /// Right after an outage of the database, a broker considers others failed because their heartbeats are old.
     JudgesAfterOutage,
-    /// A broker with an older copy of its directory is taken for one that was killed.
+    /// A broker that starts from an older copy of its directory is treated as one that was killed.
     BelievesOlderFolder,
-    /// The numbers reported in a process's heartbeats are not compared with the number in the directory.
+    /// The heartbeat numbers that a process has reported are not compared with the number in its directory.
     BelievesCopyOfRunningBroker,
-    /// A process is registered before the leaderships of the former process are handed over.
+    /// A process is registered before its predecessor's leaderships are handed over.
     RegistersBeforeItHandsOver,
 }
 
-/// All planted faults.
+/// Every fault that can be planted.
 pub const FAULTS: [Fault; 12] = [
     Fault::AcknowledgesBeforeReplication,
     Fault::CountsWhatWasSent,

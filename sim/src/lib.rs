@@ -1,17 +1,19 @@
-//! Simulated cluster in one process: brokers that decide by [`fullbore_rules`], and models of the network, disks, a
-//! database and clients. A seed determines all events, so that a finding can be repeated.
+//! A simulated cluster in one process. Its brokers decide by [`fullbore_rules`], while the network, disks, database and
+//! clients are models. A seed determines all events, so that a failure can be repeated.
 //!
-//! - [`schedule`]: the faults of a run, drawn from the seed, and the recovery at its end.
-//! - `world`: the brokers and clients, delivery of events, and the effects of faults, which `chaos_event` lists.
-//! - `client`: producers, idempotent with acks=all, or not idempotent with acks=1.
-//! - `broker/`: a process and its disk: serving, following, heartbeats, failure detection.
-//! - `context`: the shared state: time and the queue of events.
-//! - `check`: checks after every step.
-//! - `database`, `cluster`: the control plane: versions with nonces, heartbeats, and commands decided by the rules.
-//! - `network`, `message`: connections, which may break and keep the order of messages; and the messages.
-//! - [`fault`]: planted faults, which the checks must find.
+//! - [`schedule`] draws the faults of a run from the seed, and checks the recovery at its end.
+//! - `world` has the brokers and clients. It delivers events and carries out the faults that `chaos_event` lists.
+//! - `client` has the producers: idempotent ones with acks=all, and others with acks=1.
+//! - `broker/` has a broker's process and disk: how it serves, follows, sends heartbeats and detects failures.
+//! - `context` has the shared state: the time and the queue of events.
+//! - `check` has the checks that run after every step.
+//! - `database` and `cluster` are the control plane: versions with nonces, heartbeats, and commands that the rules
+//!   decide.
+//! - `network` and `message` are the connections, which keep the order of messages and may break, and the messages on
+//!   them.
+//! - [`fault`] has the planted faults, which the checks must find.
 //!
-//! Not here: the broker's own code, except for the rules. The black-box tests in `tests/` kill real processes.
+//! The broker's own code does not run here, except for the rules. The black-box tests in `tests/` kill real processes.
 
 mod broker;
 mod chaos_event;

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use fullbore_sim::{fault, transactions};
 
-/// Function that runs a seed and returns its outcome.
+/// A function that runs the schedule of a seed and returns its outcome.
 type Run = Box<dyn Fn(u64) -> Result<Outcome, String> + Sync>;
 
 struct Options {
@@ -18,10 +18,10 @@ struct Options {
     run: Run,
 }
 
-/// Outcome of one schedule: names and numbers.
+/// The outcome of one schedule, as three numbers with their names.
 type Outcome = [(&'static str, u64); 3];
 
-/// Sum of all schedules.
+/// Outcomes of all schedules, added up.
 #[derive(Default)]
 struct Sum {
     wrong: u64,

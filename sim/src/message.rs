@@ -1,4 +1,4 @@
-//! Messages of a connection.
+//! The messages that nodes send over connections.
 
 use fullbore_rules::replica::epochs::{EpochEnd, Position};
 use fullbore_rules::replica::pipe::Ask;
@@ -6,12 +6,12 @@ use fullbore_wire::ErrorCode;
 
 use crate::cluster::{Command, SeenVersion, Snapshot};
 
-/// Record, which is one batch, with a unique value.
+/// A record, sent as a batch of its own. Each record has another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     pub epoch: i32,
     pub value: u64,
-    /// Producer id and sequence of an idempotent producer.
+    /// The producer id and sequence. `None` if the producer is not idempotent.
     pub stamp: Option<(i64, i32)>,
 }
 
@@ -24,13 +24,13 @@ pub enum Message {
         stamp: Option<(i64, i32)>,
         is_acks_all: bool,
     },
-    /// Value and offset of a produced record.
+    /// The value of a produced record, and its offset or the error.
     Produced {
         value: u64,
         result: Result<i64, ErrorCode>,
     },
     WhoLeads,
-    /// Leader known to the broker; None if it knows none.
+    /// The leader that the broker knows of. `None` if it knows no leader.
     Leads(Option<i32>),
     Beat {
         id: i32,
@@ -50,35 +50,35 @@ pub enum Message {
     },
     /// The database has a newer version.
     Notify,
-    /// The database lacks the last version that the broker has seen: it was restored from an older backup.
+    /// The database does not have the last version that the broker has seen, because an older backup was restored.
     WentBack,
 }
 
-/// Fetch of a follower.
+/// A follower's request for records.
 #[derive(Clone, Copy, Debug)]
 pub struct Fetch {
     pub broker_id: i32,
     pub broker_epoch: i64,
     pub leader_epoch: i32,
-    /// End of the follower's log.
+    /// The end of the follower's log.
     pub position: Position,
     pub ask: Ask,
-    /// Number of the fetch on its connection.
+    /// The fetch's number on its connection.
     pub number: i32,
-    /// Number of responses that the follower has handled on the connection.
+    /// How many responses of this connection the follower has handled.
     pub carried_out: i64,
 }
 
-/// Response of a leader.
+/// A leader's response to a fetch.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     pub leader_epoch: i32,
-    /// Number of the last fetch from the log end.
+    /// The number of the last fetch that named the follower's log end.
     pub asked_in: i32,
-    /// Offset of the first record.
+    /// The offset of the first returned record.
     pub from: i64,
     pub high_watermark: i64,
-    /// End of the follower's log, as stated in the fetch.
+    /// The end of the follower's log when it sent the fetch.
     pub asked: Position,
     pub found: Result<Found, ErrorCode>,
 }
@@ -89,20 +89,20 @@ pub enum Found {
     Diverging(EpochEnd),
 }
 
-/// State of the sender's disk in a heartbeat.
+/// State of the sender's disk, reported with each heartbeat.
 #[derive(Clone, Copy, Debug)]
 pub struct Note {
     pub process: u128,
-    /// Number on the disk when the heartbeat was sent.
+    /// The number on the disk when the heartbeat was sent.
     pub number: u64,
-    /// Number of heartbeats of the broker up to this one.
+    /// How many heartbeats the broker has sent, including this one.
     pub beats: u64,
 }
 
-/// Response to a heartbeat.
+/// The database's response to a heartbeat.
 #[derive(Clone, Debug)]
 pub struct Beaten {
     pub snapshot: Snapshot,
-    /// Other brokers, each with the age of its last heartbeat.
+    /// The other brokers, each with the age of its last heartbeat.
     pub ages: Vec<(i32, i64)>,
 }

@@ -1,8 +1,8 @@
-//! Connections. Messages on a connection arrive in order, possibly late, or not at all once it is broken.
+//! The simulated network. A connection delivers its messages in order, though possibly late, until it breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// End of a connection.
+/// A node of the network, which is one end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Node {
     Broker(i32),
@@ -15,9 +15,9 @@ pub type ConnectionId = u64;
 #[derive(Debug)]
 struct Connection {
     ends: (Node, Node),
-    /// Arrival times of the last messages to the second end, and to the first.
+    /// When the last message to each end arrives: first the second end, then the first.
     last_us: [i64; 2],
-    /// End that has closed the connection, and receives no more messages.
+    /// The end that has closed the connection. It receives no more messages.
     closed_by: Option<Node>,
 }
 
@@ -25,14 +25,14 @@ struct Connection {
 pub struct Network {
     connections: BTreeMap<ConnectionId, Connection>,
     last: ConnectionId,
-    /// Pairs of nodes; the first node cannot send to the second.
+    /// Pairs of nodes whose first node cannot send to the second.
     cut: BTreeSet<(Node, Node)>,
-    /// Shortest delay in one direction, us.
+    /// The shortest delay of a message in one direction, in microseconds.
     delay_us: i64,
 }
 
 impl Network {
-    /// Creates a network without connections. `delay_us` is the shortest delay in one direction.
+    /// Creates a network without connections. `delay_us` is the shortest delay of a message.
     pub fn new(delay_us: i64) -> Network {
         Network { delay_us, ..Network::default() }
     }
@@ -52,7 +52,7 @@ impl Network {
         self.last
     }
 
-    /// Returns the receiver and arrival time of a message sent now by `from`; None if it never arrives.
+    /// Sends a message from `from` now. Returns the receiver and the time of arrival. `None` if the message is lost.
     pub fn send(&mut self, id: ConnectionId, from: Node, now: i64, rng: &mut fastrand::Rng) -> Option<(Node, i64)> {
         let cut = &self.cut;
         let connection = self.connections.get_mut(&id)?;
@@ -71,13 +71,13 @@ impl Network {
         Some((to, at))
     }
 
-    /// Returns true if messages to this end arrive.
+    /// Returns true if messages to the end `to` still arrive.
     pub fn is_open(&self, id: ConnectionId, to: Node) -> bool {
         self.connections.get(&id).is_some_and(|connection| connection.closed_by != Some(to))
     }
 
-    /// Closes a connection at one end. Returns the other end, and the arrival time of the last message to it; None if
-    /// it was closed or broken before.
+    /// Closes a connection at one end. Returns the other end and the arrival time of the last message to it. `None` if
+    /// the connection was already closed or broken.
     pub fn close(&mut self, id: ConnectionId, by: Node) -> Option<(Node, i64)> {
         let connection = self.connections.get_mut(&id).filter(|connection| connection.closed_by.is_none())?;
         connection.closed_by = Some(by);
@@ -85,26 +85,26 @@ impl Network {
         Some(if by == a { (b, connection.last_us[0]) } else { (a, connection.last_us[1]) })
     }
 
-    /// Breaks a connection; all messages in flight on it are lost. Returns its ends; None if it was broken before.
+    /// Breaks a connection, which loses all messages in flight. Returns its ends. `None` if it was already broken.
     pub fn break_off(&mut self, id: ConnectionId) -> Option<(Node, Node)> {
         self.connections.remove(&id).map(|connection| connection.ends)
     }
 
-    /// Delays all further messages on the connection until after `until`.
+    /// Delays all further messages of a connection until after `until`.
     pub fn stall(&mut self, id: ConnectionId, until: i64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.last_us = connection.last_us.map(|last| last.max(until));
         }
     }
 
-    /// Returns the connections of this node.
+    /// Returns the connections of the node `node`.
     pub fn of(&self, node: Node) -> Vec<ConnectionId> {
         let has =
             |(_, connection): &(&ConnectionId, &Connection)| connection.ends.0 == node || connection.ends.1 == node;
         self.connections.iter().filter(has).map(|(id, _)| *id).collect()
     }
 
-    /// Cuts off all messages from the first node to the second. A node notices that only by an overdue response.
+    /// Drops all messages from the first node to the second. The nodes notice it only when a response is overdue.
     pub fn cut(&mut self, from: Node, to: Node) {
         self.cut.insert((from, to));
     }

@@ -1,4 +1,4 @@
-//! Faults of a cluster, all drawn from a seed, and the recovery at the end.
+//! Schedules of a cluster. The seed determines the faults, and at the end the cluster must recover.
 
 use crate::broker::Broker;
 use crate::chaos_event::ChaosEvent;
@@ -10,26 +10,27 @@ use crate::network::{Network, Node};
 use crate::settings::Settings;
 use crate::world::World;
 
-/// Outcome of a schedule.
+/// Totals of a schedule that passed all checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
     pub events: u64,
-    /// Hash of all events and their times, equal for equal seeds.
+    /// A hash of all events and their times. Two runs of a seed must have the same one.
     pub digest: u64,
     pub acknowledged: u64,
     pub committed: usize,
     pub leader_epochs: i32,
 }
 
-/// Duration of the faults, and longest duration of the recovery.
+/// How long faults are injected, and how long the recovery may take.
 const TROUBLE_US: i64 = 5_000_000;
+/// Longest duration of the recovery, in microseconds.
 const RECOVERY_US: i64 = 20_000_000;
 
-/// Runs the schedule of this seed.
+/// Runs the schedule of `seed`.
 ///
 /// # Errors
 ///
-/// Text of the first check that fails.
+/// Returns the text of the first check that fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = begin(seed, fault);
     let end = TROUBLE_US;
@@ -52,7 +53,8 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     let min_insync_replicas = rng.usize(1..=2);
     let settings = Settings {
         min_insync_replicas,
-        // A record that is committed on one disk only would be lost with that disk's unflushed writes.
+        // With `min_insync_replicas` 1 a record may be committed on one disk only, and losing its unflushed writes
+        // would lose the record.
         flushes: min_insync_replicas == 1 || rng.bool(),
         session_timeout_us: 900_000,
         beat_us: 50_000,
@@ -85,7 +87,7 @@ fn begin(seed: u64, fault: Option<Fault>) -> World {
     world
 }
 
-/// Draws the next faults, each with the delay before it.
+/// Draws the next faults, each with the delay that precedes it.
 fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let id = rng.i32(1..=brokers);
     let one = match rng.u32(0..100) {
@@ -113,7 +115,8 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     vec![(0, one)]
 }
 
-/// Returns two restarts within milliseconds, the second after a power loss, while commands of other brokers are late.
+/// Returns two restarts within milliseconds of each other. The second follows a power loss, and commands of other
+/// brokers are delayed.
 fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
@@ -129,7 +132,7 @@ fn restarts(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     ]
 }
 
-/// Returns faults that fill a disk several times, each time for a while, with little time between.
+/// Returns faults that repeatedly fill a disk for a while, with short pauses between.
 fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let mut at = 0;
     let mut after = |us| {
@@ -140,8 +143,8 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     times.collect()
 }
 
-/// Returns faults that copy a broker's disk, stopped or running. The copy replaces the disk later while no broker runs,
-/// and its broker is the first to start again.
+/// Returns faults that copy a broker's disk while it is stopped or running. Later all brokers are stopped, the copy
+/// replaces the disk, and that broker is the first to start again.
 fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {
@@ -162,13 +165,13 @@ fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, Cha
     all
 }
 
-/// Returns an outage of the database that is longer than the session timeout.
+/// Returns an outage of the database. It may outlast the session timeout.
 fn outage(rng: &mut fastrand::Rng) -> Vec<(i64, ChaosEvent)> {
     vec![(0, ChaosEvent::DatabaseDown), (rng.i64(100_000..2_000_000), ChaosEvent::DatabaseUp)]
 }
 
-/// Returns two faults: a broker pauses, and either all commands to the database are late, or the response to the next
-/// commit is lost.
+/// Returns a pause of a broker together with a fault of commands: either all are late, or the next commit's response is
+/// lost.
 fn late_commands(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
     let lost = if rng.bool() { ChaosEvent::LoseAnswer } else { ChaosEvent::StallCommands(rng.i64(10_000..1_000_000)) };
     vec![(0, ChaosEvent::Pause(id, rng.i64(200_000..1_500_000))), (rng.i64(1_000..500_000), lost)]
@@ -182,7 +185,8 @@ fn node(rng: &mut fastrand::Rng, brokers: i32) -> Node {
 }
 
 impl World {
-    /// Ends all faults. Checks that all replicas get in sync, all logs become equal, and all records are acknowledged.
+    /// Ends all faults. Then all replicas must get in sync, all logs must become equal, and all records must be
+    /// acknowledged.
     fn recover(&mut self, since: i64) -> Result<(), String> {
         self.apply_chaos(ChaosEvent::Heal);
         self.apply_chaos(ChaosEvent::RestoreNewest);

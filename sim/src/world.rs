@@ -1,4 +1,4 @@
-//! Cluster with its clients, and the delivery of events.
+//! The cluster and its clients. Events are delivered here.
 
 mod chaos;
 
@@ -25,7 +25,7 @@ impl World {
         World { context, brokers: BTreeMap::new(), clients: Vec::new() }
     }
 
-    /// Runs until this time, or until a check fails.
+    /// Runs until the time `end`, or until a check fails.
     pub fn run_until(&mut self, end: i64) -> Result<(), String> {
         while let Some(event) = self.context.next_before(end) {
             self.happen(event)?;
@@ -78,7 +78,7 @@ impl World {
         }
     }
 
-    /// Resumes a paused broker, and delivers the events that it missed.
+    /// Resumes a paused broker and delivers the events that it has missed.
     pub fn resume(&mut self, id: i32) {
         let broker = self.brokers.get_mut(&id).expect("it is one of the cluster's");
         broker.is_paused = false;
@@ -103,7 +103,7 @@ impl World {
     }
 }
 
-/// Returns the state of a broker that the checks read.
+/// Returns the parts of a broker's state that the checks read.
 fn shown(broker: &Broker) -> Replica<'_> {
     let process = broker.process.as_ref();
     let high_watermark = process.and_then(|process| Some((process.life, process.partition.as_ref()?.high_watermark())));

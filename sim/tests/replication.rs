@@ -1,5 +1,6 @@
-//! Latency of acks=all by distance: a leader and one follower, a round trip apart, under a steady load. A latency is
-//! the time from the append until the leader knows that the follower has the record, measured in round trips.
+//! Measures the latency of acks=all by distance. A leader and one follower are a round trip apart, and the load is
+//! steady. The latency of a record is the time from its append until the leader knows that the follower has it. It is
+//! measured in round trips.
 
 use std::collections::VecDeque;
 
@@ -7,10 +8,9 @@ use fullbore_rules::replica::pipe::FetchPipe;
 use fullbore_rules::replica::spacing::Spacing;
 
 const ROUND_TRIP_US: i64 = 20_000;
-/// Time between two records, us.
+/// The time between two records, in microseconds.
 const RECORD_US: i64 = 50;
-/// Number of records. The first quarter is not counted, because the leader has not measured the round trip from the
-/// beginning.
+/// How many records are sent. The first quarter is not counted, because the leader must first measure the round trip.
 const RECORDS: i64 = 40_000;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -19,10 +19,10 @@ enum Answers {
     AtOnce,
 }
 
-/// Fetches or responses in flight: their arrival times, and the log ends in them.
+/// Fetches or responses in flight, each with its arrival time and the log end that it names.
 type Way = VecDeque<(i64, i64)>;
 
-/// Returns the time at which the leader knew each record to be replicated.
+/// Returns, for each record, the time at which the leader knew that it was replicated.
 fn replicated_us(depth: usize, answers: Answers) -> Vec<i64> {
     let mut pipe = FetchPipe::new(depth);
     let mut spacing = Spacing::new(depth, 0);

@@ -1,18 +1,18 @@
-//! Checks that schedules keep every promise, that a seed repeats its run, and that each planted fault is found.
+//! Runs many schedules. None may break a promise, a seed must repeat its run, and each planted fault must be found.
 
 use fullbore_sim::fault::FAULTS;
 use fullbore_sim::run;
 
-/// Number of schedules that suffice to find each planted fault.
+/// Within how many schedules each planted fault must be found.
 const FOUND_WITHIN: u64 = 2_000;
 
-/// Returns the number of schedules to run, which `make soak` raises.
+/// Returns how many schedules to run. `make soak` runs more.
 fn schedules() -> u64 {
     let soak = std::env::var_os("FULLBORE_SOAK").is_some();
     if soak { 200_000 } else { 4_000 }
 }
 
-/// Runs the check of every seed, half of the seeds on each of two threads.
+/// Runs `check` for every seed on two threads.
 fn on_two_threads(seeds: u64, check: impl Fn(u64) + Sync) {
     std::thread::scope(|scope| {
         for half in 0..2 {

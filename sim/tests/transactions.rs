@@ -1,17 +1,17 @@
-//! Checks that schedules of transactions keep every promise, that a seed repeats its run, and that each planted fault
-//! is found.
+//! Runs many schedules of transactions. None may break a promise, a seed must repeat its run, and each planted fault
+//! must be found.
 
 use fullbore_schedules::{each_fault_is_found, run_each, same_seed_same_outcome};
 use fullbore_sim::transactions::fault::{FAULTS, Fault};
 use fullbore_sim::transactions::run;
 
-/// Returns the number of schedules that suffice to find a planted fault.
+/// Returns within how many schedules the fault must be found.
 fn found_within(fault: Fault) -> u64 {
     match fault {
-        // The fault shows only if a message is late by at least one transaction of the old protocol.
+        // The fault shows only if a message is late by at least one whole transaction of the old protocol.
         Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
-        // The fault shows only if the power fails between two steps, in one of four worlds.
+        // The fault shows only if the power fails between two steps, and only one in four worlds has power losses.
         Fault::LoadsUnflushed => 6_000,
         _ => 300,
     }

@@ -1,11 +1,11 @@
-# Sourced by the shell clients: `check NAME COMMAND...` runs one case and prints its line, `summary` ends the run. A
-# case is a function or command; it passes if it exits with 0. Its output is shown only if it fails.
+# Sourced by the shell clients. `check NAME COMMAND...` runs one case and prints its line, and `summary` ends the run. A
+# case is a function or command that passes if it exits with 0. Its output is shown only if it fails.
 
-# If TLS is set to a file of Kafka's client properties, clients use TLS.
+# If TLS names a file of Kafka's client properties, the clients use TLS.
 
 # tls KEY: prints one of those properties
 tls() { sed -n "s/^$1=//p" "${TLS:-/dev/null}"; }
-# Properties of the file in TLS for kcat, under librdkafka's names.
+# The properties in that file under librdkafka's names, for kcat.
 kcat_tls=()
 if [ -n "${TLS:-}" ]; then
   kcat_tls=(-X security.protocol=SSL -X "ssl.ca.location=$(tls ssl.truststore.location)")
@@ -14,20 +14,20 @@ if [ -n "${TLS:-}" ]; then
 fi
 kcat() { command kcat "${kcat_tls[@]}" "$@"; }
 
-# Command of a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... Most of a tool's time is the start of its JVM. The
-# archive of `all` saves half of this, if it exists and matches. Logging is off, since a warning about the archive would
-# be in a tool's output.
+# The command that starts a JVM with the jars in $JARS: "${jvm[@]}" CLASS ARGS... A tool spends most of its time on the
+# start of its JVM. The archive of `all` saves half of this if it exists and matches. Logging is off, because a warning
+# about the archive would be in the tool's output.
 jvm=(java -Xshare:auto -XX:SharedArchiveFile="${JARS:-}.jsa" -Xlog:disable -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -cp "${JARS:-}/*")
 
-# Number of replicas of the cases' topics, and the pattern of a line of `describe` with all of them in sync.
+# How many replicas the topics of the cases have, and the pattern of a line of `describe` in which all are in sync.
 replicas=${REPLICAS:-1}
 replicated="Replicas: ([0-9]+(,[0-9]+){$((replicas - 1))}).Isr: [0-9]+(,[0-9]+){$((replicas - 1))}(\s|$)"
 
 work=$(mktemp -d) tools=''
 trap '[ -z "$tools" ] || kill "$tools"; rm -rf "$work"' EXIT
 
-# Runs all tools of a client that end on their own in one JVM, in sequence (java/Tools.java). The JVM ends with this
-# shell.
+# Runs all of a client's tools that end by themselves in one JVM, one after another (java/Tools.java). The JVM ends with
+# this shell.
 if [ -n "${JARS:-}" ]; then
   mkfifo "$work/asked" "$work/answered"
   exec {asked}<>"$work/asked" {answered}<>"$work/answered"
@@ -35,7 +35,7 @@ if [ -n "${JARS:-}" ]; then
   tools=$!
 fi
 
-# kafka CLASS ARGS...: runs a tool of Kafka's, with its output on this shell's output
+# kafka CLASS ARGS...: runs one of Kafka's tools, with its output on this shell's output
 kafka() {
   local status='' part me=$BASHPID
   (printf '%s\0' "$me" $# "$@" >&"$asked") # in a subshell, since this shell's own output must not be redirected
@@ -46,8 +46,8 @@ kafka() {
   return "$status$part"
 }
 
-# tool CLASS ARGS...: the same as `kafka`, but a failing tool's output goes to stderr, so that it is not lost in a
-# substitution
+# tool CLASS ARGS...: the same as `kafka`, but the output of a failing tool goes to stderr, so that a substitution does
+# not hide it
 tool() {
   local out status
   out=$(kafka "$@") && status=0 || status=$?
@@ -59,8 +59,7 @@ passed=0 failed=0
 
 check() {
   local name=$1 out; shift
-  # The command runs in a subshell, where -e ends the case at its first failing command; within `if` bash would ignore
-  # -e.
+  # In a subshell, -e ends the case at its first command that fails. Within an `if`, bash would ignore -e.
   out=$(set -e; "$@" 2>&1 </dev/null)
   if [ $? = 0 ]; then
     passed=$((passed + 1)); echo "ok   $client: $name"
@@ -69,7 +68,7 @@ check() {
   fi
 }
 
-# skip WHAT: prints that a case does not apply to this broker; not used for Fullbore (OURS)
+# skip WHAT: prints that a case does not apply to this broker. Cases are never skipped for Fullbore (OURS).
 skip() { echo "skip $client: $1"; }
 
 # same FOUND EXPECTED: succeeds if the two texts are equal
@@ -78,7 +77,7 @@ same() { [ "$1" = "$2" ] || { printf 'found:\n%s\nexpected:\n%s\n' "$1" "$2"; re
 # has PATTERN TEXT: succeeds if the text matches an extended regular expression
 has() { grep -qE -- "$1" <<<"$2" || { printf 'no %s in:\n%s\n' "$1" "$2"; return 1; }; }
 
-# lacks PATTERN TEXT: succeeds if no line matches; `! grep` would not end a case, since -e ignores negated commands
+# lacks PATTERN TEXT: succeeds if no line matches; `! grep` would not end a case, because -e ignores negated commands
 lacks() { if grep -iE -- "$1" <<<"$2"; then return 1; fi; }
 
 # refused PATTERN COMMAND...: succeeds if the command fails and its output matches the pattern

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Kafka's command-line tools, and ours beside them, while a broker of the cluster is missing. `cluster.sh BOOTSTRAP`
-# runs with the jars of Kafka's tools in $JARS and the data of brokers 1 to 3 in $DATA_DIR. $ONE_BROKER kills and starts
-# a broker (`one-broker`). The cases build on each other.
+# Kafka's command-line tools and ours side by side while a broker of the cluster is missing: `cluster.sh BOOTSTRAP`. The
+# jars of Kafka's tools are in $JARS, and the data of brokers 1 to 3 is in $DATA_DIR. $ONE_BROKER kills and starts a
+# broker (`one-broker`). Each case continues from the state that the previous one has left.
 set -uo pipefail
 bootstrap=$1 client=cluster
 here=$(cd "$(dirname "$0")" && pwd)
@@ -18,8 +18,8 @@ ours() { local what=$1 action=$2; shift 2; "$FULLBORE_BIN" "$what" "$action" --b
 write() { seq "$2" "$3" | kcat -q -b "$bootstrap" -P -t "$1" -X enable.idempotence=true; } # write TOPIC FIRST LAST
 read_all() { kcat -q -b "$bootstrap" -C -t "$1" -o beginning -e -f '%s\n' | sort -n; }
 
-# wrong FLAG TOPIC COUNT: the flag lists COUNT partitions of the topic, with the same lines in both tools. Ours runs
-# first, since it is faster.
+# wrong FLAG TOPIC COUNT: both tools list the same COUNT partitions of the topic for the flag. Ours runs first, because
+# it is faster.
 wrong() {
   local ours; ours=$(ours topics describe "--$1" --topic "$2" | sed 's/[[:space:]]*$//')
   same "$(grep -c Partition: <<<"$ours")" "$3" || return
@@ -89,7 +89,7 @@ back() {
   same "$(read_all "$topic-alone")" "$(seq 10)"
 }
 
-# Partitions with a leader other than their first replica.
+# Prints the partitions whose leader is not their first replica.
 unbalanced() { topics --describe --topic "$topic" | sed -nE 's/.*Partition: ([0-9]+).Leader: ([0-9]+).Replicas: ([0-9]+),.*/\1 \2 \3/p' | awk '$2 != $3 { print $1 }'; }
 preferred() {
   local one; one=$(unbalanced | head -1)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Our own binary as a client of any broker, even Apache Kafka: `fullbore.sh BOOTSTRAP`, with the binary in
-# $FULLBORE_BIN. kcat reads records that our binary writes, and the reverse. The rest of the producer is tested in its
-# crate. With the jars of Kafka's tools in $JARS, the lines of `groups` and `configs` are compared with those of the
-# tools.
+# Uses our own binary as a client of any broker, even Apache Kafka: `fullbore.sh BOOTSTRAP`. The binary is in
+# $FULLBORE_BIN. kcat reads records that our binary writes, and the other way round. The rest of the producer is tested
+# in its crate. If $JARS has the jars of Kafka's tools, the lines of `groups` and `configs` are compared with those of
+# the tools.
 set -uo pipefail
 bootstrap=$1 client=fullbore
 . "$(dirname "$0")/cases.sh"
@@ -65,11 +65,11 @@ consume() { # reads records that kcat wrote with each codec of librdkafka, in on
   has ', 10000, ' "$(perf consume --topic "$topic-consume" --num-records 10000 --timeout 20000)"
 }
 
-# shape TEXT: replaces numbers by 1, but keeps the number of digits after the point, and the names of percentiles
+# shape TEXT: replaces each number by 1, but keeps how many digits follow the point, and the names of percentiles
 shape() { python3 -c 'import re, sys
 print(re.sub(r"\b\d+(?:\.(\d+))?\b", lambda n: "1" + ("." + "0" * len(n[1]) if n[1] else ""), sys.stdin.read()))' <<<"$1"; }
 
-# like_theirs CLASS FLAG... -- OUR COMMAND...: compares our lines with those of Kafka's tool, except for numbers
+# like_theirs CLASS FLAG... -- OUR COMMAND...: compares our lines with those of Kafka's tool and ignores numbers
 like_theirs() {
   local flags=() class=$1 theirs; shift
   until [ "$1" = -- ]; do flags+=("$1"); shift; done; shift
@@ -78,8 +78,8 @@ like_theirs() {
   same "$(shape "$("$@" "${flags[@]}")")" "$(shape "$theirs")"
 }
 
-# Checks the lines of the whole run, of the steady state, of reading, and of a consumer that finds too few records. A
-# reading of less than a millisecond has no rate.
+# Checks the lines about the whole run, about the steady state, about reading, and of a consumer that finds too few
+# records. A reading that takes less than a millisecond has no rate.
 perf_lines() {
   local sending=(--topic "$topic-lines" --num-records 15000 --record-size 100 --throughput -1 --reporting-interval 60000) reading=(--topic "$topic-lines" --timeout 20000)
   topics create --topic "$topic-lines" --partitions 1 --replication-factor "$replicas"
@@ -176,7 +176,7 @@ offsets() { # resets offsets of a group without members
   refused 'does not exist' groups describe --group "$topic-group"
 }
 
-# theirs CLASS FLAG... -- OUR COMMAND...: checks that Kafka's tool prints the same lines, except for trailing blanks
+# theirs CLASS FLAG... -- OUR COMMAND...: checks that Kafka's tool prints the same lines, and ignores trailing blanks
 theirs() {
   [ -n "${JARS:-}" ] || return 0
   local flags=() class=$1; shift

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME is used in the lines and topics, to distinguish two versions
-# of librdkafka; LIBRDKAFKA is the version that kcat must have, if set. Reads by partition and offset only, without
-# groups. Topics are created by producing to them, as kcat users do.
+# Runs kcat against a broker: `kcat.sh BOOTSTRAP [NAME]`. NAME appears in the lines and topics, to distinguish two
+# versions of librdkafka. If LIBRDKAFKA is set, kcat must have that version. The cases read by partition and offset
+# only, without groups. A topic is created by producing to it, as users of kcat do.
 set -uo pipefail
 bootstrap=$1 client=${2:-kcat}
 . "$(dirname "$0")/cases.sh"
@@ -19,7 +19,7 @@ produce() { # produce ACKS CODEC [option...]: null keys, null values (an empty o
     "$work/in" >"$work/expected"
   eventually reads_back "$topic" # without acks=all a record may be missing on some replicas
 }
-# A metadata request creates the topic. With acks=0, a leader that does not know the topic yet would give no error.
+# The metadata request creates the topic. With acks=0, a leader that does not know the topic yet would report no error.
 known() {
   local address
   for address in ${bootstrap//,/ }; do

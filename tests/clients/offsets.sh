@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Committed offsets in `__consumer_offsets`: `offsets.sh BOOTSTRAP`, with the jars of Kafka's tools in $JARS. Clients
 # commit and delete offsets. Afterwards Kafka's formatter prints the topic, and Kafka's own coordinator replays it
-# record by record: both must have exactly the offsets in the broker's responses. Works against Apache Kafka as well.
+# record by record. Both must have exactly the offsets that the broker returns. The script works against Apache Kafka as
+# well.
 set -uo pipefail
 bootstrap=$1 client=offsets
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/cases.sh"
 run="offsets-$$-$(date +%s)"
 
-# tool CLASS ARGS...: runs a tool; a failing tool's output goes to stderr, so that it is not lost in a substitution
+# tool CLASS ARGS...: runs a tool; the output of a failing tool goes to stderr, so that a substitution does not hide it
 tool() {
   local out status
   out=$(kafka "$@" 2>"$work/err") && status=0 || status=$?
@@ -34,8 +35,9 @@ listed() {
   lacks '^Topic: __' "$(topics --describe --exclude-internal)"
 }
 
-# formatted MS: prints "group topic partition offset topic-id" of every offset that Kafka's formatter prints, by the
-# last record of each key. It ends after MS ms without a record, which may be before its first record on a busy machine.
+# formatted MS: prints "group topic partition offset topic-id" for every offset that Kafka's formatter prints, by the
+# last record of each key. The formatter ends after MS ms without a record. On a busy machine this may be before its
+# first record.
 formatted() {
   # The tool's logger would print the timeout among the records.
   "${jvm[@]}" -Dlog4j2.level=OFF org.apache.kafka.tools.consumer.ConsoleConsumer --bootstrap-server "$bootstrap" --topic __consumer_offsets --from-beginning \
@@ -45,7 +47,7 @@ formatted() {
       | "\(.group) \(.topic) \(.partition) \($committed.offset) \($committed.topicId)"' | LC_ALL=C sort
 }
 
-# described: prints such lines from the broker's responses.
+# described: prints the same kind of lines from the broker's responses
 described() {
   topics --describe --topic "$run-.*" | sed -n 's/^Topic: \([^\t]*\)\tTopicId: \([^\t]*\)\t.*/\1 \2/p' >"$work/ids"
   groups --describe --all-groups --offsets >"$work/groups"

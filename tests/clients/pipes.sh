@@ -1,5 +1,5 @@
-# Sourced by fullbore.sh: `fullbore produce` and `fullbore consume` together with kcat, and together with Java if
-# Kafka's jars are in $JARS.
+# Sourced by fullbore.sh. Runs `fullbore produce` and `fullbore consume` together with kcat, and with Java if Kafka's
+# jars are in $JARS.
 
 pipe() { local action=$1; shift; "$FULLBORE_BIN" "$action" --bootstrap-server "$bootstrap" "${secured[@]}" "$@"; }
 read_kcat() { kcat -q -b "$bootstrap" -C -t "$topic-$1" -p 0 -e "${@:2}"; }
@@ -48,13 +48,13 @@ pipe_json() { # a topic written as JSON and read from that JSON is the same
   same "$(read_kcat json -o beginning -f "$format" | od -c)" "$(read_kcat out -o beginning -f "$format" | od -c)"
 }
 
-# shared GROUP PROTOCOL COMMAND...: our member and another client's member share a topic. Each record is read once, and
-# after a kill of the other member, ours reads every record.
+# shared GROUP PROTOCOL COMMAND...: a member of ours and one of another client share a topic. Each record is read once.
+# After the other member is killed, ours reads every record.
 shared() {
   local protocol=$2 of=$topic-$1; shift 2
   topics create --topic "$of" --partitions 4
   : >"$work/ours" >"$work/other"
-  # Neither program is started by a function, so that the signals below reach the programs and not a shell around them.
+  # Neither program is started by a function. Otherwise the signals below would reach a shell around the program.
   "$FULLBORE_BIN" consume --bootstrap-server "$bootstrap" "${secured[@]}" -t "$of" --group "$of" --group-protocol "$protocol" \
     --from-beginning -f '%s\n' -X session.timeout.ms=6000 >"$work/ours" 2>"$work/ours-log" & ours=$!
   "$@" >"$work/other" 2>"$work/other-log" & other=$!

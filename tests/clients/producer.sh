@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # The producer library's own tests against a running broker, even Apache Kafka: `producer.sh BOOTSTRAP`.
 # `producer.sh --killed` starts a Fullbore broker (FULLBORE_BIN) and kills it under load. `FULLBORE_TEST_RESTART` of
-# `crates/producer/tests/kafka.rs` does the same to any other broker. Ends with `N passed, N failed`.
+# `crates/producer/tests/kafka.rs` does the same with any other broker. The last line is `N passed, N failed`.
 set -uo pipefail
 cd "$(dirname "$0")/../.."
 killed=a_broker_that_is_killed_under_load_has_every_acknowledged_record_once
 
-# tests FILTER...: runs tests, and prints their names, and the sum at the end
+# tests FILTER...: runs tests and prints their names, and their sum at the end
 tests() {
   local out
   out=$(RUST_BACKTRACE=0 tests/checked test -q --workspace --test kafka -- --test-threads 1 --format pretty --show-output "$@" 2>&1)
   sed -nE 's/^test (.*) \.\.\. ok$/ok   producer: \1/p; s/^test (.*) \.\.\. FAILED$/FAIL producer: \1/p' <<<"$out"
   read -r passed failed < <(sed -nE 's/^test result: .* ([0-9]+) passed; ([0-9]+) failed;.*/\1 \2/p' <<<"$out")
-  # A skipped test counts as a failure here, and so does a run without any test.
+  # A skipped test counts as a failure here, and so does a run that has no test.
   if [ -z "${passed:-}" ] || [ "$passed" = 0 ] || [ "$failed" != 0 ] || grep -q '^skipped' <<<"$out"; then
     tail -40 <<<"$out"
     failed=$((${failed:-0} > 0 ? failed : 1))

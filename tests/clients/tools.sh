@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Kafka's command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS. With DATA_DIR set to the
-# broker's data directory, or that of all brokers, Kafka's DumpLogSegments also reads the segments of each replica. Not
-# here: kafka-consumer-groups, whose lines fullbore.sh compares with ours, and the tools in AdminTools.java.
+# Kafka's command-line tools against a broker: `tools.sh BOOTSTRAP`, with their jars in $JARS. If DATA_DIR is set to the
+# broker's data directory, or to that of all brokers, Kafka's DumpLogSegments also reads the segments of each replica.
+# kafka-consumer-groups is tested in fullbore.sh, which compares its lines with ours, and other tools in
+# AdminTools.java.
 set -uo pipefail
 bootstrap=$1 client=tools
 . "$(dirname "$0")/cases.sh"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Checks that a listener with a required client certificate refuses other clients: `uncertified.sh BOOTSTRAP`, with the
-# binary in $FULLBORE_BIN and the properties of a client without a certificate in $TLS.
+# Checks that a listener which requires client certificates refuses other clients: `uncertified.sh BOOTSTRAP`. The
+# binary is in $FULLBORE_BIN, and $TLS has the properties of a client without a certificate.
 set -uo pipefail
 bootstrap=$1 client=uncertified
 . "$(dirname "$0")/cases.sh"

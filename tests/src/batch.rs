@@ -1,4 +1,4 @@
-//! Record batches (magic 2) for tests. A test may set every field to a wrong value.
+//! Record batches (magic 2) for tests. A test may give any field a wrong value.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_wire::batch::crc32c;
@@ -13,11 +13,11 @@ const CONTROL: i16 = 0x20;
 /// Record of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Absolute offset, set when the batch is read back.
+    /// The absolute offset. Known only for a batch that was read back.
     pub offset: i64,
-    /// Timestamp in milliseconds.
+    /// The timestamp in milliseconds.
     pub timestamp: i64,
-    /// Value. The key is null, and there are no headers.
+    /// The value. Test records have no key and no headers.
     pub value: Vec<u8>,
 }
 
@@ -28,7 +28,7 @@ impl Record {
     }
 }
 
-/// Batch of records. A field that is None is computed.
+/// A record batch. Fields that are `None` are computed when the batch is written.
 #[derive(Clone, Debug)]
 pub struct Batch {
     pub base_offset: i64,
@@ -44,16 +44,16 @@ pub struct Batch {
     pub base_sequence: i32,
     pub record_count: Option<i32>,
     pub records: Vec<Record>,
-    /// End of a transaction in a control batch, set when the batch is read back.
+    /// The end of a transaction, if this is a control batch that was read back.
     pub marker: Option<EndMarker>,
 }
 
-/// End of a transaction, as in a control record.
+/// The end of a transaction, read from a control record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndMarker {
     /// True for a commit, false for an abort.
     pub is_commit: bool,
-    /// Leader epoch of the coordinator's partition of `__transaction_state`.
+    /// The leader epoch of the coordinator's partition of `__transaction_state`.
     pub coordinator_epoch: i32,
 }
 
@@ -64,12 +64,12 @@ fn now_ms() -> i64 {
 }
 
 impl Batch {
-    /// Returns a batch of these values, stamped with the present time, without a producer id.
+    /// Returns a batch of these values with the present time and no producer id.
     pub fn of<V: AsRef<[u8]>>(values: &[V]) -> Batch {
         Batch::at(now_ms(), values)
     }
 
-    /// Returns a batch of these values with this timestamp.
+    /// Returns a batch of these values with the given timestamp.
     pub fn at<V: AsRef<[u8]>>(timestamp: i64, values: &[V]) -> Batch {
         let record = |value: &V| Record { offset: -1, timestamp, value: value.as_ref().to_vec() };
         Batch {
@@ -90,7 +90,7 @@ impl Batch {
         }
     }
 
-    /// Returns the batch as an idempotent producer sends it.
+    /// Marks the batch as that of an idempotent producer.
     pub fn from_producer(mut self, id: i64, epoch: i16, base_sequence: i32) -> Batch {
         self.producer_id = id;
         self.producer_epoch = epoch;
@@ -104,7 +104,7 @@ impl Batch {
         self
     }
 
-    /// Returns true for a batch of a transaction and for a marker.
+    /// Returns true if the batch belongs to a transaction. Markers belong to one, too.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }
@@ -142,7 +142,7 @@ impl Batch {
         out.freeze()
     }
 
-    /// Parses the whole batches at the start of `bytes`. Leaves out a truncated last batch, as a consumer does.
+    /// Parses the complete batches at the start of `bytes`. Ignores a truncated last batch, as consumers do.
     pub fn parse_all(mut bytes: &[u8]) -> Vec<Batch> {
         let mut batches = Vec::new();
         while bytes.len() >= HEADER_LEN {
@@ -215,7 +215,7 @@ fn parse_record(bytes: &mut &[u8], base_offset: i64, base_timestamp: i64) -> Rec
     Record { offset, timestamp, value }
 }
 
-/// Takes bytes that their length precedes; null is empty.
+/// Takes the bytes that follow their length. A null value is returned as empty.
 fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     let len = varint(bytes).max(0);
     let (taken, rest) = bytes.split_at(usize::try_from(len).expect("a length"));
@@ -223,7 +223,7 @@ fn take<'a>(bytes: &mut &'a [u8]) -> &'a [u8] {
     taken
 }
 
-/// Reads the only record of a control batch: key version and type, value version and coordinator epoch.
+/// Reads the record of a control batch: version and type in the key, version and coordinator epoch in the value.
 fn parse_marker(mut bytes: &[u8]) -> EndMarker {
     let bytes = &mut bytes;
     let _length = varint(bytes);

@@ -1,7 +1,7 @@
-//! Raw connection, plain or over TLS. It sends requests as `fullbore_wire` writes them, or any bytes.
+//! A raw connection to a broker, plain or over TLS. It sends requests encoded by `fullbore_wire`, or any other bytes.
 //!
-//! The client has no retries, no metadata and no negotiation of versions: the test decides which requests to send, and
-//! checks each response.
+//! The client does not retry, fetch metadata or negotiate versions. The test decides which requests to send and checks
+//! each response.
 
 use crate::tls::{Tls, TlsStream};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
-/// Time without a response after which a test fails.
+/// How long a test waits for a response before it fails.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// A connection to a broker.
@@ -19,7 +19,7 @@ pub struct Client {
     stream: Stream,
     next_correlation_id: i32,
     client_id: Text,
-    /// True if a response that takes too long counts as a closed connection.
+    /// True if a response that takes too long is treated as a closed connection instead of a failed test.
     gives_up: bool,
 }
 
@@ -62,7 +62,7 @@ impl Write for Stream {
     }
 }
 
-/// Returns the bytes of a frame without parts of files.
+/// Returns the bytes of a frame. Panics if the frame has parts of files, which clients never send.
 pub fn bytes_of(frame: &Frame) -> Vec<u8> {
     let bytes_of = |part: &Part| match part {
         Part::Bytes(bytes) => bytes.to_vec(),
@@ -89,7 +89,7 @@ impl Client {
         Client::over(Stream::Plain(open(addr)))
     }
 
-    /// Connects to a broker, and sends `client_id` in every request.
+    /// Connects to a broker. Every request will carry `client_id`.
     pub fn connect_as(addr: SocketAddr, client_id: &str) -> Client {
         Client { client_id: Text::from(client_id), ..Client::connect(addr) }
     }
@@ -103,18 +103,18 @@ impl Client {
         Ok(Client::over(Stream::Plain(try_open(addr)?)))
     }
 
-    /// Connects to an SSL listener. Returns once the client's side of the handshake is done.
+    /// Connects to an SSL listener. Returns once the client has completed its side of the handshake.
     pub fn try_connect_tls(addr: SocketAddr, tls: &Tls) -> std::io::Result<Client> {
         let stream = tls.handshake(open(addr), addr)?;
         Ok(Client::over(Stream::Tls(Box::new(stream))))
     }
 
-    /// Connects to an SSL listener; panics if the handshake fails.
+    /// Connects to an SSL listener. Panics if the handshake fails.
     pub fn connect_tls(addr: SocketAddr, tls: &Tls) -> Client {
         Client::try_connect_tls(addr, tls).expect("the handshake succeeds")
     }
 
-    /// Returns the broker's certificate (DER); panics on a connection without TLS.
+    /// Returns the broker's certificate in DER. Panics if the connection has no TLS.
     pub fn certificate(&self) -> Vec<u8> {
         match &self.stream {
             Stream::Plain(_) => panic!("no TLS"),
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// Returns a second handle on the same connection, so that one thread writes and another reads.
+    /// Returns a second handle on the connection, so that one thread can write while another reads.
     pub fn split(&self) -> Client {
         let Stream::Plain(socket) = &self.stream else { panic!("a TLS session is not split") };
         let stream = Stream::Plain(socket.try_clone().expect("a descriptor is free"));
@@ -134,7 +134,7 @@ impl Client {
         }
     }
 
-    /// Sends a request without waiting; returns its correlation id.
+    /// Sends a request without waiting for the response. Returns the request's correlation id.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> i32 {
         self.try_send(request, version).expect("the broker reads")
     }
@@ -148,7 +148,7 @@ impl Client {
         Ok(id)
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         self.try_send_bytes(bytes).expect("the broker reads");
     }
@@ -159,18 +159,18 @@ impl Client {
         self.stream.flush()
     }
 
-    /// Waits for the next response; returns its correlation id and body.
+    /// Waits for the next response and returns it with its correlation id. Panics if the broker closes the connection.
     pub fn receive<R: Request>(&mut self, version: i16) -> (i32, R::Response) {
         self.try_receive::<R>(version).expect("the broker answers instead of closing the connection")
     }
 
-    /// Waits for the next response; None if the broker closed the connection.
+    /// Waits for the next response and returns it with its correlation id. `None` if the broker closed the connection.
     pub fn try_receive<R: Request>(&mut self, version: i16) -> Option<(i32, R::Response)> {
         let frame = self.receive_frame()?;
         Some(decode_response::<R>(frame, version).expect("a response of this version"))
     }
 
-    /// Sends a request to a broker that may have ended, and waits for the response; None if the connection is closed.
+    /// Sends a request to a broker that may have ended, and waits for the response. `None` if the connection is closed.
     pub fn try_call<R: Request>(&mut self, request: &R, version: i16) -> Option<R::Response> {
         self.try_send(request, version).ok()?;
         Some(self.try_receive::<R>(version)?.1)
@@ -184,7 +184,7 @@ impl Client {
         response
     }
 
-    /// Waits for the next frame, and returns it without its length field; None if the broker closed the connection.
+    /// Waits for the next frame and returns it without its length field. `None` if the broker closed the connection.
     pub fn receive_frame(&mut self) -> Option<Bytes> {
         let mut prefix = [0; 4];
         self.read_exact(&mut prefix)?;
@@ -193,11 +193,11 @@ impl Client {
         Some(Bytes::from(frame))
     }
 
-    /// Waits for the first byte of the next response, but does not read it.
+    /// Waits until a response begins to arrive, without reading any of it.
     pub fn wait_for_answer(&mut self) {
         let begun = loop {
             match self.stream.socket().peek(&mut [0]) {
-                // This process was stopped for a moment, and continues.
+                // This process was suspended for a moment, which interrupts the read. It is repeated.
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 begun => break begun.expect("the broker answers"),
             }
@@ -205,7 +205,7 @@ impl Client {
         assert_eq!(begun, 1, "the broker answers instead of closing the connection");
     }
 
-    /// Fills the buffer; None if the connection is closed or reset.
+    /// Fills `buffer`. `None` if the connection is closed or reset.
     fn read_exact(&mut self, buffer: &mut [u8]) -> Option<()> {
         match self.stream.read_exact(buffer) {
             Ok(()) => Some(()),
@@ -216,7 +216,7 @@ impl Client {
         }
     }
 
-    /// Waits until the broker closes the connection. Returns the number of responses before the end.
+    /// Waits until the broker closes the connection. Returns how many responses came before.
     pub fn wait_for_close(&mut self) -> usize {
         std::iter::from_fn(|| self.receive_frame()).count()
     }
@@ -224,34 +224,34 @@ impl Client {
     /// Returns all bytes that arrive until the broker closes the connection or the read timeout passes.
     pub fn take_what_comes(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        // An error leaves the bytes read before it in the buffer.
+        // If the read fails, the buffer still contains the bytes read before.
         let _ = self.stream.read_to_end(&mut bytes);
         bytes
     }
 
-    /// Reads exactly `bytes` bytes; None if the broker closes the connection earlier.
+    /// Reads exactly `bytes` bytes. `None` if the broker closes the connection before that.
     pub fn take(&mut self, bytes: usize) -> Option<Vec<u8>> {
         let mut taken = vec![0; bytes];
         self.read_exact(&mut taken)?;
         Some(taken)
     }
 
-    /// Returns true if the broker has its end of the connection open. Reads nothing from the connection.
+    /// Returns true if the broker still has its end of the connection open. Does not read from the connection.
     pub fn is_open_at_broker(&self) -> bool {
         let socket = self.stream.socket();
-        // A socket without a peer has been reset.
+        // The socket has no peer any more, so the connection was reset.
         let (Ok(ours), Ok(theirs)) = (socket.local_addr(), socket.peer_addr()) else { return false };
         let sockets = std::fs::read_to_string("/proc/net/tcp").expect("Linux tells it");
         let is_it = |line: &str| {
             let mut fields = line.split_whitespace().skip(1);
             let mut port = || fields.next().and_then(|addr| u16::from_str_radix(addr.rsplit(':').next()?, 16).ok());
-            // State 1 is ESTABLISHED. A socket that the broker has closed may stay in other states for a while.
+            // State 1 is ESTABLISHED. A socket that the broker has closed can stay in other states for a while.
             (port(), port()) == (Some(theirs.port()), Some(ours.port())) && fields.next() == Some("01")
         };
         sockets.lines().any(is_it)
     }
 
-    /// Closes the sending half of the connection.
+    /// Closes the sending half of the connection, so that the broker reads its end.
     pub fn finish(&mut self) {
         if let Stream::Tls(stream) = &mut self.stream {
             stream.conn.send_close_notify();
@@ -261,29 +261,30 @@ impl Client {
         let _ = self.stream.socket().shutdown(Shutdown::Write);
     }
 
-    /// Closes the receiving half, without notice to the broker.
+    /// Closes the receiving half. The broker does not notice.
     pub fn stop_reading(&mut self) {
         self.stream.socket().shutdown(Shutdown::Read).expect("a connected socket");
     }
 
-    /// Closes the connection as a killed process with unread responses does: the broker's next write fails.
+    /// Closes the connection with a reset, as the kernel does for a killed process with unread responses. The broker's
+    /// next write fails.
     pub fn reset(self) {
         let now = Some(Duration::ZERO);
         rustix::net::sockopt::set_socket_linger(self.stream.socket(), now).expect("a connected socket");
     }
 
-    /// Sets the time for which a write may block before it fails.
+    /// Sets how long a write may block before it fails.
     pub fn set_write_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_write_timeout(Some(timeout)).expect("a connected socket");
     }
 
-    /// Lets a connection count as closed once a response takes longer than `timeout`.
+    /// Treats the connection as closed if a response takes longer than `timeout`.
     pub fn give_up_after(&mut self, timeout: Duration) {
         self.gives_up = true;
         self.set_read_timeout(timeout);
     }
 
-    /// Sets the wait for a response after which the test fails.
+    /// Sets how long the test waits for a response before it fails.
     pub fn set_read_timeout(&mut self, timeout: Duration) {
         self.stream.socket().set_read_timeout(Some(timeout)).expect("a connected socket");
     }

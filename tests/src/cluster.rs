@@ -1,5 +1,6 @@
-//! Brokers with a common database. Each is a process with its own directory, on ports that stay the same. The database
-//! is on the PostgreSQL that all tests of a program share. A test that stops or freezes PostgreSQL has one of its own.
+//! A cluster of broker processes with a common database. Each broker has its own directory, and ports that stay the
+//! same. The database is on the PostgreSQL that all tests of a program share. A test that stops or freezes PostgreSQL
+//! gets a server of its own.
 //!
 //! Invariant: no process outlives its `Cluster`.
 
@@ -17,19 +18,19 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
-/// Longest time until a change has reached every broker.
+/// How long a change may take to reach every broker.
 const CHANGE_MAX: Duration = Duration::from_secs(60);
-/// Name of the listener between brokers, if they do not use the clients' listener.
+/// The name of the listener for requests between brokers, if that is not the clients' listener.
 const PEERS: &str = "PEERS";
 
-/// Brokers with ids from 1.
+/// A running cluster. The ids of its brokers begin with 1.
 pub struct Cluster {
-    /// Processes of the brokers. Declared before the plan, so that they end before its database.
+    /// The broker processes. Declared before `plan`, so that they end before their database.
     brokers: Vec<Broker>,
     plan: ClusterPlan,
 }
 
-/// Cluster before its start: the database runs, and the settings of each broker can still change.
+/// A cluster that is not started yet. Its database runs, and the settings of each broker can still change.
 pub struct ClusterPlan {
     postgres: DatabaseServer,
     database: String,
@@ -39,7 +40,7 @@ pub struct ClusterPlan {
     links: Option<Links>,
 }
 
-/// PostgreSQL of the cluster: shared with other tests, or its own.
+/// The PostgreSQL of a cluster, either shared with other tests or its own.
 enum DatabaseServer {
     Shared(&'static PostgresServer),
     Own(PostgresServer),
@@ -57,12 +58,12 @@ impl Deref for DatabaseServer {
 }
 
 impl ClusterPlan {
-    /// Plans `brokers` brokers with the settings `sets`.
+    /// Plans a cluster of `brokers` brokers with the settings `sets`.
     pub fn new(brokers: usize, sets: &[&str]) -> ClusterPlan {
         ClusterPlan::over(DatabaseServer::Shared(PostgresServer::shared()), brokers, sets)
     }
 
-    /// Plans a cluster with a PostgreSQL of its own, for tests that stop or change it.
+    /// Plans a cluster with its own PostgreSQL, for tests that stop or change it.
     pub fn with_own_postgres(brokers: usize, sets: &[&str]) -> ClusterPlan {
         ClusterPlan::over(DatabaseServer::Own(PostgresServer::start()), brokers, sets)
     }
@@ -81,7 +82,7 @@ impl ClusterPlan {
         ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
     }
 
-    /// Returns the PostgreSQL of the plan, which must have its own.
+    /// Returns the PostgreSQL of the plan. Panics if the plan shares one with other tests.
     pub fn postgres(&self) -> &PostgresServer {
         match &self.postgres {
             DatabaseServer::Own(server) => server,
@@ -101,13 +102,13 @@ impl ClusterPlan {
         sets.push(format!("{key}={value}"));
     }
 
-    /// Sets the data directory of each broker.
+    /// Sets the data directory of each broker, in the order of ids.
     pub fn in_folders(mut self, folders: &[PathBuf]) -> ClusterPlan {
         folders.clone_into(&mut self.folders);
         self
     }
 
-    /// Gives the brokers a listener of `protocol` for requests between them.
+    /// Adds a listener with the protocol `protocol` for requests between brokers.
     pub fn with_peers_over(mut self, protocol: &str) -> ClusterPlan {
         let ports = stable_ports(self.addresses.len());
         for (index, port) in ports.into_iter().enumerate() {
@@ -119,7 +120,7 @@ impl ClusterPlan {
         self
     }
 
-    /// Puts links that the test can cut between the brokers, and between each broker and the database.
+    /// Puts links between the brokers, and between each broker and the database. The test can cut them.
     pub fn linked(self) -> ClusterPlan {
         let mut plan = self.with_peers_over("PLAINTEXT");
         let (mut peers, mut databases) = (Vec::new(), Vec::new());
@@ -139,7 +140,7 @@ impl ClusterPlan {
         plan
     }
 
-    /// Starts the brokers. Returns once all brokers know each other.
+    /// Starts the brokers. Returns once they all know each other.
     pub fn start(self) -> Cluster {
         let mut cluster = Cluster { brokers: Vec::new(), plan: self };
         let ids: Vec<i32> = (1..).take(cluster.plan.sets.len()).collect();
@@ -154,7 +155,7 @@ impl ClusterPlan {
 }
 
 impl Cluster {
-    /// Starts `brokers` brokers with the settings `sets`. Returns once all brokers know each other.
+    /// Starts `brokers` brokers with the settings `sets`. Returns once they all know each other.
     pub fn start(brokers: usize, sets: &[&str]) -> Cluster {
         ClusterPlan::new(brokers, sets).start()
     }
@@ -164,12 +165,12 @@ impl Cluster {
         &self.plan.sets[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Returns the links between the processes; the plan must have links.
+    /// Returns the links between the processes. Panics if the cluster was planned without.
     pub fn links(&self) -> &Links {
         self.plan.links.as_ref().expect("a plan with links")
     }
 
-    /// Runs statements on the database.
+    /// Runs SQL statements on the cluster's database and returns the output.
     pub fn query(&self, statements: &str) -> String {
         self.plan.postgres.run(&self.plan.database, statements)
     }
@@ -179,27 +180,27 @@ impl Cluster {
         &mut self.brokers[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Returns the ids of the brokers, started or not.
+    /// Returns the ids of all brokers, including those that do not run.
     pub fn ids(&self) -> impl Iterator<Item = i32> + use<> {
         (1..).take(self.brokers.len())
     }
 
-    /// Returns the PostgreSQL of the cluster, which must have its own.
+    /// Returns the PostgreSQL of the cluster. Panics if it is shared with other tests.
     pub fn postgres(&self) -> &PostgresServer {
         self.plan.postgres()
     }
 
-    /// Returns the address of the listener of the broker `id`.
+    /// Returns the address of the clients' listener of the broker `id`.
     pub fn address(&self, id: i32) -> SocketAddr {
         self.plan.addresses[usize::try_from(id - 1).expect("ids begin with 1")]
     }
 
-    /// Returns every broker's address, with commas between them.
+    /// Returns the addresses of all brokers, separated by commas.
     pub fn bootstrap(&self) -> String {
         self.plan.addresses.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(",")
     }
 
-    /// Waits until the metadata of each of these brokers lists exactly these brokers.
+    /// Waits until each of the brokers `ids` lists exactly these brokers in its metadata.
     pub fn wait_for_brokers(&self, ids: &[i32]) {
         let wanted: BTreeSet<i32> = ids.iter().copied().collect();
         for id in ids {
@@ -210,7 +211,8 @@ impl Cluster {
         }
     }
 
-    /// Waits until all brokers return the same id of a topic. Each then knows of the deletion of an earlier topic.
+    /// Waits until all brokers return the same id for a topic. If a topic of this name was deleted, each of them knows
+    /// of it by then.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
             let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
@@ -219,12 +221,12 @@ impl Cluster {
         });
     }
 
-    /// Returns a topic's partitions by the metadata of the broker `id`.
+    /// Returns a topic's partitions according to the broker `id`.
     pub fn partitions(&self, id: i32, topic: &str) -> Vec<MetadataResponsePartition> {
         Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0).partitions
     }
 
-    /// Waits until the metadata of the broker `id` has a leader and `members` members of the ISR for every partition.
+    /// Waits until the broker `id` lists a leader and `members` replicas in sync for every partition of a topic.
     pub fn wait_for_isr(&self, id: i32, topic: &str, members: usize) {
         wait_until(&format!("every partition of {topic} has {members} replicas in sync"), CHANGE_MAX, || {
             let partitions = self.partitions(id, topic);
@@ -233,8 +235,8 @@ impl Cluster {
         });
     }
 
-    /// Waits until the broker `id` names a leader other than `former`, and that leader knows of its leadership. Returns
-    /// the leader's id.
+    /// Waits until the broker `id` names a leader other than `former`, and this leader knows that it leads. Returns the
+    /// leader's id.
     pub fn wait_for_leader(&self, id: i32, topic: &str, partition: i32, former: i32) -> i32 {
         let mut leader = -1;
         wait_until(&format!("{topic}-{partition} is led by another than {former}"), CHANGE_MAX, || {
@@ -248,7 +250,7 @@ impl Cluster {
         leader
     }
 
-    /// Runs a `fullbore` command against the cluster; returns its output.
+    /// Runs a `fullbore` command against the cluster and returns its output. The command must succeed.
     pub fn run(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("the binary starts");
         let error = String::from_utf8_lossy(&output.stderr);
@@ -256,7 +258,7 @@ impl Cluster {
         String::from_utf8(output.stdout).expect("text")
     }
 
-    /// Runs a `fullbore` command that must fail; returns its output.
+    /// Runs a `fullbore` command against the cluster and returns its output. The command must fail.
     pub fn refused(&self, arguments: &[&str]) -> String {
         let output = self.command(arguments).output().expect("the binary starts");
         assert!(!output.status.success(), "{arguments:?} succeeds");
@@ -278,7 +280,7 @@ impl Cluster {
         self.run(&arguments);
     }
 
-    /// Starts a producer. Each line written to its input is a record `KEY:VALUE`.
+    /// Starts a producer. Each line that the test writes to it becomes a record, in the form `KEY:VALUE`.
     pub fn producing(&self, topic: &str) -> Producing {
         let arguments = ["produce", "--topic", topic, "--key-separator", ":", "--print-offsets", "-X", "acks=all"];
         let mut child = self
@@ -299,7 +301,7 @@ impl Cluster {
         self.consuming_at(topic, "read_uncommitted")
     }
 
-    /// Starts a consumer that reads a topic from its beginning, at an isolation level.
+    /// Starts a consumer that reads a topic from its beginning at the isolation level `isolation`.
     pub fn consuming_at(&self, topic: &str, isolation: &str) -> Consuming {
         let arguments =
             ["consume", "--topic", topic, "--from-beginning", "--format", CONSUMED, "--isolation-level", isolation];
@@ -310,7 +312,7 @@ impl Cluster {
         Consuming { child, records, said }
     }
 
-    /// Returns all records of a topic. Those of one partition are in order.
+    /// Returns all records of a topic. The records of each partition are in order.
     pub fn consume(&self, topic: &str) -> Vec<Consumed> {
         let printed = self.run(&["consume", "--topic", topic, "--from-beginning", "--exit", "--format", CONSUMED]);
         consumed(&printed)
@@ -319,7 +321,7 @@ impl Cluster {
 
 const CONSUMED: &str = "%p %o %k %s\\n";
 
-/// Record as a consumer gets it.
+/// A record that a consumer has read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumed {
     pub partition: i32,
@@ -339,7 +341,7 @@ fn consumed(printed: &str) -> Vec<Consumed> {
     printed.lines().map(parse).collect()
 }
 
-/// Producer process.
+/// A running producer process.
 pub struct Producing {
     child: Child,
     lines: Option<ChildStdin>,
@@ -347,17 +349,17 @@ pub struct Producing {
     said: Output,
 }
 
-/// Acknowledgements that a producer has printed so far.
+/// A handle that counts the acknowledgements of a producer, even while the test sends more records.
 #[derive(Clone)]
 pub struct Acknowledged(Output);
 
 impl Acknowledged {
-    /// Returns the number of acknowledged records.
+    /// Returns how many records are acknowledged.
     pub fn count(&self) -> usize {
         self.0.lines()
     }
 
-    /// Waits until `records` more records are acknowledged.
+    /// Waits until `records` more records are acknowledged than at the time of the call.
     pub fn goes_on_within(&self, deadline: Duration, records: usize) {
         let before = self.count();
         let what = format!("after {before} records {records} more are acknowledged");
@@ -374,12 +376,13 @@ impl Producing {
         }
     }
 
-    /// Returns a handle on the acknowledgements, which continues to count.
+    /// Returns a handle that counts the producer's acknowledgements, also those that come after this call.
     pub fn acknowledged(&self) -> Acknowledged {
         self.acknowledged.clone()
     }
 
-    /// Waits until every record is acknowledged. Returns partition and offset of each, in the order of the lines.
+    /// Waits until every record is acknowledged. Returns the partition and offset of each, in the order in which they
+    /// were sent.
     pub fn finish(mut self) -> Vec<(i32, i64)> {
         drop(self.lines.take());
         let status = self.child.wait().expect("our child");
@@ -400,7 +403,7 @@ impl Drop for Producing {
     }
 }
 
-/// Consumer process.
+/// A running consumer process.
 pub struct Consuming {
     child: Child,
     records: Output,
@@ -408,8 +411,8 @@ pub struct Consuming {
 }
 
 impl Consuming {
-    /// Waits until the consumer has read `records` records, and ends the consumer. Returns the records in the order of
-    /// reading.
+    /// Waits until the consumer has read `records` records, and then ends it. Returns the records in the order in which
+    /// they were read.
     pub fn finish(mut self, records: usize, deadline: Duration) -> Vec<Consumed> {
         let what = format!("a reader has read {records} records");
         wait_until(&what, deadline, || {

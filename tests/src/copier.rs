@@ -1,8 +1,8 @@
-//! Client that copies numbers in transactions with offsets, through faults of its brokers. The output must have each
-//! number once.
+//! A client that copies numbers in transactions, together with its group's offset. It keeps working while brokers fail.
+//! The output must have each number once.
 //!
-//! [`Resolve`] decides what it does after a request without a response: it repeats the request, or begins again from
-//! its group's offset. No request may take longer than [`HANGS`], or five times that while faults go on.
+//! [`Resolve`] decides how the client reacts if a request gets no response. No request may take longer than [`HANGS`]
+//! including its retries, or five times that while the test injects faults.
 
 use crate::history::{Attempt, History, Outcome};
 use crate::{Client, Protocol, Transactional, transactional_request};
@@ -19,31 +19,31 @@ use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// The timeout of transactions, ms.
+/// The transaction timeout, in milliseconds.
 const TIMEOUT_MS: i32 = 10_000;
-/// Limit of a request with its retries: the timeout of transactions plus ten seconds.
+/// How long a request with its retries may take: the transaction timeout plus ten seconds.
 const HANGS: Duration = Duration::from_secs(20);
-/// Time without a response after which the client gives a connection up.
+/// How long the client waits for a response before it gives up the connection.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(10);
-/// Number of numbers copied in one transaction.
+/// How many numbers each transaction copies.
 const NUMBERS: i64 = 2;
 
-/// Reaction of a client to a request without a response.
+/// How the client reacts if a request gets no response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolve {
-    /// Repeats the request.
+    /// The client repeats the request.
     Again,
-    /// Begins again from its group's offset, as another process of the client does.
+    /// The client starts over from its group's offset, as a new process would.
     Anew,
 }
 
-/// End of a transaction that the client cannot continue.
+/// Error that ends a transaction which the client cannot continue.
 struct Over;
 
 type Step<T> = Result<T, Over>;
 
-/// Receiver of a request.
+/// The broker that must receive a request.
 #[derive(Clone, Copy, Debug)]
 enum To {
     Transactions,
@@ -51,30 +51,30 @@ enum To {
     Leader(i32),
 }
 
-/// Client that copies numbers.
+/// A client that copies numbers.
 pub struct Copier<'a> {
     id: String,
     topic: String,
     partitions: i32,
     protocol: Protocol,
     resolve: Resolve,
-    /// Returns the addresses of the brokers for a number that the client has reached. Called after each transaction,
-    /// retriable error and missing response, because the test may restart a broker in the call.
+    /// Returns the brokers' addresses, given the number that the client has reached. Called after each transaction,
+    /// retriable error and missing response. The test may restart a broker in this call.
     brokers: Box<dyn FnMut(i64) -> Vec<SocketAddr> + 'a>,
     known: Vec<SocketAddr>,
     connections: HashMap<SocketAddr, Client>,
-    /// Brokers that have not answered their last request. The next request goes to another broker first.
+    /// Brokers that did not respond to their last request. The client tries other brokers first.
     silent: HashSet<SocketAddr>,
     producer: Option<Transactional>,
-    /// Last number that the client has copied.
+    /// The last number that the client has copied.
     copied: i64,
-    /// Limit of each request.
+    /// How long each request may take with its retries.
     hangs: Duration,
     attempts: Vec<Attempt>,
 }
 
 impl<'a> Copier<'a> {
-    /// Creates a client with this transactional id, which is also its group's id. `brokers` gets the number that the
+    /// Creates a client. `id` is its transactional id and also its group. `brokers` is called with the number that the
     /// client has reached.
     pub fn new(
         id: &str,
@@ -102,7 +102,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies the numbers up to `last`, and checks the output.
+    /// Copies the numbers up to `last` and checks the output.
     pub fn copy_until(&mut self, last: i64) {
         let mut since = Instant::now();
         while self.copied < last {
@@ -114,7 +114,8 @@ impl<'a> Copier<'a> {
         self.check();
     }
 
-    /// Copies numbers through faults while `go_on` returns true, and a few numbers more. Checks the output at the end.
+    /// Copies numbers through faults while `go_on` returns true. Then copies a few more without faults and checks the
+    /// output.
     pub fn copy_while(&mut self, go_on: impl Fn() -> bool) {
         self.hangs = 5 * HANGS;
         while go_on() {
@@ -124,7 +125,7 @@ impl<'a> Copier<'a> {
         self.copy_until(self.copied + 2 * NUMBERS);
     }
 
-    /// Runs one transaction. Returns true if it was committed.
+    /// Runs one transaction. Returns true if the transaction was committed.
     fn step(&mut self) -> bool {
         let is_done = self.transaction().is_ok();
         match is_done {
@@ -159,7 +160,7 @@ impl<'a> Copier<'a> {
         let (id, protocol) = (self.id.clone(), self.protocol);
         let request = crate::transactional::init_request(&id, TIMEOUT_MS, None);
         let version = protocol.init_producer_id();
-        // The client repeats this request whatever `Resolve` is, because the next producer fences this one.
+        // The client always repeats this request, because the producer that it starts fences the old one anyway.
         let found = self.request(To::Transactions, true, |client| {
             let response = client.try_call(&request, version)?;
             Some((response.error_code, (response.producer_id, response.producer_epoch)))
@@ -296,7 +297,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Returns the descriptions that each broker gives of the partitions and the transaction.
+    /// Returns how each broker describes the partitions and the transaction, for the message of a failed test.
     fn described(&self) -> String {
         let ask = |address: &SocketAddr, arguments: &[&str]| {
             let mut command = std::process::Command::new("timeout");
@@ -322,7 +323,7 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Returns the broker to which a request must go, by any broker's metadata; None without a response.
+    /// Looks up in any broker's metadata which broker must receive a request. `None` if no broker responds.
     fn address(&mut self, to: To) -> Option<SocketAddr> {
         let mut known = self.known.clone();
         known.sort_by_key(|address| self.silent.contains(address));
@@ -362,7 +363,7 @@ impl<'a> Copier<'a> {
         found.expect("waited for it")
     }
 
-    /// Returns the outcomes known to the client, and the output, once no transaction is open.
+    /// Waits until no transaction is open. Then returns the outcomes that the client knows and the output.
     pub fn history(&mut self) -> History {
         let mut history = History { attempts: self.attempts.clone(), ..History::default() };
         let topic = self.topic.clone();
@@ -378,7 +379,7 @@ impl<'a> Copier<'a> {
         history
     }
 
-    /// Compares the output with the numbers that were copied.
+    /// Checks that the output has exactly the numbers that the client copied.
     fn check(&mut self) {
         let history = self.history();
         let violations = history.violations();

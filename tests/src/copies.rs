@@ -1,4 +1,4 @@
-//! `fullbore copy` as a user runs it: a process that a test starts and kills, and the comparison of its target with its
+//! Runs `fullbore copy` as a user does. A test starts and kills the process, and compares the copier's target with its
 //! source.
 
 use crate::process::binary;
@@ -12,10 +12,10 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::NamedTempFile;
 
-/// Longest wait for an expected state of a copier, on a busy machine.
+/// How long a copier may take to reach an expected state. The machine may be busy.
 const SOON: Duration = Duration::from_secs(120);
 
-/// Runs a `fullbore` command, which must succeed. Returns its output.
+/// Runs a `fullbore` command, which must succeed, and returns its output.
 fn run(bootstrap: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(binary());
     let output = command.args(arguments).args(["--bootstrap-server", bootstrap]).output().expect("the binary starts");
@@ -23,14 +23,14 @@ fn run(bootstrap: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Copier process.
+/// A running copier.
 pub struct CopyProcess {
     child: Child,
     told: NamedTempFile,
 }
 
 impl CopyProcess {
-    /// Starts a copier from topic `from` to topic `to`.
+    /// Starts a copier from the topic `from` to the topic `to`.
     pub fn start(bootstrap: &str, (from, to): (&str, &str), more: &[&str]) -> CopyProcess {
         let told = NamedTempFile::new().expect("a file");
         let file = || Stdio::from(told.as_file().try_clone().expect("a descriptor"));
@@ -40,7 +40,7 @@ impl CopyProcess {
         CopyProcess { child, told }
     }
 
-    /// Returns the text that the copier has printed.
+    /// Returns everything that the copier has printed so far.
     pub fn told(&self) -> String {
         std::fs::read_to_string(self.told.path()).expect("text")
     }
@@ -50,7 +50,7 @@ impl CopyProcess {
         self.child.kill().and_then(|()| self.child.wait()).expect("our child");
     }
 
-    /// Suspends the copier (SIGSTOP), as on a machine that hangs.
+    /// Suspends the copier (SIGSTOP), as if its machine hung.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
@@ -64,18 +64,18 @@ impl CopyProcess {
         kill_process(Pid::from_child(&self.child), signal).expect("our child");
     }
 
-    /// Ends the copier by SIGTERM. Returns the text that it has printed.
+    /// Ends the copier with SIGTERM. Returns everything that it has printed.
     pub fn terminate(mut self) -> String {
         self.signal(Signal::TERM);
         self.ended(true)
     }
 
-    /// Waits for the copier's end. Returns the text that it has printed.
+    /// Waits until the copier ends with success. Returns everything that it has printed.
     pub fn finish(mut self) -> String {
         self.ended(true)
     }
 
-    /// Waits for the copier's end, which must be a failure. Returns the text that it has printed.
+    /// Waits until the copier ends with a failure. Returns everything that it has printed.
     pub fn fails(mut self) -> String {
         self.ended(false)
     }
@@ -102,13 +102,13 @@ impl Drop for CopyProcess {
     }
 }
 
-/// Source and target of a copier, with the checks of their records.
+/// The source and target of a copier, and checks of their records.
 pub struct Copied<'a> {
     bootstrap: &'a str,
     from: &'a str,
     to: &'a str,
     partitions: usize,
-    /// Length that the target's log must reach, in records and markers.
+    /// How long the target's log must get, counted in records and markers.
     expected: Cell<usize>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> Copied<'a> {
         Copied { bootstrap, from, to, partitions, expected: Cell::new(0) }
     }
 
-    /// Writes records to the source. Some have nulls, headers or timestamps; `seed` makes their values unique.
+    /// Writes records to the source. Some of them have nulls, headers or timestamps. `seed` makes the values unique.
     pub fn fill(&self, records: usize, seed: u64) {
         self.expected.set(self.written());
         let mut random = Random::new(seed);
@@ -145,7 +145,7 @@ impl<'a> Copied<'a> {
         assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     }
 
-    /// Returns the records of each partition, without their offsets, as a read_committed consumer gets them.
+    /// Returns the records of each partition as a read_committed consumer gets them, without their offsets.
     fn records(&self, topic: &str) -> Vec<Vec<String>> {
         let flags = ["--json", "--exit", "--from-beginning", "--isolation-level", "read_committed"];
         let printed = run(self.bootstrap, &[&["consume", "--topic", topic][..], &flags].concat());
@@ -162,26 +162,26 @@ impl<'a> Copied<'a> {
         records
     }
 
-    /// Returns the number of records of the target at read_committed.
+    /// Returns how many records of the target a read_committed consumer gets.
     pub fn count(&self) -> usize {
         self.records(self.to).iter().map(Vec::len).sum()
     }
 
-    /// Returns the sum of the target's end offsets.
+    /// Returns the sum of the end offsets of the target's partitions.
     pub fn written(&self) -> usize {
         let printed = run(self.bootstrap, &["topics", "offsets", "--topic", self.to]);
         printed.lines().filter_map(|line| line.rsplit(':').next()?.trim().parse::<usize>().ok()).sum()
     }
 
-    /// Waits until the target's log has grown by `records`, markers included, after the last fill or the last call of
-    /// this function.
+    /// Waits until the target's log has grown by `records` entries since the last fill or call of this function.
+    /// Markers count as entries.
     pub fn goes_on(&self, records: usize) {
         self.expected.set(self.expected.get() + records);
         wait_until("the target grows", SOON, || self.written() >= self.expected.get());
     }
 
-    /// Checks that each partition of the target has the records of the source's partition, once and in order, and that
-    /// the group has read all of them.
+    /// Checks that each partition of the target equals the source's partition: every record once and in order. Also
+    /// checks that the group has read all of them.
     pub fn check(&self, group: &str) {
         let (read, written) = (self.records(self.from), self.records(self.to));
         for (partition, (read, written)) in read.iter().zip(&written).enumerate() {
@@ -199,7 +199,7 @@ impl<'a> Copied<'a> {
         self.check_lag(group);
     }
 
-    /// Waits until the target has `records` records. A failure lists the missing ones.
+    /// Waits until the target has `records` records. If they do not come, the failure lists the missing ones.
     pub fn has(&self, records: usize, group: &str) {
         let started = Instant::now();
         while self.count() < records {
@@ -210,7 +210,7 @@ impl<'a> Copied<'a> {
         }
     }
 
-    /// Checks that the target has the same records, in any partitions.
+    /// Checks that the target has the same records as the source, in whichever partitions.
     pub fn check_unordered(&self) {
         let sorted = |topic: &str| {
             let of_all = self.records(topic).concat();
@@ -233,7 +233,7 @@ impl<'a> Copied<'a> {
     }
 }
 
-/// Lists the records of a partition that the target lacks or has several times, by position in the source.
+/// Lists the records that the target lacks or has several times, by their position in the source.
 fn difference(read: &[String], written: &[String]) -> String {
     let mut places: HashMap<&String, Vec<usize>> = HashMap::new();
     written.iter().enumerate().for_each(|(place, record)| places.entry(record).or_default().push(place));

@@ -1,7 +1,8 @@
-//! Disk that a test can freeze, or copy in the state after a power loss: ext4 on a loop device, whose image is copied.
-//! The journal is committed when a test requests it. Unflushed data is missing in the copy, or has holes.
+//! A disk that a test can freeze, or copy in the state that a power loss would leave. It is an ext4 file system on a
+//! loop device, and the image is copied. The test decides when the journal is committed. Data that was not flushed is
+//! missing in the copy, or has holes.
 //!
-//! The brokers before and after the power loss run in one boot of this machine, so the copy gets another boot id
+//! The machine does not reboot between the two brokers of a test. Therefore the copy gets another boot id
 //! ([`another_boot`]).
 
 use std::fs::{self, File};
@@ -13,25 +14,26 @@ use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
 
-/// Image with its mounted file system, which is unmounted on drop.
+/// A disk image with its mounted file system. Dropping it unmounts the file system.
 pub struct Disk {
     folder: TempDir,
 }
 
 impl Disk {
-    /// Makes a file system. None, with a line on standard error, if mounting is not permitted.
+    /// Creates a file system. `None` if mounting is not permitted, which is reported on standard error.
     pub fn make() -> Option<Disk> {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
         if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
             return Some(disk);
         }
-        // Writes past the capture of `cargo test`, so that a run shows which tests were skipped.
+        // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests were
+        // skipped.
         let _ = writeln!(std::io::stderr(), "skipped: mounting a loop device is not permitted here");
         None
     }
 
-    /// Returns a disk in the state that a power loss would leave now.
+    /// Returns a disk in the state that it would have after a power loss at this moment.
     pub fn cut_power(&self) -> Disk {
         let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
@@ -50,10 +52,10 @@ impl Disk {
         file.write_all(b"now").and_then(|()| file.sync_all()).expect("written");
     }
 
-    /// Blocks each write until the returned value is dropped. Reads continue.
+    /// Blocks all writes until the returned value is dropped. Reads still work.
     pub fn freeze(&self) -> Frozen<'_> {
         let path = self.path();
-        // The child process thaws the file system once its input is closed, however this process ends.
+        // The child thaws the file system when its input is closed, which happens however this process ends.
         let mut thaws = Command::new("sh");
         thaws.args(["-c", "trap '' TERM INT; cat; fsfreeze --unfreeze \"$0\""]).arg(&path);
         thaws.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -77,7 +79,7 @@ impl Disk {
     }
 }
 
-/// Disk whose writes are blocked.
+/// A disk whose writes are blocked.
 pub struct Frozen<'a> {
     thaws: Child,
     _disk: &'a Disk,
@@ -102,7 +104,7 @@ fn run(program: &str, args: &[&str], paths: &[&Path]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// Changes the boot id in this data directory, as if the machine had booted after the broker's end.
+/// Changes the boot id in a data directory, as if the machine had rebooted since the broker's end.
 pub fn another_boot(data: &Path) {
     let path = data.join("boot-id");
     assert!(path.is_file(), "the broker keeps in which boot it has run");

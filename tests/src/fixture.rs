@@ -1,8 +1,7 @@
-//! Data of earlier releases, written by `tests/fixtures/make`, and the checks of an upgrade that tests of a broker and
-//! of a cluster share.
+//! Data written by earlier releases (`tests/fixtures/make`), and checks of an upgrade that the tests of a broker and of
+//! a cluster share.
 //!
-//! Not here: the start of a broker, which each test does. Invariant: each release in `tests/fixtures` has every
-//! fixture.
+//! Each test starts its own broker on the data. Invariant: every release in `tests/fixtures` has every fixture.
 
 use crate::{Batch, Client, Protocol, Transactional, binary, wait_until};
 use std::path::{Path, PathBuf};
@@ -11,10 +10,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures");
-/// Longest wait for a started broker's former state, or for the end of a transaction.
+/// How long a started broker may take to load its former state, or to end a transaction.
 const SOON: Duration = Duration::from_secs(180);
 
-/// Settings of a broker that changes nothing by itself, although a fixture is older than most expiration times.
+/// Settings with which a broker changes nothing by itself. The fixtures are older than most expiration times.
 pub const WAITING: [&str; 5] = [
     "log.cleaner.enable=false",
     "offsets.retention.minutes=2147483647",
@@ -23,13 +22,13 @@ pub const WAITING: [&str; 5] = [
     "transaction.remove.expired.transaction.cleanup.interval.ms=2147483647",
 ];
 
-/// Unpacked data of one release.
+/// The unpacked data of one release.
 pub struct Fixture {
     folder: TempDir,
     manifest: String,
 }
 
-/// Producer in a manifest that has no open transaction.
+/// A producer that the manifest lists without an open transaction.
 struct Producer<'a> {
     topic: &'a str,
     partition: i32,
@@ -53,8 +52,8 @@ impl Fixture {
         let packed = release.join(format!("{name}.tar.gz"));
         let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(folder.path()).status();
         assert!(unpacked.expect("tar runs").success(), "{} is unpacked", packed.display());
-        // The boot id is replaced, because a broker that was killed before another boot aborts its transactions, as
-        // after a power loss.
+        // A broker that was killed before a reboot aborts its transactions, as after a power loss. The present boot id
+        // prevents this.
         let (boot, now) = (folder.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
         if boot.exists() {
             std::fs::write(boot, std::fs::read(now).expect("Linux has it")).expect("written");
@@ -68,7 +67,7 @@ impl Fixture {
         self.folder.path().join(inner)
     }
 
-    /// Returns the fields of each line of the manifest that begins with `kind`, without this first word.
+    /// Returns the lines of the manifest that begin with the word `kind`, each as its remaining fields.
     fn lines(&self, kind: &str) -> Vec<Vec<&str>> {
         let fields = self.manifest.lines().map(|line| line.split(' ').collect::<Vec<_>>());
         fields.filter(|fields| fields[0] == kind).map(|fields| fields[1..].to_vec()).collect()
@@ -78,7 +77,7 @@ impl Fixture {
         self.lines("config").contains(&vec!["topics", topic, "cleanup.policy=compact"])
     }
 
-    /// Returns the producers that wrote to topics that accept records without a key.
+    /// Returns the producers whose topics accept records without a key.
     fn producers(&self) -> Vec<Producer<'_>> {
         let mut producers = Vec::new();
         for line in self.lines("producer") {
@@ -98,13 +97,13 @@ impl Fixture {
         producers
     }
 
-    /// Returns the topics with an open transaction and its transactional id.
+    /// Returns each topic that has an open transaction, with the transactional id.
     fn open_transactions(&self) -> Vec<(&str, &str)> {
         let lines = self.lines("transaction").into_iter().filter(|line| line[3] == "Ongoing");
         lines.map(|line| (line[5].strip_suffix("-0").expect("partition 0"), line[0])).collect()
     }
 
-    /// Checks that the present binary prints the state in the manifest, once the broker has loaded it.
+    /// Checks that this release describes the data as the manifest does. The broker may need some time to load it.
     pub fn assert_described(&self, bootstrap: &str) {
         let describe = || {
             let mut command = Command::new(Path::new(FIXTURES).join("describe"));
@@ -122,7 +121,7 @@ impl Fixture {
         assert!(found == self.manifest, "{first:?}:\n{found}");
     }
 
-    /// Checks that each producer's last batch is a duplicate, and that its next sequence is accepted.
+    /// Checks that each producer's last batch is recognised as a duplicate, and that its next sequence is accepted.
     pub fn assert_producers_continue(&self, client: impl Fn(&str) -> Client) {
         let producers = self.producers();
         assert!(producers.len() >= 3, "producers of a manifest");
@@ -142,7 +141,8 @@ impl Fixture {
         }
     }
 
-    /// Checks that a new producer with the id of each open transaction aborts it and commits a transaction of its own.
+    /// Starts a new producer with the id of each open transaction. It must abort the transaction and commit one of its
+    /// own.
     pub fn assert_successors_abort(&self, coordinator: impl Fn(&str) -> Client, client: impl Fn(&str) -> Client) {
         for (topic, id) in self.open_transactions() {
             let mut coordinator = coordinator(id);
@@ -156,7 +156,7 @@ impl Fixture {
         }
     }
 
-    /// Waits until a reader at read_committed gets the same records as before, followed by the records behind the open
+    /// Waits until a read_committed reader gets the records that it got before, followed by those after the open
     /// transaction.
     pub fn assert_aborts(&self, topic: &str, client: impl Fn(&str) -> Client) {
         let mut client = client(topic);
@@ -176,14 +176,14 @@ impl Fixture {
         assert!(!open.iter().any(|offset| found.contains(offset)), "{topic}: {found:?} without {open:?}");
     }
 
-    /// Waits until every open transaction is aborted by its timeout.
+    /// Waits until the timeout aborts every open transaction.
     pub fn assert_timeouts_abort(&self, client: impl Fn(&str) -> Client) {
         let open = self.open_transactions();
         assert!(!open.is_empty(), "a manifest has an open transaction");
         open.iter().for_each(|(topic, _)| self.assert_aborts(topic, &client));
     }
 
-    /// Checks that a new member of each group continues at the committed offset, and reads no record before it.
+    /// Checks that a new member of each group continues at the committed offset and reads no earlier record.
     pub fn assert_groups_continue(&self, bootstrap: &str) {
         let groups = self.lines("offset");
         assert_eq!(groups.len(), 2, "a group of each protocol");

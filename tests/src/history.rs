@@ -1,55 +1,55 @@
-//! History of the transactions of one id as clients saw them, and a check for broken promises.
+//! The history of one id's transactions as its clients saw it, and a check that finds broken promises.
 //!
-//! The client copies numbers, and commits the offset of its group with them. A number that was not committed is copied
-//! again in a later transaction. Invariant: this module sends no request.
+//! The client copies numbers and commits its group's offset in the same transaction. If a transaction is not committed,
+//! its numbers are copied again later. Invariant: this module sends no request.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Knowledge of a client about a transaction's end.
+/// Outcome of a transaction as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No commit was requested.
+    /// The client did not request a commit.
     Aborted,
-    /// A commit was acknowledged.
+    /// The broker acknowledged the commit.
     Committed,
-    /// A commit was requested, but has no response: the output has all records of the transaction, or none.
+    /// The client requested a commit and got no response. The output must have all records of the transaction or none.
     InDoubt,
 }
 
-/// Transaction as its client saw it.
+/// A transaction as its client saw it.
 #[derive(Clone, Debug)]
 pub struct Attempt {
-    /// Partition and value of each record, in the order of sending. Values are unique among all transactions.
+    /// The partition and value of each record, in the order of sending. Every value is unique in the history.
     pub records: Vec<(i32, String)>,
-    /// Offset that the transaction commits for the group.
+    /// The offset that the transaction commits for the group.
     pub offset: i64,
     pub outcome: Outcome,
 }
 
-/// Broker, partition and leader epoch, with the last stable offset and the high watermark in the response.
+/// A leader's response: its broker id, partition and leader epoch, then the last stable offset and the high watermark.
 pub type Told = ((i32, i32, i32), (i64, i64));
 
-/// History of one id.
+/// The history of one transactional id.
 #[derive(Clone, Debug, Default)]
 pub struct History {
-    /// Transactions, in order.
+    /// All transactions, in order.
     pub attempts: Vec<Attempt>,
-    /// Partition and value of each record that a read_committed consumer gets at the end; each partition in order.
+    /// The partition and value of each record that a read_committed consumer gets at the end. The records of each
+    /// partition are in order.
     pub found: Vec<(i32, String)>,
-    /// Partition and value of each record that another read_committed consumer has read so far; it reads during the
-    /// whole run.
+    /// The partition and value of each record that a second read_committed consumer has read. It reads during the whole
+    /// run.
     pub polled: Vec<(i32, String)>,
-    /// Committed offset of the group at the end.
+    /// The group's committed offset at the end.
     pub offset: i64,
-    /// Last stable offset and end offset of each partition at the end.
+    /// The last stable offset and end offset of each partition at the end.
     pub ends: BTreeMap<i32, (i64, i64)>,
-    /// Last stable offsets and high watermarks in responses of leaders, in order, by broker, partition and leader
-    /// epoch.
+    /// The offsets that leaders have reported, in the order of their responses.
     pub told: Vec<Told>,
 }
 
 impl History {
-    /// Returns a line for each broken promise.
+    /// Checks all promises and returns a line for each broken one.
     pub fn violations(&self) -> Vec<String> {
         [self.torn(), self.untrue(), self.out_of_order(), self.differing(), self.misplaced_offset(), self.unstable()]
             .concat()
@@ -61,7 +61,8 @@ impl History {
         there
     }
 
-    /// Reports committed transactions that are not in the output whole and once, and records of aborted transactions.
+    /// Reports committed transactions whose records are not in the output exactly once, and aborted transactions whose
+    /// records are.
     fn torn(&self) -> Vec<String> {
         let there = self.is_there();
         let mut violations = Vec::new();
@@ -80,14 +81,14 @@ impl History {
         violations
     }
 
-    /// Reports numbers in the output that were never sent.
+    /// Reports numbers in the output that the client never sent.
     fn untrue(&self) -> Vec<String> {
         let sent: BTreeSet<_> = self.attempts.iter().flat_map(|attempt| &attempt.records).collect();
         let untrue = self.found.iter().filter(|record| !sent.contains(record));
         untrue.map(|record| format!("{record:?} was never sent")).collect()
     }
 
-    /// Reports records of a partition that are not in the order of sending.
+    /// Reports records of a partition that are in another order than they were sent.
     fn out_of_order(&self) -> Vec<String> {
         let sent = self.attempts.iter().flat_map(|attempt| &attempt.records).zip(0..);
         let order: BTreeMap<_, usize> = sent.collect();
@@ -102,7 +103,7 @@ impl History {
         violations
     }
 
-    /// Reports differences between the consumer that read all the time and the consumer that read at the end.
+    /// Reports differences between the consumer that read during the run and the one that read at the end.
     fn differing(&self) -> Vec<String> {
         let of = |records: &[(i32, String)], partition| {
             let of = records.iter().filter(|record| record.0 == partition);
@@ -117,7 +118,7 @@ impl History {
             .collect()
     }
 
-    /// Reports an offset of the group that is not the offset of the last transaction in the output.
+    /// Reports a group offset that is not the one of the last transaction in the output.
     fn misplaced_offset(&self) -> Vec<String> {
         let there = self.is_there();
         let is_there = |attempt: &&Attempt| attempt.records.iter().any(|record| there.contains_key(record));
@@ -125,8 +126,8 @@ impl History {
         if last == self.offset { Vec::new() } else { vec![format!("the offset is {}, not {last}", self.offset)] }
     }
 
-    /// Reports last stable offsets that are past the high watermark, below an earlier one of the same leader epoch, or,
-    /// at the end, not equal to the end offset.
+    /// Reports last stable offsets that exceed the high watermark, or decrease within a leader epoch. At the end, they
+    /// must equal the end offsets.
     fn unstable(&self) -> Vec<String> {
         let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
         let mut violations = Vec::new();
@@ -146,7 +147,7 @@ impl History {
 mod tests {
     use super::*;
 
-    /// Returns a history of two committed transactions, an aborted one between them, and one in doubt.
+    /// Returns a history of two committed transactions with an aborted one between them, followed by one in doubt.
     fn seen() -> History {
         let outcomes = [Outcome::Committed, Outcome::Aborted, Outcome::Committed, Outcome::InDoubt];
         let attempt = |(at, outcome)| Attempt {

@@ -1,7 +1,7 @@
-//! Black-box tests: a real broker process, a raw client of its protocol, and kill -9.
+//! Black-box tests. They use a real broker process, a raw client of its protocol, and kill -9.
 //!
-//! Not a client library: all functions panic on unexpected results, which fails the test. Invariant: no fixed sleeps;
-//! every wait is for a condition, with a deadline.
+//! This is not a client library: every function panics on an unexpected result, so that the test fails. Invariant: no
+//! fixed sleeps. Every wait is for a condition and has a deadline.
 
 mod batch;
 mod client;
@@ -40,8 +40,9 @@ pub use transactional::{Protocol, TRANSIENT, Transactional, init_request, transa
 
 use std::time::{Duration, Instant};
 
-/// Returns the number of rounds of a loop of kills or random schedules. This is the environment's `variable`, or else
-/// `many` under `make soak` (which sets `FULLBORE_SOAK`), or else `few`.
+/// Returns how many rounds a loop of kills or random schedules runs. If the environment variable `variable` is set, it
+/// decides. Otherwise the loop runs `many` rounds under `make soak` (which sets `FULLBORE_SOAK`), and `few` rounds in
+/// other runs.
 pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     match std::env::var(variable) {
         Ok(rounds) => rounds.parse().unwrap_or_else(|_| panic!("{variable} is a number")),
@@ -50,11 +51,11 @@ pub fn rounds(variable: &str, few: usize, many: usize) -> usize {
     }
 }
 
-/// Ports outside Linux's range for outgoing connections.
+/// Ports that Linux does not use for outgoing connections.
 const STABLE: std::ops::Range<u16> = 10_000..32_000;
 
-/// Returns `count` free ports that the system gives to no outgoing connection. A restarted broker therefore finds its
-/// port free.
+/// Returns `count` free ports that Linux gives to no outgoing connection. A broker that restarts finds its port still
+/// free.
 pub fn stable_ports(count: usize) -> Vec<u16> {
     (0..count).map(|_| stable_ports_in_a_row(1)).collect()
 }
@@ -62,7 +63,7 @@ pub fn stable_ports(count: usize) -> Vec<u16> {
 /// Returns the first of `count` consecutive free ports.
 pub fn stable_ports_in_a_row(count: u16) -> u16 {
     static NEXT: std::sync::OnceLock<std::sync::Mutex<u16>> = std::sync::OnceLock::new();
-    // Each test program begins its search at a port of its own.
+    // Each test program begins its search at another port, so that parallel programs rarely collide.
     let begin = || STABLE.start + (std::process::id().wrapping_mul(367) % u32::from(STABLE.end - STABLE.start)) as u16;
     let is_free = |port: u16| std::net::TcpListener::bind(("127.0.0.1", port)).is_ok();
     let mut next = NEXT.get_or_init(|| begin().into()).lock().expect("not poisoned");
@@ -75,7 +76,7 @@ pub fn stable_ports_in_a_row(count: u16) -> u16 {
     }
 }
 
-/// Waits until `condition` is true. Fails after `deadline`, with `what` in the message.
+/// Waits until `condition` is true. If that takes longer than `deadline`, panics with `what` in the message.
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -86,7 +87,7 @@ pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() ->
 
 #[cfg(test)]
 mod tests {
-    /// A crate that `checked.toml` does not list would be tested without debug assertions.
+    /// A crate that is missing in `checked.toml` would be tested without debug assertions.
     #[test]
     fn checked_toml_has_every_crate_of_the_workspace() {
         let told = include_str!("../checked.toml");

@@ -1,6 +1,6 @@
-//! PgBouncer in transaction mode in front of a PostgreSQL. Uses the installed program.
+//! Runs the installed PgBouncer in transaction mode in front of a PostgreSQL.
 //!
-//! Invariant: PgBouncer ends with the test program, however the test program ends.
+//! Invariant: PgBouncer ends with the test program, even if that is killed.
 
 use crate::{stable_ports_in_a_row, wait_until};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 const SOON: Duration = Duration::from_secs(30);
 
-/// Running PgBouncer. Every user has the rights of the superuser.
+/// A running PgBouncer. Every user has the rights of a superuser.
 pub struct PgBouncer {
     child: Child,
     port: u16,
@@ -18,8 +18,8 @@ pub struct PgBouncer {
 }
 
 impl PgBouncer {
-    /// Starts a PgBouncer in front of `server`. A connection that opens with settings is accepted without them if
-    /// `ignores_settings` is true, otherwise refused.
+    /// Starts a PgBouncer in front of `server`. If `ignores_settings` is true, it accepts connections that open with
+    /// settings, and drops the settings. Otherwise it refuses them.
     pub fn start(server: SocketAddr, ignores_settings: bool) -> PgBouncer {
         let folder = TempDir::with_prefix("fullbore-pgbouncer-").expect("a folder");
         let port = stable_ports_in_a_row(1);

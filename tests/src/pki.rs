@@ -1,4 +1,5 @@
-//! Authorities and certificates for tests, created on each run with ECDSA keys, which cost little time.
+//! Authorities and certificates for tests. They are created in each run. The keys are ECDSA, because these are quick to
+//! create.
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
@@ -7,12 +8,12 @@ use rcgen::{
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Authority that signs certificates.
+/// An authority that signs certificates.
 pub struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
 }
 
-/// Private key with its certificate, both PEM.
+/// A private key and its certificate, both in PEM.
 #[derive(Clone)]
 pub struct Issued {
     pub key: String,
@@ -20,7 +21,7 @@ pub struct Issued {
 }
 
 impl Issued {
-    /// Returns key and certificate in one text, as Kafka's `ssl.keystore.location` expects them.
+    /// Returns the key and the certificate in one text, as Kafka's `ssl.keystore.location` expects them.
     pub fn both(&self) -> String {
         format!("{}{}", self.key, self.chain)
     }
@@ -31,7 +32,7 @@ impl Issued {
     }
 }
 
-/// Replaces a file atomically: a reader gets the old text or the new text.
+/// Replaces a file atomically, so that a reader never gets a mixture of both texts.
 pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
     let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
     std::fs::write(&new, text).expect("the folder is writable");
@@ -65,12 +66,12 @@ impl Authority {
         Authority { issuer: CertifiedIssuer::self_signed(params, key).expect("a certificate") }
     }
 
-    /// Returns the authority's certificate, PEM.
+    /// Returns the authority's certificate in PEM.
     pub fn pem(&self) -> String {
         self.issuer.pem()
     }
 
-    /// Issues a broker's certificate for these names and addresses.
+    /// Issues a broker's certificate for the given names and addresses.
     pub fn broker(&self, names: &[&str]) -> Issued {
         let mut params = params("broker", names);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
@@ -84,7 +85,7 @@ impl Authority {
         issued(&params, Some(self))
     }
 
-    /// Issues a broker's certificate that is valid for the time `left`.
+    /// Issues a broker's certificate that expires after the time `left`.
     pub fn broker_for(&self, names: &[&str], left: Duration) -> Issued {
         let mut params = params("broker", names);
         params.not_after = (SystemTime::now() + left).into();

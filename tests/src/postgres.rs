@@ -1,6 +1,6 @@
-//! PostgreSQL for a test program. Uses the installed programs.
+//! Runs the installed PostgreSQL for a test program.
 //!
-//! Invariant: the server ends with the test program, however the test program ends, and leaves no file behind.
+//! Invariant: the server ends with the test program and leaves no file behind, even if the program is killed.
 
 use crate::pki::Authority;
 use crate::stable_ports_in_a_row;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
 use tempfile::TempDir;
 
-/// Database of one test.
+/// A database for one test.
 pub struct Database {
     server: &'static PostgresServer,
     name: String,
@@ -26,7 +26,8 @@ impl Database {
         Self { server, name: server.database() }
     }
 
-    /// Returns the database `name` without contents, for tests that need many databases in sequence.
+    /// Returns the database `name` after deleting its contents. Reuse is quicker for tests that need many databases in
+    /// sequence.
     pub fn emptied(name: &'static str) -> Self {
         static KNOWN: Mutex<BTreeMap<&str, String>> = Mutex::new(BTreeMap::new());
         let server = PostgresServer::shared();
@@ -52,14 +53,14 @@ impl Database {
         self.server.url(&self.name)
     }
 
-    /// Runs statements as the superuser. Returns the rows without headings.
+    /// Runs SQL statements as the superuser. Returns the rows without headings.
     pub fn run(&self, statements: &str) -> String {
         self.server.run(&self.name, statements)
     }
 }
 
-/// Running server. Over TCP, the role `secretive` needs a password, `encrypted` a password and TLS; all other roles
-/// need neither.
+/// A running server. Over TCP, the role `secretive` needs a password, and the role `encrypted` needs a password and
+/// TLS. All other roles need neither.
 pub struct PostgresServer {
     folder: PathBuf,
     port: u16,
@@ -69,12 +70,12 @@ pub struct PostgresServer {
 
 struct Shell {
     child: Child,
-    /// Pipe to the script that runs the server. The server stops when the pipe closes.
+    /// A pipe to the script that runs the server. Closing it stops the server.
     orders: Option<ChildStdin>,
     answers: BufReader<ChildStdout>,
 }
 
-/// Returns the directory of PostgreSQL's programs. Debian and other systems keep it outside `PATH`.
+/// Returns the directory of PostgreSQL's programs, which on Debian and other systems is not in `PATH`.
 fn programs() -> PathBuf {
     let is_there = |folder: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| folder.join(name).exists());
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -87,15 +88,15 @@ fn programs() -> PathBuf {
 }
 
 impl PostgresServer {
-    /// Returns the server that all tests of this program share. Each test has databases of its own on it.
+    /// Returns the server that all tests of this program share. Each test creates its own databases on it.
     pub fn shared() -> &'static PostgresServer {
         static SHARED: OnceLock<PostgresServer> = OnceLock::new();
         SHARED.get_or_init(PostgresServer::start)
     }
 
-    /// Starts a separate server, for tests that stop it.
+    /// Starts a server of its own for a test that stops it.
     pub fn start() -> PostgresServer {
-        // The script that stops the server removes the directory.
+        // The directory is kept because the script removes it after it has stopped the server.
         let folder = TempDir::with_prefix("fullbore-postgres-").expect("a folder").keep();
         let authority = Authority::new("the database's authority");
         let shown = authority.broker(&["localhost", "127.0.0.1"]);
@@ -127,7 +128,7 @@ impl PostgresServer {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
-    /// Returns the authority of the server's certificate, PEM.
+    /// Returns the certificate of the authority that has signed the server's certificate, in PEM.
     pub fn authority(&self) -> &str {
         &self.authority
     }
@@ -150,7 +151,7 @@ impl PostgresServer {
         format!("postgres://postgres@{}/{database}", self.address())
     }
 
-    /// Runs statements one by one as the superuser. Returns the rows without headings.
+    /// Runs SQL statements one by one as the superuser. Returns the rows without headings.
     pub fn run(&self, database: &str, statements: &str) -> String {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-h"]);
@@ -182,12 +183,12 @@ impl PostgresServer {
         self.order("thaw");
     }
 
-    /// Copies the server's data directory while the server is stopped.
+    /// Stops the server, copies its data directory, and starts the server again.
     pub fn copy(&self) {
         ["stop", "copy", "start"].iter().for_each(|order| self.order(order));
     }
 
-    /// Exchanges the server's data directory with the copy while the server is stopped.
+    /// Stops the server, exchanges its data directory with the copy, and starts the server again.
     pub fn swap(&self) {
         ["stop", "swap", "start"].iter().for_each(|order| self.order(order));
     }
@@ -215,7 +216,7 @@ impl Drop for PostgresServer {
     }
 }
 
-/// Open session of the superuser.
+/// An open session of the superuser.
 pub struct SuperSession {
     child: Child,
     statements: ChildStdin,
@@ -223,7 +224,7 @@ pub struct SuperSession {
 }
 
 impl PostgresServer {
-    /// Opens a session that ends when the returned value is dropped.
+    /// Opens a session of the superuser. Dropping the returned value ends the session.
     pub fn session(&self, database: &str) -> SuperSession {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", database, "-p", &self.port.to_string(), "-h"]);
@@ -235,7 +236,7 @@ impl PostgresServer {
 }
 
 impl SuperSession {
-    /// Runs a statement to its end.
+    /// Runs a statement and waits until it is done.
     pub fn ask(&mut self, statement: &str) {
         writeln!(self.statements, "{statement};\n\\echo done").expect("psql reads");
         let mut line = String::new();

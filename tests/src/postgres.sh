@@ -1,6 +1,6 @@
-# Runs a PostgreSQL for tests in the directory $2, with the programs in $1, on a Unix socket there and the port $3 of
-# 127.0.0.1. Obeys lines of standard input, and answers each line with one line. At its end it removes all its files,
-# even if the parent was killed.
+# Runs a PostgreSQL for tests with the programs in $1. Its directory is $2, and it listens on a Unix socket there and on
+# port $3 of 127.0.0.1. Each line of standard input is an order and is answered by one line. At the end the script
+# removes all its files, even if the parent was killed.
 set -u
 bin=$1 dir=$2 port=$3
 trap '' INT TERM HUP PIPE

@@ -1,9 +1,9 @@
-//! Broker process: `fullbore serve` on a free port, in a directory of its own.
+//! A broker process: `fullbore serve` on a free port and in its own directory.
 //!
-//! The binary is built once per test program, or named by `FULLBORE_BIN`. With `FULLBORE_TEST_PEER=host:port` the tests
-//! use the broker at that address instead, to compare with a real Kafka. The tests then run one at a time, and each
-//! first deletes every topic; tests that kill or configure the broker fail. Invariant: no process outlives its
-//! `Broker`.
+//! Each test program builds the binary once, unless `FULLBORE_BIN` names one. To compare with a real Kafka,
+//! `FULLBORE_TEST_PEER=host:port` makes the tests use the broker at that address. The tests then run one at a time and
+//! delete every topic first. Tests that kill or configure the broker fail against a peer. Invariant: no process
+//! outlives its `Broker`.
 
 use crate::{Client, wait_until};
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
@@ -16,19 +16,19 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Time after which a start or stop counts as hung.
+/// How long a start or stop may take before it is considered hung.
 const START_STOP_MAX: Duration = Duration::from_secs(60);
 
-/// Broker under test.
+/// The broker under test.
 pub struct Broker {
     addr: SocketAddr,
     folder: Arc<Folder>,
     sets: Vec<String>,
-    /// Process; None after a kill or stop, and for a peer.
+    /// The running process. `None` after a kill or stop, and if the broker is a peer.
     process: Option<Running>,
 }
 
-/// Data directory of a broker. Removed with the last broker that uses it, unless the test owns it.
+/// The data directory of a broker. A temporary one is removed with the last broker that uses it.
 enum Folder {
     Temporary(TempDir),
     Given(PathBuf),
@@ -40,7 +40,8 @@ struct Running {
     stderr: Output,
 }
 
-/// Output of a process so far. A thread reads it, so that the process never blocks on a full pipe.
+/// Everything that a process has printed so far. A thread reads it all the time, so that the process never blocks on a
+/// full pipe.
 #[derive(Clone, Default)]
 pub(crate) struct Output(Arc<Mutex<Printed>>);
 
@@ -75,28 +76,28 @@ impl Output {
         self.0.lock().expect("no holder panics").lines
     }
 
-    /// Returns the whole output of a process that has ended.
+    /// Waits until the output of an ended process is complete, and returns it.
     pub(crate) fn all(&self) -> String {
         wait_until("its output ends", START_STOP_MAX, || self.0.lock().expect("no holder panics").is_all);
         self.text()
     }
 }
 
-/// Result of a failed start.
+/// The result of a start that failed as it should.
 pub struct Refused {
     pub status: ExitStatus,
     pub stderr: String,
 }
 
 impl Broker {
-    /// Starts a broker in a new directory, with `key=value` settings, `--flags` and `env:NAME=VALUE`. Returns once it
-    /// accepts connections.
+    /// Starts a broker in a new directory. `sets` has `key=value` settings, `--flags` and `env:NAME=VALUE`. Returns
+    /// once the broker accepts connections.
     pub fn start(sets: &[&str]) -> Broker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         Broker::with_folder(Folder::Temporary(folder), sets)
     }
 
-    /// Starts a broker in a directory that is not removed.
+    /// Starts a broker in a directory that the test owns.
     pub fn start_in(folder: &Path, sets: &[&str]) -> Broker {
         Broker::with_folder(Folder::Given(folder.to_owned()), sets)
     }
@@ -115,7 +116,7 @@ impl Broker {
         broker
     }
 
-    /// Starts the broker again after [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
+    /// Starts the broker again after a [`Broker::kill`] or [`Broker::stop`], with the same data and settings.
     pub fn restart(&mut self) {
         assert!(self.process.is_none(), "the broker still runs");
         let mut child = serve(self.data_dir(), &self.sets).spawn().expect("the binary starts");
@@ -133,13 +134,13 @@ impl Broker {
         self.process = Some(running);
     }
 
-    /// Starts the broker again with other settings.
+    /// Starts the broker again with the same data and other settings.
     pub fn restart_with(&mut self, sets: &[&str]) {
         self.sets = sets.iter().map(|set| (*set).to_owned()).collect();
         self.restart();
     }
 
-    /// Kills the process (kill -9). Panics if the process has ended by itself.
+    /// Kills the process with SIGKILL. Panics if it has already ended by itself.
     pub fn kill(&mut self) {
         let mut running = self.process.take().expect("the broker runs");
         let ended = running.child.try_wait().expect("our child");
@@ -148,11 +149,11 @@ impl Broker {
         running.child.wait().expect("our child");
     }
 
-    /// Suspends the process (SIGSTOP), as on a machine that hangs. Returns once all its threads are suspended.
+    /// Suspends the process (SIGSTOP), as if its machine hung. Returns once all its threads are suspended.
     pub fn freeze(&self) {
         kill_process(self.pid(), Signal::STOP).expect("our child");
         let tasks = format!("/proc/{}/task", self.pid());
-        // A thread that has ended in the meantime counts as suspended.
+        // A thread that has ended meanwhile counts as suspended.
         let stands = |task: std::fs::DirEntry| {
             std::fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "))
         };
@@ -166,29 +167,29 @@ impl Broker {
         kill_process(self.pid(), Signal::CONT).expect("our child");
     }
 
-    /// Returns true if the broker runs: it was started, and not killed or stopped after that.
+    /// Returns true if the test has started the broker and has not killed or stopped it since.
     pub fn is_started(&self) -> bool {
         self.process.is_some()
     }
 
-    /// Sets the data directory from the next start on.
+    /// Sets the data directory that the next start uses.
     pub fn move_to(&mut self, folder: &Path) {
         self.folder = Arc::new(Folder::Given(folder.to_owned()));
     }
 
-    /// Sends SIGTERM, without waiting.
+    /// Sends SIGTERM and does not wait.
     pub fn terminate(&self) {
         kill_process(self.pid(), Signal::TERM).expect("our child");
     }
 
-    /// Sends SIGTERM and waits for exit code 0.
+    /// Sends SIGTERM and waits until the process ends, which must be with exit code 0.
     pub fn stop(&mut self) {
         self.terminate();
         let status = self.wait_for_end();
         assert_eq!(status.code(), Some(0), "SIGTERM ends the broker with code 0");
     }
 
-    /// Returns true if the process has ended by itself and the test has not collected its exit status.
+    /// Returns true if the process has ended by itself and the test has not yet collected its exit status.
     pub fn has_ended(&mut self) -> bool {
         let ended = |running: &mut Running| running.child.try_wait().expect("our child").is_some();
         self.process.as_mut().is_some_and(ended)
@@ -216,12 +217,12 @@ impl Broker {
         self.addr
     }
 
-    /// Returns the address of another listener, by its name.
+    /// Returns the address of the listener with the name `listener`.
     pub fn addr_of(&self, listener: &str) -> SocketAddr {
         let mut found = None;
         wait_until("the broker tells of every listener", START_STOP_MAX, || {
             let stdout = self.stdout();
-            // The last line may be incomplete.
+            // The last line may be incomplete, because the broker is still writing it.
             let whole = stdout.rfind('\n').map_or("", |end| &stdout[..end]);
             let line = whole.lines().find(|line| line.trim_start().split(' ').next() == Some(listener));
             found = line.and_then(|line| address_in(&format!("{line}\n")));
@@ -238,12 +239,12 @@ impl Broker {
         }
     }
 
-    /// Returns the directory of one partition.
+    /// Returns the directory of a partition.
     pub fn partition_dir(&self, topic: &str, index: i32) -> PathBuf {
         self.data_dir().join(format!("{topic}-{index}"))
     }
 
-    /// Returns the files of one partition with this extension, sorted by name.
+    /// Returns the files of a partition that have this extension, sorted by name.
     pub fn partition_files(&self, topic: &str, index: i32, extension: &str) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's folder");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
@@ -252,12 +253,12 @@ impl Broker {
         files
     }
 
-    /// Returns the memory in use, in bytes.
+    /// Returns how much memory the process uses, in bytes.
     pub fn rss(&self) -> u64 {
         self.memory("VmRSS:")
     }
 
-    /// Returns the peak of memory in use, in bytes.
+    /// Returns the most memory that the process has used, in bytes.
     pub fn rss_peak(&self) -> u64 {
         self.memory("VmHWM:")
     }
@@ -268,59 +269,59 @@ impl Broker {
         line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
     }
 
-    /// Returns the processor time used, in ticks of a hundredth of a second: fields 14 and 15 of proc(5)'s stat.
+    /// Returns the processor time used so far in hundredths of a second, from fields 14 and 15 of proc(5)'s stat.
     pub fn processor_ticks(&self) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).expect("our child");
         let fields = stat.rsplit(')').next().expect("the name is in brackets").split_whitespace().skip(11);
         fields.take(2).map(|field| field.parse::<u64>().expect("a number")).sum()
     }
 
-    /// Returns the number of bytes read from disks so far.
+    /// Returns how many bytes the process has read from disks so far.
     pub fn read_from_disks(&self) -> usize {
         self.io("read_bytes: ")
     }
 
-    /// Returns the number of bytes read so far, from disks or the page cache.
+    /// Returns how many bytes the process has read so far, from disks or the page cache.
     pub fn bytes_read(&self) -> usize {
         self.io("rchar: ")
     }
 
-    /// Returns the value of a line of proc(5)'s io.
+    /// Returns the value of the given line of proc(5)'s io.
     fn io(&self, line: &str) -> usize {
         let io = std::fs::read_to_string(format!("/proc/{}/io", self.pid())).expect("our child");
         let read = io.lines().find_map(|found| found.strip_prefix(line)).expect("Linux tells it");
         read.parse().expect("a number")
     }
 
-    /// Returns the number of open file descriptors.
+    /// Returns how many file descriptors the process has open.
     pub fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child").count()
     }
 
-    /// Returns the bytes on the disk of files that are deleted but still open.
+    /// Returns how much disk space is taken by files that are deleted and still open.
     pub fn bytes_of_removed_files(&self) -> u64 {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
-        // A descriptor that the broker has closed in the meantime has no entry.
+        // The broker may have closed a descriptor meanwhile, whose entry is then gone.
         let files = entries.filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok());
         files.filter(|file| file.is_file() && file.nlink() == 0).map(|file| file.blocks() * 512).sum()
     }
 
-    /// Forbids further descriptors until [`Broker::allow_descriptors`].
+    /// Prevents the broker from opening any more descriptors until [`Broker::allow_descriptors`].
     pub fn refuse_descriptors(&self) {
         self.leave_descriptors(0);
     }
 
-    /// Allows `count` further descriptors until [`Broker::allow_descriptors`].
+    /// Lets the broker open `count` more descriptors until [`Broker::allow_descriptors`].
     pub fn leave_descriptors(&self, count: usize) {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("our child");
         let name = |entry: std::io::Result<std::fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
         let open: std::collections::BTreeSet<u64> = entries.filter_map(name).collect();
-        // The system limits the numbers of descriptors, and assigns the smallest free number.
+        // The system limits the numbers of descriptors, and always assigns the smallest free number.
         let free = (0..).filter(|number| !open.contains(number)).nth(count);
         self.limit_descriptors(free);
     }
 
-    /// Allows as many descriptors as this process may have.
+    /// Allows the broker as many descriptors as this process may have.
     pub fn allow_descriptors(&self) {
         self.limit_descriptors(getrlimit(Resource::Nofile).maximum);
     }
@@ -330,12 +331,12 @@ impl Broker {
         prlimit(Some(self.pid()), Resource::Nofile, limit).expect("our child");
     }
 
-    /// Returns the text that the broker has printed to standard error since its last start.
+    /// Returns everything that the broker has printed to standard error since its last start.
     pub fn stderr(&self) -> String {
         self.running().stderr.text()
     }
 
-    /// Returns the admin page's response at `path`, from the status line on. Needs
+    /// Returns the admin page's response for `path`, including the status line. The broker needs
     /// `fullbore.admin.listener=127.0.0.1:0`.
     pub fn admin_page(&self, path: &str) -> String {
         wait_until("it tells where its metrics are", START_STOP_MAX, || self.stdout().contains("/metrics"));
@@ -351,13 +352,13 @@ impl Broker {
         answer
     }
 
-    /// Waits until standard error contains `text`, because a line may arrive after the response.
+    /// Waits until standard error contains `text`. A line may be printed after the response that it belongs to.
     pub fn wait_for_stderr(&self, text: &str) {
         let what = format!("{text} on standard error");
         wait_until(&what, Duration::from_secs(30), || self.stderr().contains(text));
     }
 
-    /// Returns the text that the broker has printed to standard output since its last start.
+    /// Returns everything that the broker has printed to standard output since its last start.
     pub fn stdout(&self) -> String {
         self.running().stdout.text()
     }
@@ -374,7 +375,7 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         let Some(mut running) = self.process.take() else { return };
-        // Errors are ignored, since the test has its result already.
+        // Errors do not matter here, since the test has its result already.
         let _ = running.child.kill();
         let _ = running.child.wait();
         if std::thread::panicking() {
@@ -383,7 +384,7 @@ impl Drop for Broker {
     }
 }
 
-/// Returns the address of the broker to test instead of ours; None if the variable is not set.
+/// Returns the address of the peer to test instead of our own broker. `None` if the variable is not set.
 pub(crate) fn peer() -> Option<SocketAddr> {
     let peer = std::env::var("FULLBORE_TEST_PEER").ok()?;
     Some(peer.parse().expect("FULLBORE_TEST_PEER is an address and a port"))
@@ -407,7 +408,7 @@ fn serve(folder: &Path, sets: &[String]) -> Command {
         command.args(["--listen", "127.0.0.1:0"]);
     }
     command.args(["--set", "fullbore.admin.listener="]);
-    // Settings for all brokers of a run of tests, such as `log.diskless.enable=true`.
+    // `FULLBORE_TEST_SETS` has settings for all brokers of a run, such as `log.diskless.enable=true`.
     let all = std::env::var("FULLBORE_TEST_SETS").unwrap_or_default();
     for set in all.split_whitespace().map(str::to_owned).chain(sets.iter().cloned()) {
         let set = set.as_str();
@@ -430,7 +431,8 @@ fn wait_for(child: &mut Child) -> ExitStatus {
     status.expect("waited for it")
 }
 
-/// Returns the first loopback address with a port in the complete lines of `text`; None if there is none.
+/// Finds the first loopback address with a port in `text`. Ignores a last line that is incomplete. `None` if there is
+/// no address.
 fn address_in(text: &str) -> Option<SocketAddr> {
     let whole_lines = &text[..text.rfind('\n')?];
     let digits = |rest: &str| rest.chars().take_while(char::is_ascii_digit).collect::<String>();
@@ -438,8 +440,8 @@ fn address_in(text: &str) -> Option<SocketAddr> {
     ports.find(|port| *port != 0).map(|port| SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Returns the `fullbore` binary named by `FULLBORE_BIN`. Without that variable, builds the binary in the profile of
-/// these tests.
+/// Returns the path of the `fullbore` binary. `FULLBORE_BIN` may name one. Otherwise the binary is built in the profile
+/// of these tests.
 pub fn binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| match std::env::var_os("FULLBORE_BIN") {
@@ -449,14 +451,14 @@ pub fn binary() -> &'static Path {
 }
 
 fn build() -> PathBuf {
-    // The path is target/<profile>/deps/<this test>.
+    // The path of this program is target/<profile>/deps/<this test>.
     let test = std::env::current_exe().expect("this program has a path");
     let profile = test.parent().and_then(Path::parent).expect("cargo's layout");
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.args(["build", "--quiet", "--package", "fullbore"]).current_dir(env!("CARGO_MANIFEST_DIR"));
-    // Decides by the name of the profile. Debug assertions would mislead: `tests/checked` enables them for tests, but
-    // not for the binary.
+    // The name of the profile decides. Debug assertions would be misleading, because `tests/checked` enables them for
+    // tests but not for the binary.
     if profile.ends_with("release") {
         command.arg("--release");
     }

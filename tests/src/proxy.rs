@@ -1,4 +1,4 @@
-//! Proxy in front of a broker. It can cut and stall connections.
+//! A proxy in front of a broker. A test can cut and stall its connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::spawn;
 use std::time::{Duration, Instant};
 
-/// Proxy that copies bytes in both directions.
+/// A proxy that copies bytes in both directions.
 pub struct Proxy {
-    /// Address for clients.
+    /// The address to which clients connect.
     pub address: SocketAddr,
     target: Arc<OnceLock<SocketAddr>>,
     sockets: Arc<Mutex<Vec<TcpStream>>>,
-    /// Time before which the proxy passes nothing on.
+    /// Until this time the proxy holds back all bytes.
     stalled_until: Arc<Mutex<Instant>>,
 }
 
 impl Proxy {
-    /// Starts to listen. [`Proxy::lead_to`] sets the target.
+    /// Starts the proxy without a target. [`Proxy::lead_to`] sets it.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Proxy {
@@ -41,7 +41,7 @@ impl Proxy {
         proxy
     }
 
-    /// Sets the broker to which connections lead.
+    /// Sets the broker to which the proxy connects.
     pub fn lead_to(&self, broker: SocketAddr) {
         self.target.set(broker).expect("one broker");
     }
@@ -49,12 +49,12 @@ impl Proxy {
     /// Ends every connection.
     pub fn cut(&self) {
         for socket in self.sockets.lock().expect("not poisoned").drain(..) {
-            // The socket may be closed already.
+            // The socket may already be closed.
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
 
-    /// Holds back all bytes for the time `stall`.
+    /// Holds back all bytes for the duration `stall`.
     pub fn stall(&self, stall: Duration) {
         *self.stalled_until.lock().expect("not poisoned") = Instant::now() + stall;
     }

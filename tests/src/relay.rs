@@ -1,7 +1,8 @@
-//! Links between the processes of a cluster. A test can cut, hold or slow each of them separately.
+//! Links between the processes of a cluster. A test can cut, hold or slow down each link separately.
 //!
-//! A relay stands in front of one listener. The client id in a connection's first request names the follower. A test
-//! cuts a single direction by holding the responses. The relays need no network namespaces, and so no root.
+//! A relay stands in front of each listener. The client id in the first request of a connection names the follower that
+//! connects. To cut a single direction, a test holds the responses. Relays work without network namespaces and
+//! therefore without root.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -10,26 +11,26 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn;
 use std::time::Duration;
 
-/// Sender id of connections that do not come from a follower.
+/// The sender id for connections that are not from a follower.
 const ANYBODY: i32 = 0;
 
-/// State of a link: what happens to the bytes on it.
+/// State of a link, which decides over the bytes on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Open,
-    /// Connections end, and new connections are closed at once.
+    /// Connections end, and new ones are closed at once.
     Cut,
-    /// Both directions wait until the link opens.
+    /// Bytes in both directions wait until the link is open again.
     Held,
-    /// Requests pass; responses wait until the link opens.
+    /// Requests pass, while responses wait until the link is open again.
     AnswersHeld,
-    /// Requests pass after this delay.
+    /// Requests pass with this delay.
     Slow(Duration),
 }
 
-/// Relay in front of one listener.
+/// A relay in front of one listener.
 pub struct Relay {
-    /// Address to which the other processes connect.
+    /// The address to which the other processes connect.
     pub address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -68,7 +69,7 @@ impl Relay {
         relay
     }
 
-    /// Sets the link of the follower `from`; None sets the link of all other connections.
+    /// Sets the link of the follower `from`. `None` stands for all connections that are not from a follower.
     pub fn set(&self, from: Option<i32>, link: Link) {
         let from = from.unwrap_or(ANYBODY);
         let mut state = self.shared.state.lock().expect("not poisoned");
@@ -77,7 +78,7 @@ impl Relay {
             let (ended, left) = std::mem::take(&mut state.sockets).into_iter().partition(|(of, _)| *of == from);
             state.sockets = left;
             let ended: Vec<(i32, TcpStream)> = ended;
-            // The sockets may be closed already.
+            // The sockets may already be closed.
             ended.iter().for_each(|(_, socket)| _ = socket.shutdown(Shutdown::Both));
         }
         self.shared.changed.notify_all();
@@ -93,7 +94,7 @@ impl Shared {
             return;
         }
         let Ok(mut server) = TcpStream::connect(self.target) else { return };
-        // Small packets must not wait for an acknowledgement.
+        // Without Nagle's algorithm, small packets do not wait for an acknowledgement.
         let _ = (client.set_nodelay(true), server.set_nodelay(true));
         let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
         {
@@ -123,7 +124,7 @@ impl Shared {
         let _ = (source.shutdown(Shutdown::Both), sink.shutdown(Shutdown::Both));
     }
 
-    /// Waits until the link lets bytes pass; None if the link is cut.
+    /// Waits until the link lets bytes pass. `None` if the link is cut.
     fn passes(&self, from: i32, are_answers: bool) -> Option<()> {
         let mut state = self.state.lock().expect("not poisoned");
         loop {
@@ -142,20 +143,20 @@ impl Shared {
     }
 }
 
-/// Returns the broker id of a follower by its first request, whose client id is `broker-1-fetcher` for broker 1; None
-/// for any other connection.
+/// Reads the follower's broker id from the first request of a connection. The client id is `broker-1-fetcher` for
+/// broker 1. `None` if the connection is not from a follower.
 fn broker_in(first: &[u8]) -> Option<i32> {
-    // Length, API key, version and correlation id precede the client id.
+    // The client id follows after the length, API key, version and correlation id.
     let len = i16::from_be_bytes(first.get(12..14)?.try_into().ok()?);
     let client_id = std::str::from_utf8(first.get(14..14 + usize::try_from(len).ok()?)?).ok()?;
     client_id.strip_prefix("broker-")?.split('-').next()?.parse().ok()
 }
 
-/// Links of a cluster's brokers to each other and to their database.
+/// The links of a cluster's brokers to each other and to their database.
 pub struct Links {
-    /// Relays in front of the listeners for peers, one for each broker.
+    /// Relays in front of the listeners between brokers, one per broker.
     pub(crate) peers: Vec<Relay>,
-    /// Relays in front of the database, one for each broker.
+    /// Relays in front of the database, one per broker.
     pub(crate) databases: Vec<Relay>,
 }
 
@@ -168,12 +169,12 @@ impl Links {
         usize::try_from(id - 1).expect("ids begin with 1")
     }
 
-    /// Sets the link for requests from the broker `from` to the broker `to`.
+    /// Sets the link over which the broker `from` sends requests to the broker `to`.
     pub fn between(&self, from: i32, to: i32, link: Link) {
         self.peers[Links::at(to)].set(Some(from), link);
     }
 
-    /// Sets the links between `id` and all other brokers, in both directions.
+    /// Sets the links between the broker `id` and all others, in both directions.
     pub fn of(&self, id: i32, link: Link) {
         for other in self.ids().filter(|other| *other != id) {
             self.between(id, other, link);

@@ -1,6 +1,6 @@
-//! Requests that most tests need, in versions that name topics by name.
+//! Requests that most tests send. Their versions identify topics by name.
 //!
-//! The functions do not cover every field. A test of a special field builds its request itself.
+//! The functions do not set every field. A test that needs a special field builds its own request.
 
 use crate::process::peer;
 use crate::{Batch, Client, Record, wait_until};
@@ -25,10 +25,10 @@ use fullbore_wire::apis::produce::{
 use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 use std::time::Duration;
 
-/// Version of Produce with topic names and record errors.
+/// A version of Produce that has topic names and errors of single records.
 const PRODUCE: i16 = 9;
 const API_VERSIONS: i16 = 2;
-/// Version of Fetch with topic names and sessions.
+/// A version of Fetch that has topic names and sessions.
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const METADATA: i16 = 12;
@@ -37,12 +37,12 @@ const DELETE_TOPICS: i16 = 5;
 const DELETE_RECORDS: i16 = 2;
 const INIT_PRODUCER_ID: i16 = 4;
 const ALTER_CONFIGS: i16 = 1;
-/// Time within which a peer must carry out a change.
+/// How long a peer may take to carry out a change.
 const SOON: Duration = Duration::from_secs(30);
 pub(crate) const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
 
-/// Returns the part of a produce request for one topic.
+/// Returns the part of a produce request that belongs to one topic.
 pub fn topic_data(topic: &str, partitions: &[(i32, Bytes)]) -> TopicProduceData {
     let partition = |(index, records): &(i32, Bytes)| PartitionProduceData {
         index: *index,
@@ -56,7 +56,7 @@ pub fn topic_data(topic: &str, partitions: &[(i32, Bytes)]) -> TopicProduceData 
     }
 }
 
-/// Returns a produce request of one batch with acks=all.
+/// Returns a produce request with one batch and acks=all.
 pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
     ProduceRequest {
         acks: -1,
@@ -66,7 +66,7 @@ pub fn produce_request(topic: &str, partition: i32, records: Bytes) -> ProduceRe
     }
 }
 
-/// Position at which a partition is fetched.
+/// The partition and offset at which a fetch begins.
 #[derive(Clone, Copy)]
 pub struct FetchFrom<'a> {
     pub topic: &'a str,
@@ -74,7 +74,7 @@ pub struct FetchFrom<'a> {
     pub offset: i64,
 }
 
-/// Returns a fetch of any number of partitions outside a session, with at most 1 MiB of each.
+/// Returns a fetch of any number of partitions, with at most 1 MiB of each. The fetch belongs to no session.
 pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -> FetchRequest {
     let topic = |from: &FetchFrom<'_>| FetchTopic {
         topic: Text::from(from.topic),
@@ -89,7 +89,7 @@ pub fn fetch_request(from: &[FetchFrom<'_>], min_bytes: i32, max_wait_ms: i32) -
     FetchRequest { max_wait_ms, min_bytes, topics: from.iter().map(topic).collect(), ..Default::default() }
 }
 
-/// Returns changes of one resource, given by its `ConfigResource.Type` and name. Each change is a key, an
+/// Returns the changes to one resource, which its `ConfigResource.Type` and name identify. Each change is a key, an
 /// `AlterConfigOp` and a value.
 pub fn alter_resource(kind: i8, name: &str, changes: &[(&str, i8, Option<&str>)]) -> AlterConfigsResource {
     let change = |(name, config_operation, value): &(&str, i8, Option<&str>)| AlterableConfig {
@@ -124,13 +124,13 @@ impl Client {
         self.call(&request, ALTER_CONFIGS).responses
     }
 
-    /// Sets one configuration of a topic (2) or of a broker (4). The broker must accept the change.
+    /// Sets a configuration of a topic (2) or a broker (4), and fails if the broker refuses.
     pub fn set_config(&mut self, kind: i8, name: &str, key: &str, value: &str) {
         let altered = self.alter(vec![alter_resource(kind, name, &[(key, 0, Some(value))])], false).remove(0);
         assert_eq!(altered.error_code, ErrorCode::NONE, "{:?}", altered.error_message);
     }
 
-    /// Creates a topic with `key=value` settings. Returns its id.
+    /// Creates a topic with the given settings. Returns its id.
     pub fn create_topic(&mut self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Uuid {
         let config = |(name, value): &(&str, &str)| CreatableTopicConfig {
             name: Text::from(*name),
@@ -160,7 +160,7 @@ impl Client {
         assert_eq!(self.call(&request, DELETE_TOPICS).responses[0].error_code, ErrorCode::NONE);
     }
 
-    /// Deletes the records before an offset, which must exist.
+    /// Deletes the records before `offset`, which must exist.
     pub fn delete_records(&mut self, topic: &str, partition_index: i32, offset: i64) {
         let partition = DeleteRecordsPartition { partition_index, offset, ..Default::default() };
         let topic = DeleteRecordsTopic { name: Text::from(topic), partitions: vec![partition], ..Default::default() };
@@ -169,14 +169,15 @@ impl Client {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, offset));
     }
 
-    /// Waits for leaders at a peer. Kafka responds before a topic can be used; Fullbore must not do so.
+    /// Waits until a peer's topic has leaders. Kafka responds before a new topic can be used, which Fullbore must not
+    /// do.
     fn wait_for_leaders(&mut self, topic: &str, partitions: i32) {
         wait_until("the topic has leaders", SOON, || {
             (0..partitions).all(|partition| !self.list_offset(topic, partition, LATEST).error_code.is_err())
         });
     }
 
-    /// Deletes every topic but Kafka's own.
+    /// Deletes every topic except Kafka's internal ones.
     pub(crate) fn delete_all_topics(&mut self) {
         wait_until("the topics are deleted", SOON, || {
             let all = self.call(&MetadataRequest { topics: None, ..Default::default() }, METADATA);
@@ -188,7 +189,7 @@ impl Client {
         });
     }
 
-    /// Returns the metadata of the brokers and of these topics. Creates no topic.
+    /// Returns the metadata of the brokers and the given topics. Never creates a topic.
     pub fn metadata(&mut self, topics: &[&str]) -> MetadataResponse {
         let named = |name: &&str| MetadataRequestTopic { name: Some(Text::from(*name)), ..Default::default() };
         let topics = Some(topics.iter().map(named).collect());
@@ -204,20 +205,20 @@ impl Client {
         response.producer_id
     }
 
-    /// Produces one batch with acks=all.
+    /// Produces one batch with acks=all and returns the response, which may be an error.
     pub fn produce(&mut self, topic: &str, partition: i32, batch: &Batch) -> PartitionProduceResponse {
         let response = self.call(&produce_request(topic, partition, batch.bytes()), PRODUCE);
         only_partition(response)
     }
 
-    /// Produces a batch, which must be accepted. Returns its base offset.
+    /// Produces a batch with acks=all, which must succeed. Returns its base offset.
     pub fn produced(&mut self, topic: &str, partition: i32, batch: &Batch) -> i64 {
         let response = self.produce(topic, partition, batch);
         assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
         response.base_offset
     }
 
-    /// Sends a produce request of one batch with acks=all; returns its correlation id.
+    /// Sends a produce request with one batch and acks=all. Returns its correlation id.
     pub fn send_produce(&mut self, topic: &str, partition: i32, batch: &Batch) -> i32 {
         self.send(&produce_request(topic, partition, batch.bytes()), PRODUCE)
     }
@@ -227,20 +228,20 @@ impl Client {
         only_partition(self.receive::<ProduceRequest>(PRODUCE).1)
     }
 
-    /// Waits for the response to [`Client::send_produce`]; None if the broker has ended.
+    /// Waits for the response to [`Client::send_produce`]. `None` if the broker has ended.
     pub fn try_receive_produced(&mut self) -> Option<PartitionProduceResponse> {
         self.try_receive::<ProduceRequest>(PRODUCE).map(|(_, response)| only_partition(response))
     }
 
-    /// Fetches at `offset`. The broker does not wait for records.
+    /// Fetches at `offset`. The broker responds at once even if there are no records.
     pub fn fetch(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         let request = fetch_request(&[FetchFrom { topic, partition, offset }], 0, 0);
         loop {
             let mut response = self.call(&request, FETCH);
             assert_eq!(response.error_code, ErrorCode::NONE);
             let data = response.responses.remove(0).partitions.remove(0);
-            // On a busy machine, the log may still be opening after a crash, or the records may still be on their way
-            // from the store.
+            // On a busy machine, the log may still be opening after a crash, or the store may not have returned the
+            // records yet.
             let is_awaited = data.high_watermark == -1
                 || data.high_watermark > offset && data.records.as_ref().is_none_or(|records| records.is_empty());
             if data.error_code.is_err() || !is_awaited {
@@ -249,7 +250,7 @@ impl Client {
         }
     }
 
-    /// Sends a fetch at `offset` that waits at the broker for records, for at most half a minute.
+    /// Sends a fetch at `offset` that waits up to 30 s at the broker for records.
     pub fn send_long_poll(&mut self, topic: &str, partition: i32, offset: i64) -> i32 {
         self.send(&fetch_request(&[FetchFrom { topic, partition, offset }], 1, 30_000), FETCH)
     }
@@ -259,7 +260,7 @@ impl Client {
         self.receive::<FetchRequest>(FETCH).1.responses.remove(0).partitions.remove(0)
     }
 
-    /// Returns every batch of a partition, from its log start to its high watermark.
+    /// Returns every batch of a partition from its log start offset to its high watermark.
     pub fn fetch_batches(&mut self, topic: &str, partition: i32) -> Vec<Batch> {
         let mut offset = self.earliest(topic, partition);
         let mut all = Vec::new();
@@ -277,7 +278,7 @@ impl Client {
         }
     }
 
-    /// Returns every record of a partition. Checks that the offsets have no gap.
+    /// Returns every record of a partition, and checks that the offsets have no gap.
     pub fn fetch_records(&mut self, topic: &str, partition: i32) -> Vec<Record> {
         let batches = self.fetch_batches(topic, partition);
         let records: Vec<Record> = batches.into_iter().flat_map(|batch| batch.records).collect();

@@ -1,4 +1,4 @@
-//! Object store that speaks S3, with signatures: s3s-fs on a directory. A server in front of it injects faults.
+//! An object store that speaks S3 with signatures. It is s3s-fs on a directory, behind a server that injects faults.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -27,48 +27,48 @@ use crate::pki::Issued;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Fault of a request.
+/// A fault of a request.
 #[derive(Clone, Copy, Debug)]
 pub enum S3Fault {
-    /// The response has this status and error code.
+    /// The response has this status and this error code.
     Status(u16, &'static str),
-    /// The connection ends in the middle of the large body: that of the request for a PUT, that of the response for a
-    /// GET.
+    /// The connection breaks halfway through the large body, which is that of the request for PUT and that of the
+    /// response for GET.
     Reset,
-    /// The request is carried out, but the connection ends without a response.
+    /// The request is carried out, but the connection breaks before the response.
     AnswerLost,
     /// No response is sent.
     Hang,
-    /// Half of the response is sent, and the connection stays open.
+    /// Half of the response is sent. The connection stays open.
     Stall,
-    /// A byte of the response differs.
+    /// A byte of the response is wrong.
     Flip,
     /// The response is delayed by this time.
     Delay(Duration),
-    /// A request with a condition gets a response with status 501.
+    /// A request with a condition is answered with status 501.
     NoConditions,
-    /// The response has the whole object, although a range was requested.
+    /// The response has the whole object although only a range was requested.
     NoRanges,
-    /// The response has this status and 256 MiB in chunks.
+    /// The response has this status and a chunked body of 256 MiB.
     Flood(u16),
-    /// The response reports success before the body is read. The request is not carried out.
+    /// The response reports success before the request's body is read, and the request is not carried out.
     Early,
 }
 
 #[derive(Default)]
 struct Faults {
-    /// Faults of the next requests of each method.
+    /// The faults of the next requests of each method.
     next: HashMap<&'static str, Vec<S3Fault>>,
     every: HashMap<&'static str, S3Fault>,
     requests: HashMap<String, usize>,
-    /// Number of bytes sent in floods.
+    /// How many bytes [`S3Fault::Flood`] has sent.
     flooded: Arc<AtomicUsize>,
 }
 
-/// Bytes in one flood.
+/// The size of one flood.
 const FLOOD: usize = 256 << 20;
 
-/// Store with one bucket. It runs until it is dropped.
+/// A store with one bucket. It runs until it is dropped.
 pub struct S3 {
     address: SocketAddr,
     is_tls: bool,
@@ -78,11 +78,11 @@ pub struct S3 {
 }
 
 impl S3 {
-    /// Name of the bucket.
+    /// The name of the bucket.
     pub const BUCKET: &'static str = "objects";
-    /// Access key id that the store accepts.
+    /// The access key id that the store accepts.
     pub const KEY_ID: &'static str = "AKIDFULLBORE";
-    /// Secret access key of [`S3::KEY_ID`].
+    /// The secret access key that belongs to [`S3::KEY_ID`].
     pub const SECRET: &'static str = "hush+hush/hush";
 
     /// Starts a store.
@@ -90,12 +90,12 @@ impl S3 {
         S3::start_at(0)
     }
 
-    /// Starts a store at this port.
+    /// Starts a store at the given port.
     pub fn start_at(port: u16) -> S3 {
         S3::start_with(port, None)
     }
 
-    /// Starts a store for https at localhost, with this certificate.
+    /// Starts a store that serves https at localhost with the given certificate.
     pub fn start_tls(identity: &Issued) -> S3 {
         S3::start_with(0, Some(identity))
     }
@@ -126,7 +126,7 @@ impl S3 {
         }
     }
 
-    /// Returns the settings of a broker that keeps its objects in this store.
+    /// Returns the settings of a broker that stores its objects here.
     pub fn sets(&self) -> Vec<String> {
         vec![
             format!("diskless.storage=s3://{}/prefix", S3::BUCKET),
@@ -136,17 +136,17 @@ impl S3 {
         ]
     }
 
-    /// Returns the directory of the files that hold the objects.
+    /// Returns the directory in which each object is a file.
     pub fn folder(&self) -> std::path::PathBuf {
         self.folder.path().join(S3::BUCKET)
     }
 
-    /// Adds a fault for the next request of `method` that has no fault yet.
+    /// Plans a fault for the next request of `method`. Several calls plan faults for successive requests.
     pub fn next(&self, method: &'static str, fault: S3Fault) {
         self.faults().next.entry(method).or_default().push(fault);
     }
 
-    /// Sets this fault for every request of `method` from now on.
+    /// Injects a fault into every request of `method` from now on.
     pub fn every(&self, method: &'static str, fault: S3Fault) {
         self.faults().every.insert(method, fault);
     }
@@ -158,12 +158,12 @@ impl S3 {
         faults.every.clear();
     }
 
-    /// Returns the number of requests of `method` so far.
+    /// Returns how many requests of `method` have arrived.
     pub fn requests(&self, method: &str) -> usize {
         self.faults().requests.get(method).copied().unwrap_or_default()
     }
 
-    /// Returns the bytes of [`S3Fault::Flood`] that were sent so far.
+    /// Returns how many bytes of [`S3Fault::Flood`] were sent.
     pub fn flooded(&self) -> usize {
         self.faults().flooded.load(Ordering::Relaxed)
     }
@@ -197,7 +197,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Serv
         tokio::spawn(async move {
             match tls {
                 None => serve(socket, &service, &faults).await,
-                // A client that distrusts the certificate closes the connection.
+                // A client that does not trust the certificate closes the connection.
                 Some(tls) => {
                     if let Ok(socket) = tls.accept(socket).await {
                         serve(socket, &service, &faults).await;
@@ -210,7 +210,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, service: S3Serv
 
 async fn serve(socket: impl AsyncRead + AsyncWrite + Unpin, service: &S3Service, faults: &Mutex<Faults>) {
     let answer = service_fn(|request| answer(service, faults, request));
-    // An error here is expected: a client may disconnect, and a fault ends the connection.
+    // Errors are expected here, because a client may disconnect and a fault breaks the connection.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(socket), answer).await;
 }
 
@@ -231,7 +231,8 @@ async fn answer(
         None => call(service, request).await,
         Some(S3Fault::Status(status, code)) => {
             let text = format!("<Error><Code>{code}</Code><Message>It is a test.</Message></Error>");
-            // Reads the whole request: a client that is still sending would get a reset instead of this response.
+            // The whole request is read first. Otherwise a client that is still sending would get a reset instead of
+            // this response.
             drain(request).await?;
             Ok(Response::builder().status(status).body(s3s::Body::from(Bytes::from(text)))?)
         }
@@ -292,14 +293,14 @@ async fn answer(
     }
 }
 
-/// End of a body after its first half: the connection ends, or stays open without further bytes.
+/// Behaviour after the first half of a body. The connection either breaks, or stays open without further bytes.
 #[derive(Clone, Copy)]
 enum Behind {
     Failure,
     Silence,
 }
 
-/// Body of one frame, followed by its [`Behind`].
+/// A body that sends one frame and then behaves according to its [`Behind`].
 struct Half(Option<Bytes>, Behind);
 
 impl Body for Half {
@@ -313,13 +314,13 @@ impl Body for Half {
         match (self.0.take(), self.1) {
             (Some(bytes), _) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
             (None, Behind::Failure) => Poll::Ready(Some(Err("in the midst".into()))),
-            // The task is never woken.
+            // Nothing wakes the task again, so the connection hangs.
             (None, Behind::Silence) => Poll::Pending,
         }
     }
 }
 
-/// Body of zeros, which counts the bytes sent.
+/// A body of zeros that counts how many were sent.
 struct Flood {
     sent: Arc<AtomicUsize>,
     left: usize,

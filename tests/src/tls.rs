@@ -1,4 +1,4 @@
-//! TLS client for tests. It uses plain rustls instead of the product's code, so that mistakes in that code show.
+//! A TLS client for tests. It uses rustls directly, so that mistakes in the product's TLS code are noticed.
 
 use crate::pki::Issued;
 use rustls::crypto::aws_lc_rs;
@@ -10,12 +10,12 @@ use std::sync::Arc;
 
 pub(crate) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Trusted authority and the client's own certificate.
+/// The trusted authority, and the client's own certificate if it has one.
 #[derive(Clone)]
 pub struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Creates a client that trusts `authority` (PEM), and presents `identity` if the server requests a certificate.
+    /// Creates a client that trusts `authority` (PEM) and presents `identity` if the server requests a certificate.
     pub fn new(authority: &str, identity: Option<&Issued>) -> Tls {
         let mut roots = RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(authority.as_bytes()).expect("PEM")).expect("an authority");

@@ -1,7 +1,8 @@
-//! Transactions of a raw client: the requests, a producer that counts sequences, and the reader of committed records.
+//! Transactions of a raw client: its requests, a producer that counts sequences, and a reader of committed records.
 //!
-//! Not a client library: there are no retries, and every response must be a success except in functions named `try_`.
-//! The reader follows Kafka's `CompletedFetch` instead of the product's reader, so that a mistake in the latter shows.
+//! This is not a client library. There are no retries, and every response must be a success, except in functions named
+//! `try_`. The reader follows Kafka's `CompletedFetch` instead of the product's reader, so that mistakes in the latter
+//! are noticed.
 
 use crate::{Batch, Client, FetchFrom, Record, fetch_request, produce_request};
 use bytes::Bytes;
@@ -23,7 +24,7 @@ use std::time::{Duration, Instant};
 const FETCH: i16 = 12;
 const LIST_OFFSETS: i16 = 9;
 const READ_COMMITTED: i8 = 1;
-/// Longest wait for a transition under way.
+/// How long the end of a former transaction may take.
 const SOON: Duration = Duration::from_secs(60);
 
 /// Error codes after which a client repeats its request.
@@ -34,12 +35,12 @@ pub const TRANSIENT: [ErrorCode; 4] = [
     ErrorCode::NOT_COORDINATOR,
 ];
 
-/// Protocol that a client follows (KIP-890).
+/// The transaction protocol that a client follows (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// Transaction version 1: the client adds partitions, and the epoch stays.
+    /// Transaction version 1. The client adds partitions itself, and the epoch stays the same.
     Old,
-    /// Transaction version 2: Produce adds partitions, and each end of a transaction bumps the epoch.
+    /// Transaction version 2. Produce adds partitions, and the epoch increases at each end of a transaction.
     New,
 }
 
@@ -62,31 +63,31 @@ impl Protocol {
     }
 }
 
-/// Returns a produce request of one batch of a transaction with acks=all.
+/// Returns a produce request with one batch of a transaction and acks=all.
 pub fn transactional_request(id: &str, topic: &str, partition: i32, records: Bytes) -> ProduceRequest {
     ProduceRequest { transactional_id: Some(Text::from(id)), ..produce_request(topic, partition, records) }
 }
 
-/// Transactional producer: its id and epoch, and the sequences of its partitions.
+/// A transactional producer. It keeps its id and epoch, and counts the sequences of its partitions.
 #[derive(Clone, Debug)]
 pub struct Transactional {
     pub transactional_id: String,
     pub id: i64,
     pub epoch: i16,
     pub protocol: Protocol,
-    /// Next sequence of each partition.
+    /// The next sequence of each partition.
     sequences: BTreeMap<(String, i32), i32>,
-    /// Partitions that this producer has added to the open transaction.
+    /// The partitions that this producer has added to its open transaction.
     added: BTreeSet<(String, i32)>,
 }
 
 impl Transactional {
-    /// Starts a producer with this transactional id, which fences the former producer.
+    /// Starts a producer with a transactional id. This fences the former producer of the id.
     pub fn begin(client: &mut Client, transactional_id: &str, protocol: Protocol) -> Transactional {
         Transactional::with_timeout(client, transactional_id, protocol, 60_000)
     }
 
-    /// Starts a producer with this transaction timeout.
+    /// Starts a producer with the given transaction timeout.
     pub fn with_timeout(
         client: &mut Client,
         transactional_id: &str,
@@ -96,7 +97,7 @@ impl Transactional {
         Transactional::try_begin(client, transactional_id, protocol, timeout_ms).expect("the broker answers")
     }
 
-    /// Starts a producer at a broker that may have ended; None if it has.
+    /// Starts a producer at a broker that may have ended. `None` if it has.
     pub fn try_begin(
         client: &mut Client,
         transactional_id: &str,
@@ -107,7 +108,7 @@ impl Transactional {
         let mut response = client.try_call(&request, protocol.init_producer_id())?;
         let started = Instant::now();
         while TRANSIENT.contains(&response.error_code) && started.elapsed() < SOON {
-            // Kafka creates `__transaction_state` at this request.
+            // Kafka creates `__transaction_state` when it gets this request.
             let coordinator_keys = vec![Text::from(transactional_id)];
             client.try_call(&FindCoordinatorRequest { key_type: 1, coordinator_keys, ..Default::default() }, 4)?;
             response = client.try_call(&request, protocol.init_producer_id())?;
@@ -116,7 +117,7 @@ impl Transactional {
         Some(Transactional::resume(transactional_id, protocol, response.producer_id, response.producer_epoch))
     }
 
-    /// Resumes a producer that was started elsewhere and has no open transaction.
+    /// Continues as a producer that was started elsewhere and has no open transaction.
     pub fn resume(transactional_id: &str, protocol: Protocol, id: i64, epoch: i16) -> Transactional {
         Transactional {
             transactional_id: transactional_id.to_owned(),
@@ -133,7 +134,7 @@ impl Transactional {
         (self.id, self.epoch)
     }
 
-    /// Returns the next batch of a partition, and counts its sequence as sent.
+    /// Returns the next batch for a partition and advances the partition's sequence.
     pub fn batch<V: AsRef<[u8]>>(&mut self, topic: &str, partition: i32, values: &[V]) -> Batch {
         let next = self.sequences.entry((topic.to_owned(), partition)).or_insert(0);
         let first = *next;
@@ -141,11 +142,11 @@ impl Transactional {
         Batch::of(values).from_producer(self.id, self.epoch, first).transactional()
     }
 
-    /// Adds partitions to the transaction, as a client of the old protocol does before it writes to them.
+    /// Adds partitions to the transaction. A client of the old protocol does so before it writes to them.
     pub fn add(&mut self, client: &mut Client, topic: &str, partitions: &[i32]) {
         let mut codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         let started = Instant::now();
-        // The former transaction may still be completing.
+        // The broker may still be completing the former transaction.
         while codes.iter().any(|code| TRANSIENT.contains(code)) && started.elapsed() < SOON {
             codes = client.add_partitions(&self.transactional_id, self.producer(), topic, partitions, 3);
         }
@@ -153,7 +154,7 @@ impl Transactional {
         self.added.extend(partitions.iter().map(|&partition| (topic.to_owned(), partition)));
     }
 
-    /// Writes one batch of these values, and returns the offset of its first record.
+    /// Writes one batch of these values. Returns the offset of its first record.
     pub fn write<V: AsRef<[u8]>>(&mut self, client: &mut Client, topic: &str, partition: i32, values: &[V]) -> i64 {
         if self.protocol == Protocol::Old && !self.added.contains(&(topic.to_owned(), partition)) {
             self.add(client, topic, &[partition]);
@@ -161,7 +162,7 @@ impl Transactional {
         let batch = self.batch(topic, partition, values);
         let mut response = self.send(client, topic, partition, &batch);
         let started = Instant::now();
-        // The former transaction may still be completing.
+        // The broker may still be completing the former transaction.
         while response.error_code == ErrorCode::NOT_ENOUGH_REPLICAS && started.elapsed() < SOON {
             response = self.send(client, topic, partition, &batch);
         }
@@ -169,30 +170,30 @@ impl Transactional {
         response.base_offset
     }
 
-    /// Sends a batch unchanged.
+    /// Sends a batch as it is, without counting its sequence.
     pub fn send(&self, client: &mut Client, topic: &str, partition: i32, batch: &Batch) -> PartitionProduceResponse {
         let request = transactional_request(&self.transactional_id, topic, partition, batch.bytes());
         client.call(&request, self.protocol.produce()).responses.remove(0).partition_responses.remove(0)
     }
 
-    /// Ends the transaction by a commit or an abort.
+    /// Commits or aborts the transaction.
     pub fn end(&mut self, client: &mut Client, is_commit: bool) {
         let response = self.try_end(client, is_commit);
         assert_eq!(response.error_code, ErrorCode::NONE, "{}", self.transactional_id);
         self.ended(&response);
     }
 
-    /// Sends an EndTxn, whose response may be an error.
+    /// Sends EndTxn and returns the response, which may be an error.
     pub fn try_end(&self, client: &mut Client, is_commit: bool) -> EndTxnResponse {
         client.end_txn(&self.transactional_id, self.producer(), is_commit, self.protocol.end_txn())
     }
 
-    /// Returns an EndTxn for this producer.
+    /// Returns an EndTxn request of this producer.
     pub fn end_request(&self, is_commit: bool) -> EndTxnRequest {
         end_request(&self.transactional_id, self.producer(), is_commit)
     }
 
-    /// Takes the next producer id and epoch from the response to an EndTxn.
+    /// Takes over the producer id and epoch from the response to an EndTxn.
     pub fn ended(&mut self, response: &EndTxnResponse) {
         self.added.clear();
         if self.protocol == Protocol::Old {
@@ -204,7 +205,7 @@ impl Transactional {
     }
 }
 
-/// Returns an InitProducerId for a transactional id. `current` is the client's present producer id and epoch.
+/// Returns an InitProducerId request. `current` is the client's present producer id and epoch, if it has one.
 pub fn init_request(id: &str, transaction_timeout_ms: i32, current: Option<(i64, i16)>) -> InitProducerIdRequest {
     let (producer_id, producer_epoch) = current.unwrap_or((-1, -1));
     let transactional_id = Some(Text::from(id));
@@ -239,7 +240,7 @@ fn end_request(id: &str, (producer_id, producer_epoch): (i64, i16), committed: b
 }
 
 impl Client {
-    /// Sends an InitProducerId for a transactional id. `current` is the client's present producer id and epoch.
+    /// Sends InitProducerId. `current` is the client's present producer id and epoch, if it has one.
     pub fn init_transactional(
         &mut self,
         transactional_id: &str,
@@ -250,7 +251,7 @@ impl Client {
         self.call(&init_request(transactional_id, transaction_timeout_ms, current), version)
     }
 
-    /// Sends AddPartitionsToTxn as clients do. Returns the error of each partition.
+    /// Sends AddPartitionsToTxn in the version that clients use. Returns the error code of each partition.
     pub fn add_partitions(
         &mut self,
         transactional_id: &str,
@@ -265,7 +266,7 @@ impl Client {
         results.into_iter().map(|result| result.partition_error_code).collect()
     }
 
-    /// Adds one partition at a broker that may have ended; None if it has.
+    /// Adds one partition at a broker that may have ended. `None` if it has.
     pub fn try_add_partition(
         &mut self,
         transactional_id: &str,
@@ -302,7 +303,7 @@ impl Client {
         self.call(&request, 0).topics.remove(0).partitions.remove(0)
     }
 
-    /// Fetches at `offset` at read_committed. The broker does not wait for records.
+    /// Fetches at `offset` with read_committed. The broker responds at once even if there are no records.
     pub fn fetch_committed(&mut self, topic: &str, partition: i32, offset: i64) -> PartitionData {
         loop {
             self.send_committed_poll(topic, partition, offset, 0, 0);
@@ -314,14 +315,14 @@ impl Client {
         }
     }
 
-    /// Sends a fetch at read_committed. [`Client::receive_long_poll`] waits for the response.
+    /// Sends a fetch with read_committed that waits at the broker. [`Client::receive_long_poll`] receives the response.
     pub fn send_committed_poll(&mut self, topic: &str, partition: i32, offset: i64, min_bytes: i32, max_wait_ms: i32) {
         let from = [FetchFrom { topic, partition, offset }];
         let request = FetchRequest { isolation_level: READ_COMMITTED, ..fetch_request(&from, min_bytes, max_wait_ms) };
         self.send(&request, FETCH);
     }
 
-    /// Sends ListOffsets at read_committed.
+    /// Sends ListOffsets with read_committed.
     pub fn list_stable(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
         let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
         let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
@@ -371,7 +372,7 @@ impl Client {
     }
 }
 
-/// Returns the records from `offset` on, without markers and without the records of aborted transactions.
+/// Returns the records from `offset` on. Leaves out markers and the records of aborted transactions.
 fn committed_of(batches: Vec<Batch>, aborted: &[(i64, i64)], offset: i64) -> Vec<Record> {
     let mut waiting: Vec<(i64, i64)> = aborted.to_vec();
     waiting.sort_by_key(|&(_, first_offset)| first_offset);

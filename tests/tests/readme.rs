@@ -1,9 +1,9 @@
-//! Checks that commands of README.md and of the pages in docs/ do what their page shows, and that messages quoted by
-//! docs/troubleshooting.md are in the source.
+//! Runs the commands of README.md and of the pages in docs/, and checks that they do what the page shows. Also checks
+//! that every message quoted in docs/troubleshooting.md is in the source.
 //!
-//! Commands are the indented lines of a page. Commands between fences need Kafka's own tools, and are not run.
-//! `make test` is not run either, since it runs this test. A `serve` runs on a free port with its own data directory,
-//! and its address replaces the address in the pages.
+//! The commands are the indented lines of a page. Commands between fences are not run, because they need Kafka's own
+//! tools. `make test` is not run, because it runs this test. A `serve` gets a free port and its own data directory, and
+//! its address replaces the one in the pages.
 
 use fullbore_tests::{Broker, binary};
 use std::io::{BufRead, BufReader};
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 
 const TROUBLESHOOTING: &str = include_str!("../../docs/troubleshooting.md");
 
-/// Pages in order. A page may use what earlier pages have created.
+/// The pages in the order in which they are run. A page may use what earlier pages have created.
 const PAGES: [&str; 6] = [
     include_str!("../../README.md"),
     include_str!("../../docs/tools.md"),
@@ -23,13 +23,13 @@ const PAGES: [&str; 6] = [
     include_str!("../../docs/operating.md"),
 ];
 
-/// Command of a page, with the output that the page shows.
+/// A command of a page, with the output that the page shows.
 struct ShownCommand {
     line: String,
     prints: Option<&'static str>,
 }
 
-/// Returns the commands in the order of the pages: indented lines without their comments.
+/// Returns the commands of all pages in order. They are the indented lines, without their comments.
 fn commands() -> impl Iterator<Item = ShownCommand> {
     let mut is_fenced = false;
     let lines = PAGES.into_iter().flat_map(str::lines).filter(move |line| {
@@ -43,14 +43,14 @@ fn commands() -> impl Iterator<Item = ShownCommand> {
 }
 
 fn succeeds(arguments: &[&str]) {
-    // The test runs in a directory of its own, because a sweep writes its report to the current directory.
+    // The command runs in a temporary directory, because a sweep writes its report to the current directory.
     let folder = tempfile::tempdir().expect("a folder");
     let output = Command::new(binary()).args(arguments).current_dir(&folder).output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
 
-/// Runs a link, which prints its address and does not end.
+/// Starts a link, which must print its address. The link runs until it is killed.
 fn links(arguments: &[&str]) {
     let mut link = Command::new(binary()).args(arguments).stdout(Stdio::piped()).spawn().expect("the binary starts");
     let mut line = String::new();
@@ -60,15 +60,15 @@ fn links(arguments: &[&str]) {
     assert!(read.is_ok() && line.contains("127.0.0.1:"), "{arguments:?}: {line}");
 }
 
-/// Brokers and files that the commands use.
+/// The brokers and files that the commands use.
 struct Place {
-    /// Broker at the address that pages call 127.0.0.1:9092.
+    /// The broker that the pages call 127.0.0.1:9092.
     broker: Broker,
-    /// Broker from which docs/from-kafka.md moves the data, at the address 127.0.0.1:19092.
+    /// The broker from which docs/from-kafka.md moves the data. The page calls it 127.0.0.1:19092.
     old: Broker,
-    /// Directory of files that one command writes and another reads.
+    /// The directory in which commands run, so that one can read the files of another.
     folder: TempDir,
-    /// First port of the pages' cluster, while it is up.
+    /// The first port of the cluster that a page has started. `None` while there is no cluster.
     cluster: Option<u16>,
 }
 
@@ -93,7 +93,7 @@ impl Place {
         place
     }
 
-    /// Runs a line in a shell. Returns its output.
+    /// Runs a line in a shell and returns its output.
     fn shell(&self, line: &str) -> String {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
@@ -106,7 +106,7 @@ impl Place {
         printed
     }
 
-    /// Runs `fullbore cluster up`. From then on the cluster's address replaces 127.0.0.1:9092.
+    /// Runs `fullbore cluster up`. After that, 127.0.0.1:9092 in the pages stands for this cluster.
     fn bring_up(&mut self, flags: &[&str]) {
         let port = fullbore_tests::stable_ports_in_a_row(3);
         self.cluster = Some(port);
@@ -119,18 +119,18 @@ impl Place {
         self.shell("fullbore cluster down --data-dir cluster");
     }
 
-    /// Returns the address of the broker that a page calls 127.0.0.1:9092.
+    /// Returns the real address of the broker that the pages call 127.0.0.1:9092.
     fn asked(&self) -> String {
         self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"))
     }
 
-    /// Replaces the pages' addresses by those of the test's brokers.
+    /// Replaces the addresses of the pages by those of the test's brokers.
     fn told(&self, command: &str) -> String {
         let old = self.old.addr().to_string();
         command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.asked())
     }
 
-    /// Runs `cp -a fullbore-data backup` while the broker is stopped.
+    /// Does `cp -a fullbore-data backup` while the broker is stopped.
     fn back_up(&mut self) {
         self.broker.stop();
         let copied = Command::new("cp").arg("-a").arg(self.broker.data_dir()).arg(self.backup()).status();
@@ -142,18 +142,18 @@ impl Place {
         self.folder.path().join("backup")
     }
 
-    /// Checks that the copy has the records of the original directory.
+    /// Starts a broker on the backup and checks that it has the records of the original.
     fn serve_backup(&self) {
         let mut copy = Broker::start_in(&self.backup(), &[]);
         self.shell(&format!("fullbore topics describe --topic orders --bootstrap-server {}", copy.addr()));
         copy.stop();
     }
 
-    /// Runs a command against a broker, and checks the output that the page shows.
+    /// Runs a command against a broker and checks that its output contains the text on the page.
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
         let printed = self.shell(&self.told(line));
-        // A command whose output is piped or written to a file prints nothing.
+        // A consume command must print something, unless its output is piped or written to a file.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");
         assert!(prints.is_none_or(|text| printed.contains(text)), "{line} prints {printed}");
@@ -174,7 +174,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
             ["fullbore", "cluster", "down"] => place.take_down(),
             ["cp", "-a", "fullbore-data", "backup"] => place.back_up(),
             ["fullbore", "serve", "--data-dir", "backup", ..] => place.serve_backup(),
-            // `Broker::start` has run the command with these flags.
+            // `Broker::start` has already run this command.
             ["fullbore", "serve"] | ["fullbore", "serve", "--data-dir", _, "--listen", "127.0.0.1:9092"] => {}
             ["fullbore", rest @ ..] if matches!(rest, ["demo", ..] | ["perf", "sweep", ..]) => succeeds(rest),
             ["fullbore", "perf", "link", "--listen", "127.0.0.1:9093", "--to", _, rest @ ..] => {
@@ -200,7 +200,7 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
     );
 }
 
-/// Returns the sources of every crate as one text.
+/// Returns the sources of all crates as one text.
 fn source() -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let entries =
@@ -219,7 +219,7 @@ fn source() -> String {
     text
 }
 
-/// Joins string literals that a backslash at the end of a line splits.
+/// Joins string literals that are split by a backslash at the end of a line.
 fn in_one_piece(source: &str) -> String {
     let (mut text, mut goes_on) = (String::new(), false);
     for line in source.lines() {
@@ -233,7 +233,7 @@ fn in_one_piece(source: &str) -> String {
     text.replace("\\\"", "\"")
 }
 
-/// Returns the texts between backquotes in the first column of a row.
+/// Returns the texts between backquotes in the first column of a table row.
 fn quoted(row: &str) -> Vec<&str> {
     row.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2).collect()
 }
@@ -244,7 +244,7 @@ fn explained_messages_are_in_the_source() {
     let messages: Vec<&str> = TROUBLESHOOTING.lines().filter(|line| line.starts_with("| `")).flat_map(quoted).collect();
     assert!(messages.len() > 80, "{}", messages.len());
     for message in messages {
-        // Three dots in a message stand for variable text. A placeholder may begin or end with punctuation.
+        // Three dots in a message stand for any text. A placeholder may begin or end with punctuation.
         let parts = message.split("...").map(|part| part.trim_matches(|c: char| " :;,".contains(c)));
         let parts: Vec<&str> = parts.filter(|part| part.len() > 3).collect();
         assert!(!parts.is_empty(), "{message} cannot be found anywhere");

@@ -1,4 +1,4 @@
-//! Reasons why a broker cannot start.
+//! The reasons why a broker cannot start.
 
 use crate::diskless::OpenDisklessError;
 use crate::partitions;
@@ -6,42 +6,42 @@ use fullbore_control as control;
 use fullbore_wire::host_port;
 use std::io;
 
-/// Reason why a broker cannot start. Each message is one line.
+/// The reason why a broker cannot start. Each message is one line.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// Failure of the data directory or its database.
+    /// The data directory or its database cannot be used.
     #[error("{0}")]
     Control(#[from] control::OpenError),
-    /// Failure of the partitions.
+    /// The partitions cannot be opened.
     #[error("{0}")]
     Partitions(#[from] partitions::OpenError),
-    /// Failure of the object store or the index of diskless topics.
+    /// The object store or the index of diskless topics cannot be used.
     #[error("{0}")]
     Diskless(#[from] OpenDisklessError),
-    /// Failure of the key or certificates of an SSL listener.
+    /// The key or the certificates of an SSL listener cannot be used.
     #[error("{0}")]
     Certificates(#[from] fullbore_tls::MaterialError),
-    /// Unknown name of a step at which a test wants a fault.
+    /// A test has named a fault point that does not exist.
     #[error("{0}")]
     FaultPoint(String),
-    /// Failure of a listener.
+    /// A listener cannot be opened.
     #[error("cannot listen on {}: {}; {}", host_port(host, port), of_bind(error), remedy_of_bind(error))]
     Bind {
-        /// Host in the configuration.
+        /// Host from the configuration.
         host: String,
-        /// Port in the configuration.
+        /// Port from the configuration.
         port: u16,
-        /// Error of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// Failure of the admin page's port.
+    /// The port of the admin page cannot be opened.
     #[error("fullbore.admin.listener={}: {}; set another or leave it empty", host_port(host, port), of_bind(error))]
     BindAdmin {
-        /// Host in the configuration.
+        /// Host from the configuration.
         host: String,
-        /// Port in the configuration.
+        /// Port from the configuration.
         port: u16,
-        /// Error of the system.
+        /// Error of the operating system.
         error: io::Error,
     },
 }

@@ -1,8 +1,8 @@
-//! Checks, before a broker starts, whether a data directory and the database of its cluster belong together. Each
-//! finding is one line.
+//! Checks, before a broker starts, if its data directory and the database of its cluster belong together. Each finding
+//! is printed as one line.
 //!
-//! Changes and locks nothing, so that it may run beside the broker. Invariant: a finding counts as wrong if it would
-//! stop the broker, or cost records.
+//! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if it
+//! would stop the broker, or cost records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,16 +19,16 @@ use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKE
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
-/// Most lines of one kind; further lines are only counted.
+/// Maximum number of lines of one kind. Further ones are only counted.
 const LINES_MAX: usize = 20;
 
-/// Finding about a data directory.
+/// A fact that the check has found about a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FolderFinding {
-    /// Missing directory, which the first start creates.
+    /// The directory does not exist. The first start will create it.
     Absent,
     Unreadable(String),
-    /// Directory with the database of a standalone broker.
+    /// The directory contains the database of a standalone broker.
     OfOneMachine,
     OfNode {
         stored: i32,
@@ -38,22 +38,22 @@ pub enum FolderFinding {
         stored: Uuid,
         found: Uuid,
     },
-    /// Version that the directory has seen, and that the database lacks.
+    /// The directory has seen this version of the metadata, but the database does not have it.
     WentBack(u64),
-    /// Directory other than the one that the broker used last, which has the id `registered`.
+    /// The broker last used another directory, which has the id `registered`.
     Replaced {
         node_id: i32,
         registered: Uuid,
-        /// True if a broker with the directory `registered` is running.
+        /// True if a broker is running with that other directory.
         lives: bool,
     },
-    /// Older copy of the directory: the broker has since used a newer state.
+    /// The directory is an older copy. The broker has used a newer state since.
     Older {
         node_id: i32,
-        /// True if a broker with the newer state is running.
+        /// True if a broker is running with the newer state.
         lives: bool,
     },
-    /// Topic that has partitions in the directory, and that the cluster lacks.
+    /// The directory has partitions of this topic, but the cluster does not know it.
     Unknown {
         topic: String,
         id: Uuid,
@@ -61,7 +61,7 @@ pub enum FolderFinding {
         /// True if the directory belongs to this cluster.
         is_of_cluster: bool,
     },
-    /// Partition that had records up to the offset `end`, and that the directory lacks.
+    /// The directory lacks this partition, which had records up to offset `end`.
     Missing {
         topic: String,
         partition: i32,
@@ -69,11 +69,11 @@ pub enum FolderFinding {
         is_in_sync: bool,
     },
     More(usize, Box<FolderFinding>),
-    /// Changes to diskless topics that the directory knows, and that the database lacks.
+    /// The directory knows changes to diskless topics that the database does not have.
     DisklessWentBack(Lacking),
-    /// Finding about the database.
+    /// The database itself has a problem.
     Database(Finding),
-    /// Directory of this broker without a wrong finding, with its number of partitions.
+    /// The directory belongs to this broker and has no problems. The number counts its partitions.
     Whole {
         partitions: usize,
     },
@@ -194,7 +194,7 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<F
         findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
-    // Read again: a running broker may have sent the database a newer number since the first read.
+    // Read a second time, because a running broker may have sent the database a newer number meanwhile.
     let now = identity_of(folder)?;
     let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
     findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
@@ -211,7 +211,7 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<F
     Ok(findings)
 }
 
-/// Returns the finding if the broker used another directory, or a newer state of this directory; else None.
+/// Returns a finding if the broker last used another directory, or a newer state of this one.
 fn other_folder(
     node_id: i32,
     own: Option<(Uuid, FolderMarks)>,
@@ -226,7 +226,7 @@ fn other_folder(
     is_older.then_some(FolderFinding::Older { node_id, lives })
 }
 
-/// Returns a finding for each topic that has partitions in the directory and is not in the metadata.
+/// Returns a finding for each topic that has partitions in the directory but does not exist in the metadata.
 fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
     let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
     let unknown =
@@ -234,8 +234,8 @@ fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::
     Ok(unknown.collect())
 }
 
-/// Returns the partitions whose directories are missing although this broker is their replica and the checkpoints show
-/// that they had records. A partition without records has no directory.
+/// Returns the partitions that should have a directory but do not. This broker is their replica, and the checkpoints
+/// show that they had records. A partition without records has no directory.
 fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
@@ -253,9 +253,9 @@ fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
     told.collect()
 }
 
-/// Adds the first `LINES_MAX` findings, and the number of further findings.
+/// Adds the first `LINES_MAX` of the findings, and how many were left out.
 fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
-    // Wrong findings first, so that they are the last to be left out.
+    // Wrong findings come first, so that they are left out last.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);

@@ -1,18 +1,16 @@
-//! Application of a new metadata image to the logs: their partitions, settings and deletions.
+//! Applies a new metadata image to the logs: creates and deletes partitions, and changes their settings.
 //!
-//! The publisher of images calls [`follow`] for each image in order, before readers see it. A request therefore always
-//! finds the partitions of its image, and an older image never changes anything. [`follow`] does not block: it hands
-//! over long work.
-//!
-//! Invariant: the logs match the last image, even if the client that requested the change is gone.
+//! Every image is passed to [`follow`] in order before any reader can see it. A request therefore always finds the
+//! partitions of the image that it uses. An older image never changes anything. [`follow`] does not block but hands
+//! over long work. The logs match the last image even if the client that requested a change is gone.
 
 use crate::partitions::{Origin, Partitions, led_by};
 use fullbore_config::BrokerConfig;
 use fullbore_control::{DeletedTopic, Image, Topic};
 use std::sync::Arc;
 
-/// Continues deletions that an earlier process has decided and not finished. Must be called before [`follow`] is called
-/// with the first image, since a later topic may have one of these names.
+/// Continues deletions that an earlier process decided on and did not finish. Must be called before the first call of
+/// [`follow`], since a later topic may have one of these names.
 pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: Vec<DeletedTopic>) {
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
@@ -22,8 +20,8 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     }
 }
 
-/// Returns the topics that were deleted while this broker was away: their directories are here, and the cluster does
-/// not know them. Must not be called on a standalone broker, whose metadata may have been lost.
+/// Returns the topics that were deleted while this broker was away. Their directories are still here, but the cluster
+/// does not know them. Must not be called on a standalone broker, whose metadata may have been lost.
 pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> {
     let on_disk = logs.topics_on_disk().unwrap_or_else(|error| {
         tracing::error!(%error, "cannot list the partitions in the data directory: files of deleted topics stay");
@@ -33,7 +31,7 @@ pub fn deleted_meanwhile(logs: &Partitions, image: &Image) -> Vec<DeletedTopic> 
     unknown.map(|((name, id), partitions)| DeletedTopic { id, name, partitions }).collect()
 }
 
-/// Applies the changes from one image to the next.
+/// Applies the changes between two images.
 pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, after: &Image, origin: Origin) {
     logs.put_brokers(after.registrations());
     let is_gap = origin == Origin::Kept || after.misses_topics_since(before);
@@ -63,12 +61,12 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
     logs.put_topic_after((&topic.name, topic.id), &topic.partitions, &topic.config, origin, past);
 }
 
-/// Deletes a topic; `image` is the last image with it.
+/// Deletes a topic. `image` is the last image that contains it.
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // The note must come first: the deletion stores the producers' state, which replaces the note if the topic was
-        // written.
+        // The note must come first. The deletion stores the state of producers, which replaces the note if the topic
+        // was ever written.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -1,6 +1,6 @@
-//! The Fullbore broker: Kafka's protocol in front, Kafka's log on disk, one process.
+//! The Fullbore broker. It speaks Kafka's protocol, stores Kafka's log format on disk, and runs as one process.
 //!
-//! A library; its command line is the `fullbore` binary.
+//! This is a library. The `fullbore` binary is its command line.
 
 pub mod admin;
 pub mod api;

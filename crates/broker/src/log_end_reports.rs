@@ -1,7 +1,7 @@
-//! Reports of this broker's log ends, for partitions that have no leader because no replica has every record. Once all
-//! contenders have reported, the broker with the last log end leads.
+//! Reports the log ends of this broker for partitions that have no leader because no replica has every record. Once all
+//! contenders have reported, the broker with the last log end becomes the leader.
 //!
-//! Not here: the election, which is in the control plane. Each new image is checked for changed topics only.
+//! The election itself is in the control plane. Of each new image, only the topics that have changed are checked.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,12 +17,12 @@ use fullbore_control::{Control, Image, Topic};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
-/// Most partitions in one command.
+/// Maximum number of partitions in one command.
 const TOLD_MAX: usize = 10_000;
-/// Pause before a failed report is repeated.
+/// How long the broker pauses before it repeats a report that failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Topic id and partition number.
+/// A topic's id and the number of a partition.
 type TopicIdPartition = (Uuid, i32);
 
 /// Reports log ends until the broker stops.
@@ -61,8 +61,8 @@ impl Teller {
         }
     }
 
-    /// Updates `wanted` to the partitions that wait for this broker's log end: those in `wanted` that still wait, and
-    /// those of topics that changed since the image `before`.
+    /// Updates `wanted` to the partitions that wait for this broker's log end. Those that still wait stay, and those of
+    /// topics that changed since the image `before` are added.
     fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
@@ -85,7 +85,7 @@ impl Teller {
         });
     }
 
-    /// Reports the log ends of the first [`TOLD_MAX`] partitions. Returns the partitions left to report.
+    /// Reports the log ends of the first [`TOLD_MAX`] partitions. Returns the partitions that must still be reported.
     async fn tell(&self, mut wanted: Vec<TopicIdPartition>) -> Vec<TopicIdPartition> {
         let later = wanted.split_off(wanted.len().min(TOLD_MAX));
         let (partitions, asked) = (Arc::clone(&self.partitions), wanted.clone());
@@ -111,11 +111,11 @@ impl Teller {
     }
 }
 
-/// Partition and end of its log.
+/// A partition and the end of its log.
 type ToldEnd = (Uuid, i32, Position);
 
-/// Returns the ends of these logs, and the partitions whose logs cannot be opened for now. A damaged log or deleted
-/// partition is skipped, since another replica may lead.
+/// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. If a log is damaged or a
+/// partition was deleted, it is skipped, since another replica may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,

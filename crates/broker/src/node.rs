@@ -1,6 +1,6 @@
-//! The broker as requests see it: the components that the start has put together.
+//! The broker as requests see it: the parts that were put together when it started.
 //!
-//! Invariant: the node is complete before the first connection is accepted, and no component is replaced after that.
+//! The node is complete before the first connection is accepted, and none of its parts is ever replaced.
 
 use crate::fetch_sessions::Sessions;
 use crate::groups::Groups;
@@ -22,50 +22,50 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 
-/// Broker as a request sees it.
+/// The broker as requests see it.
 pub struct Node {
     /// Settings of the broker.
     pub config: Arc<BrokerConfig>,
-    /// Control plane.
+    /// The control plane, which stores and changes the metadata.
     pub control: Control,
-    /// Partitions of this broker.
+    /// The partitions that this broker has.
     pub partitions: Arc<Partitions>,
-    /// Replication as a follower, and ISR changes as a leader.
+    /// Follows partitions that other brokers lead, and changes the ISRs of those that this broker leads.
     pub(crate) replication: Replication,
-    /// Disk space.
+    /// The space on the disk of the data directory.
     pub space: Arc<DiskSpace>,
-    /// Buffer of out-of-order batches.
+    /// The buffer for batches that arrive out of order.
     pub reordering: Arc<ReorderBuffer>,
-    /// Consumer groups.
+    /// The coordinator of consumer groups.
     pub groups: Arc<Groups>,
-    /// Transactional ids.
+    /// The coordinator of transactions.
     pub transactions: Arc<Transactions>,
-    /// Fetch sessions.
+    /// The fetch sessions of consumers.
     pub sessions: Sessions,
-    /// Clients that push their own metrics.
+    /// The clients that push their own metrics.
     pub telemetry: Telemetry,
-    /// Counters.
+    /// The counters of the broker.
     pub metrics: Metrics,
-    /// Log levels.
+    /// The log levels, which clients may change.
     pub loggers: Loggers,
-    /// Permits and threads of long work.
+    /// Permits and threads for work that takes long.
     pub long_work: LongWork,
-    /// Permits and memory budget of requests with thousands of entries.
+    /// Permits and a memory budget for requests with thousands of entries.
     pub wide: WideWork,
-    /// Memory budget of decompressed batches.
+    /// The memory budget for decompressing batches.
     pub decompression: Decompression,
-    /// Served APIs, in key order.
+    /// The APIs that this broker serves, in key order.
     pub served: &'static [ApiKey],
-    /// Cluster id as clients see it.
+    /// The cluster id that clients get.
     pub cluster_id: Text,
-    /// Host and port for clients, by listener.
+    /// The host and port that clients of each listener get.
     pub(crate) endpoints: Vec<(Text, i32)>,
-    /// Sender of a value that becomes true when the broker stops.
+    /// Sends true when the broker stops.
     pub(crate) stop: watch::Sender<bool>,
 }
 
 impl Node {
-    /// Returns the host and port for clients of this listener.
+    /// Returns the host and port that clients of this listener get.
     pub fn endpoint(&self, listener: usize) -> (Text, i32) {
         self.endpoints[listener].clone()
     }
@@ -76,7 +76,7 @@ impl Node {
         i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
     }
 
-    /// Returns a receiver of a value that becomes true when the broker stops.
+    /// Returns a receiver that gets true when the broker stops.
     pub fn stopping(&self) -> watch::Receiver<bool> {
         self.stop.subscribe()
     }

@@ -1,11 +1,15 @@
-//! Assembly, start and stop of the broker.
+//! Starts and stops the broker, and puts its parts together.
 //!
-//! A start binds the ports, locks the data directory, opens the control plane, the diskless store and the partitions,
-//! and accepts. Ports come first, so that a start that finds one taken leaves nothing behind. Clients that connect
-//! early wait in the system's backlog. A stop accepts no more and answers admitted requests; parked batches and waiting
-//! group members are refused. The stop then closes the control plane, and after it the partitions, which carry out its
-//! decisions. Invariants: nothing is accepted before everything that it needs is open. A stopped component has answered
-//! everything, or refuses requests after [`STOP_MAX`]. The directory stays locked until the end.
+//! A start binds the ports, locks the data directory, and opens the control plane, the diskless store and the
+//! partitions. Then it accepts connections. The ports come first, so that a start that finds one taken leaves nothing
+//! behind. Clients that connect early wait in the system's backlog.
+//!
+//! A stop accepts no more connections and answers the requests that were admitted. Parked batches and waiting group
+//! members are refused. Then it closes the control plane and, after it, the partitions, which carry out its decisions.
+//! The directory stays locked until the end.
+//!
+//! Nothing is accepted before everything that it needs is open. A part that has stopped has answered all of its
+//! requests, or refuses them after [`STOP_MAX`].
 
 use crate::admin;
 use crate::api;
@@ -44,10 +48,10 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Longest time for which a stop waits until clients have read their responses.
+/// How long a stop waits at most until clients have read their responses.
 const STOP_MAX: Duration = Duration::from_secs(10);
 
-/// Running broker.
+/// A running broker.
 pub struct Broker {
     node: Arc<Node>,
     addrs: Vec<SocketAddr>,
@@ -59,7 +63,7 @@ pub struct Broker {
     _lock: FolderLock,
 }
 
-/// Registered broker, whose store and partitions are not open yet.
+/// A broker that is registered, but whose store and partitions are not open yet.
 struct Registered {
     config: Arc<BrokerConfig>,
     loggers: Loggers,
@@ -72,33 +76,34 @@ struct Registered {
     unsettled: Unsettled,
 }
 
-/// Open control plane, and the pending registration of a broker in a cluster.
+/// An open control plane. In a cluster, the broker's registration is still pending.
 type Opened = (Control, Option<PendingJoin>);
 
-/// Future of a start. It is boxed so that only this crate compiles it, not each program and test that starts a broker.
+/// The future of a start. It is boxed, so that only this crate has to compile it, and not every program and test that
+/// starts a broker.
 pub type Starting = Pin<Box<dyn Future<Output = Result<Broker, StartError>> + Send>>;
 
-/// Future of a stop.
+/// The future of a stop.
 pub type Stopping = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Broker {
-    /// Starts a broker. Clients can connect when this returns.
+    /// Starts a broker. When this returns, clients can connect.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left running.
+    /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
     pub fn start(config: BrokerConfig) -> Starting {
         Broker::start_with(config, Loggers::default())
     }
 
-    /// Starts a broker whose clients may change log levels. Clients can connect when this returns.
+    /// Starts a broker whose clients may change log levels. When this returns, clients can connect.
     ///
     /// # Errors
-    /// [`StartError`]; nothing is left running.
+    /// Returns a [`StartError`] if the broker cannot start. Nothing is left running then.
     pub fn start_with(config: BrokerConfig, loggers: Loggers) -> Starting {
         Box::pin(Broker::assemble(config, loggers, Control::open))
     }
 
-    /// Starts a broker on another control plane than that of its directory.
+    /// Starts a broker that uses another control plane than the one in its directory.
     #[cfg(test)]
     pub(crate) fn start_on(
         config: BrokerConfig,
@@ -133,8 +138,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // Fenced even if no other broker runs: without the file `cluster`, this broker's next start counts as that
-            // of another broker.
+            // The broker is fenced even if no other broker runs. Without the file `cluster`, its next start would count
+            // as that of another broker.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());
@@ -152,7 +157,7 @@ impl Broker {
         };
         let started = Broker::start_registered(registered).await;
         if started.is_err() {
-            // Unless this broker leaves, it gets replicas and clients until its session expires.
+            // If the broker did not leave the cluster, it would get replicas and clients until its session expires.
             membership::leave(&control).await;
             close(control).await;
         }
@@ -163,8 +168,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // Opened before the partitions, which are then unchanged if the start is refused: the usual reason is a wrong
-        // object store.
+        // The store is opened before the partitions. If the start is refused, mostly because of a wrong object store,
+        // the partitions are still unchanged.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,
@@ -231,7 +236,7 @@ impl Broker {
         Ok(Broker { node, addrs, admin_addr, serving, admin, ended, _apart: apart, _lock: lock })
     }
 
-    /// Returns the state that connections share.
+    /// Returns the state that all connections share.
     #[cfg(test)]
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.node
@@ -247,13 +252,13 @@ impl Broker {
         &self.addrs
     }
 
-    /// Returns the host and port for clients of the first listener.
+    /// Returns the host and port that clients of the first listener get.
     pub fn advertised(&self) -> (String, i32) {
         let (host, port) = self.node.endpoint(0);
         (host.to_string(), port)
     }
 
-    /// Returns every listener with its name, true for TLS, and the host and port for its clients.
+    /// Returns every listener with its name, true if it uses TLS, and the host and port that its clients get.
     pub fn listeners(&self) -> Vec<(&str, bool, (String, i32))> {
         let configured = self.node.config.network.listeners.iter();
         let reached = |index| {
@@ -263,7 +268,7 @@ impl Broker {
         configured.enumerate().map(|(index, of)| (of.name.as_str(), of.tls.is_some(), reached(index))).collect()
     }
 
-    /// Returns the address of the admin page, unless it is off.
+    /// Returns the address of the admin page, or `None` if it is turned off.
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin_addr
     }
@@ -273,12 +278,12 @@ impl Broker {
         &self.node.cluster_id
     }
 
-    /// Returns the counts of requests to the object store.
+    /// Returns how many requests the object store has had.
     pub fn store_use(&self) -> StoreUse {
         self.node.partitions.diskless().map(Diskless::store_use).unwrap_or_default()
     }
 
-    /// Waits until another process replaces this broker, and returns the reason. The caller must then stop.
+    /// Waits until another process replaces this broker, and returns the reason. The caller must then stop the broker.
     pub async fn ended(&self) -> String {
         let mut ended = self.ended.subscribe();
         let why = ended.wait_for(Option::is_some).await.ok().and_then(|why| why.clone());
@@ -288,13 +293,14 @@ impl Broker {
         }
     }
 
-    /// Waits until a write to the disk hangs, and with it the threads that serve clients. Other brokers may then take
-    /// over.
+    /// Waits until a write to the disk hangs. The threads that serve clients then hang as well, so the caller can let
+    /// other brokers take over.
     pub async fn disk_hangs(&self) {
         self.node.space.until_it_hangs().await;
     }
 
-    /// Stops cleanly: hands over leaderships, answers admitted requests, and flushes appended records.
+    /// Stops the broker cleanly. Leaderships are handed over, admitted requests are answered, and appended records are
+    /// flushed.
     pub fn shutdown(self) -> Stopping {
         Box::pin(self.stop())
     }
@@ -318,7 +324,8 @@ impl Broker {
         }
         let node = Arc::clone(&self.node);
         let closing = move || {
-            // The control plane makes no more decisions from here on; the partitions carry out the earlier ones.
+            // First the control plane is closed, so that it makes no more decisions. The partitions then carry out
+            // those that it has made.
             node.control.close();
             node.partitions.close();
         };
@@ -350,7 +357,7 @@ fn member(node: &Node, clients: &Arc<Clients>) -> Membership {
     }
 }
 
-/// Returns the endpoints of this broker, by the name of the listener.
+/// Returns the addresses that this broker announces, by the names of its listeners.
 fn endpoints(config: &BrokerConfig, listeners: &[Bound]) -> BTreeMap<String, Endpoint> {
     let endpoint = |bound: &Bound| {
         let (host, port) = &bound.advertised;
@@ -369,8 +376,8 @@ async fn bind(config: &BrokerConfig) -> Result<Vec<Bound>, StartError> {
     Ok(listeners)
 }
 
-/// Raises the limit of descriptors, as the JVM does for Kafka: every connection and every open segment uses one, and
-/// shells allow 1024.
+/// Raises the limit of open files, as the JVM does for Kafka. Every connection and every open segment needs one, and
+/// shells often allow only 1024.
 fn raise_descriptor_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -379,7 +386,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Makes the logs follow the metadata, from the present image on.
+/// Makes the logs follow the metadata, beginning with the present image.
 fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<BrokerConfig>) {
     let (partitions, config) = (Arc::clone(partitions), Arc::clone(config));
     let mut origin = Origin::Kept;
@@ -389,8 +396,8 @@ fn follow_images(control: &Control, partitions: &Arc<Partitions>, config: &Arc<B
     }));
 }
 
-/// Removes deleted topics from the metadata once their files are removed. After a failed removal, the next start of the
-/// broker retries.
+/// Removes deleted topics from the metadata once their files are gone. If the removal fails, the next start of the
+/// broker tries again.
 async fn forget_deleted(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
     loop {
         let gone = tokio::select! {

@@ -1,8 +1,8 @@
-//! Clients' own metrics (KIP-714): the metrics requested from each client, and the times at which it may push.
+//! Metrics that clients push to the broker (KIP-714): which metrics each client should push, and when it may push.
 //!
-//! Not here: the metrics' contents. Pushes are checked and counted (`fullbore_telemetry_*`), and not read. The APIs are
-//! served nevertheless, so that running clients learn of a subscription; without one they push nothing. Rules are in
-//! [`fullbore_rules::telemetry`].
+//! Pushes are checked and counted (`fullbore_telemetry_*`), but their contents are not read. The APIs are served all
+//! the same, so that running clients can find out about a subscription. Without a subscription they push nothing. The
+//! rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;
 use fullbore_config::{ClientMetricsConfig, ClientTrait};
@@ -15,33 +15,33 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// Interval between two requests of a client without a subscription; Kafka's default.
+/// How long a client without a subscription waits before it requests one again. Kafka's default.
 const INTERVAL_MS: i32 = 300_000;
-/// Entry of a subscription that stands for every metric.
+/// In a subscription, stands for every metric.
 const EVERY_METRIC: &str = "*";
 
-/// Client that requests its subscription or pushes.
+/// A client that requests its subscription or pushes metrics.
 pub struct Asking<'a> {
-    /// Id that the first response to the client has assigned.
+    /// The id that the first response has assigned to this client.
     pub instance: Uuid,
     pub client_id: &'a str,
-    /// Software name (KIP-511).
+    /// The name of the client's software (KIP-511).
     pub software_name: &'a str,
     pub software_version: &'a str,
     pub peer: SocketAddr,
 }
 
-/// Subscription of one client.
+/// The subscription of one client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientSubscription {
-    /// Id that changes with the other fields.
+    /// An id that changes whenever the other fields change.
     pub subscription_id: i32,
     pub interval_ms: i32,
-    /// Prefixes of names, in order; `*` alone is every metric.
+    /// Prefixes of the metrics' names, in order. A single `*` stands for every metric.
     pub metrics: Vec<String>,
 }
 
-/// Clients that have requested a subscription or pushed.
+/// The clients that have requested a subscription or pushed metrics.
 #[derive(Debug)]
 pub struct Telemetry {
     clients: Mutex<Clients>,
@@ -57,17 +57,17 @@ impl Telemetry {
     /// Returns the subscription of a client.
     ///
     /// # Errors
-    /// [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
+    /// Fails with [`TelemetryRefusal::TooEarly`] if the client's interval is not over yet.
     pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
         let wanted = wanted(image, asking);
         self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;
         Ok(wanted)
     }
 
-    /// Accepts a push of `bytes` bytes.
+    /// Accepts a push of `bytes` bytes and counts it.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`].
+    /// Returns a [`TelemetryRefusal`] if the client may not push now, or not this push.
     pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), TelemetryRefusal> {
         let wanted = wanted(image, asking).subscription();
         self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;
@@ -90,7 +90,7 @@ impl ClientSubscription {
     }
 }
 
-/// Returns the union of the subscriptions that fit the client: all their metrics, at the shortest interval.
+/// Combines the subscriptions that match the client: all of their metrics, at the shortest interval.
 fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
     let mut interval_ms = None;
     let mut metrics = BTreeSet::new();
@@ -119,11 +119,11 @@ fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {
     })
 }
 
-/// Returns a checksum of the subscription, different for each client.
+/// Returns a checksum of the subscription. It differs from client to client.
 fn subscription_id(instance: Uuid, interval_ms: i32, metrics: &[String]) -> i32 {
     let mut text = format!("{instance} {interval_ms}");
     metrics.iter().for_each(|metric| text.extend([" ", metric]));
     let checksum = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, text.as_bytes());
-    // A CRC-32 is the low half of the library's result.
+    // The library returns 64 bits, of which the lower half is the CRC-32.
     u32::try_from(checksum).unwrap_or_default().cast_signed()
 }

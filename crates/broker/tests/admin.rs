@@ -1,4 +1,4 @@
-//! The admin page of a running broker, over a real socket.
+//! Tests the admin page of a running broker over a real socket.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_broker::{Broker, StartError};
@@ -53,7 +53,7 @@ async fn ask<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> R
     decode_response::<R>(answer.into(), version).expect("a response").1
 }
 
-/// Returns a request with the batch for partition 0 of a topic.
+/// Returns a produce request with this batch for partition 0 of a topic.
 fn produce(topic: &'static str, acks: i16, batch: &Bytes) -> ProduceRequest {
     let data = PartitionProduceData { index: 0, records: Some(Records::Memory(batch.clone())), ..Default::default() };
     let name = Text::from_static(topic);
@@ -106,7 +106,7 @@ async fn metrics_page_shows_connections_and_requests() {
     ] {
         assert!(page.lines().any(|shown| shown == line), "{line} is missing in\n{page}");
     }
-    // The second response may arrive before it is counted; the first is counted.
+    // The second response may have arrived before it was counted, but the first is always counted.
     let count = page
         .lines()
         .find_map(|line| line.strip_prefix("fullbore_request_duration_seconds_count{api=\"ApiVersions\"} "))
@@ -127,7 +127,7 @@ async fn counts_records_errors_and_refusals() {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE);
 
     let batch = two_records();
-    // acks=0 first: later responses on this connection show that it was processed.
+    // The request with acks=0 comes first. The later responses on this connection then show that it was processed.
     send(&mut client, &encode_request(&produce("t", 0, &batch), 9, 1, None).expect("a request")).await;
     let taken = ask(&mut client, &produce("t", 1, &batch), 9).await;
     assert_eq!(taken.responses[0].partition_responses[0].base_offset, 2);

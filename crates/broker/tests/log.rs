@@ -1,4 +1,5 @@
-//! The classic log through its public interface: acknowledged state survives faults of the process and its files.
+//! Tests the classic log through its public interface. Acknowledged records must survive faults of the process and of
+//! its files.
 
 #[path = "log/append.rs"]
 mod append;

@@ -1,6 +1,6 @@
-//! Checks that a wide request takes at most the memory that is reserved for it.
+//! Checks that a wide request takes no more memory than was reserved for it.
 //!
-//! This test has a binary of its own, since its allocator counts all allocations of the process.
+//! This test is a binary of its own, because its allocator counts every allocation of the process.
 
 use fullbore_broker::Broker;
 use fullbore_broker::api::room_of;
@@ -26,11 +26,12 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of entries of a request.
+/// The number of entries in a request.
 const MANY: i32 = 50_000;
-/// Number of bytes that a broker may allocate for other purposes during the request, such as a connection's buffers.
+/// How many bytes the broker may allocate for other purposes during the request, such as for the buffers of the
+/// connection.
 const OTHERS_MAX: usize = 512 << 10;
-/// Topic that does not exist.
+/// The name of a topic that does not exist.
 const TOPIC: Text = Text::from_static("t");
 
 struct Counting;
@@ -57,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Broker and a client of it that allocates nothing while it waits for a response.
+/// A client of the broker. It allocates nothing while it waits for a response.
 struct Asking {
     client: TcpStream,
     scratch: Vec<u8>,
@@ -65,7 +66,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// Compares the memory that a request takes with the memory reserved for it.
+    /// Sends a request and compares the memory that it takes with the memory that is reserved for it.
     fn ask<R: Request>(&mut self, request: &R, version: i16) {
         let frame = encode_request(request, version, 1, None).expect("a request");
         let mut bytes = Vec::new();

@@ -62,7 +62,7 @@ pub fn list(value: &str) -> Vec<String> {
 /// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
     let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
     parsed.ok_or_else(|| format!("must be a number from {min} to {max}"))
@@ -71,7 +71,7 @@ pub fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
 /// Parses a size, which is a whole number of at least `min`.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn size(value: &str, min: i64) -> Result<usize, String> {
     number(value, min, i64::from(i32::MAX)).map(|n| n as usize)
 }
@@ -79,7 +79,7 @@ pub fn size(value: &str, min: i64) -> Result<usize, String> {
 /// Parses a time in milliseconds.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn ms(value: &str) -> Result<Duration, String> {
     number(value, 0, i64::from(i32::MAX)).map(|n| Duration::from_millis(n as u64))
 }
@@ -87,7 +87,7 @@ pub fn ms(value: &str) -> Result<Duration, String> {
 /// Parses true or false.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is neither.
 pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),

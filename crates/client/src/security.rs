@@ -130,7 +130,7 @@ impl Security {
     /// Checks that the settings do not contradict each other, and loads keys and certificates.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] with the setting that cannot be used.
+    /// Returns [`ConfigError`] with the setting, if it cannot be used.
     pub fn check(&self) -> Result<(), ConfigError> {
         let contradiction =
             |(key, reason): (&str, &str)| MaterialError { setting: key.to_owned(), reason: reason.to_owned() };

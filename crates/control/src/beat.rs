@@ -1,26 +1,26 @@
-//! Answer of the database to a heartbeat. The database has recorded this heartbeat, and returns the last heartbeat of
-//! each broker's process.
+//! The database's answer to a heartbeat. By then it has recorded the heartbeat. The answer has the last heartbeats of
+//! all brokers.
 
 use fullbore_wire::Uuid;
 
-/// Answer of the database to one heartbeat.
+/// The database's answer to a heartbeat.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Beaten {
-    /// Last heartbeat of each process in the database.
+    /// The last heartbeat of each process that the database knows.
     pub peers: Vec<PeerBeat>,
 }
 
-/// Last heartbeat of a broker's process.
+/// The last heartbeat of a broker's process.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerBeat {
     /// Id of the broker.
     pub id: i32,
     /// Id of the broker's process.
     pub process: Uuid,
-    /// Sequence number of the heartbeat.
+    /// The heartbeat's number, which counts up.
     pub number: u64,
-    /// Age of the heartbeat by the database's clock, ms.
+    /// How long ago the heartbeat arrived, by the database's clock, in ms.
     pub age_ms: i64,
-    /// Version of the metadata that the broker had published at this heartbeat.
+    /// The metadata version that the broker had published when it sent the heartbeat.
     pub version: u64,
 }

@@ -1,4 +1,4 @@
-//! Commands on brokers of the cluster.
+//! Commands that change the state of a broker.
 
 use fullbore_rules::replica::BrokerState;
 
@@ -6,12 +6,12 @@ use super::Control;
 use super::command::{BrokerChange, ChangeBroker, ChangeCommand, Refusal, Urgent};
 
 impl Control {
-    /// Changes the state of a broker. The same transaction decides the first piece of the affected partitions,
-    /// beginning with `urgent`. [`Control::settle_partitions`] decides the rest.
+    /// Changes the state of a broker, for example fences it. The same transaction elects leaders for a first part of
+    /// the affected partitions, beginning with those in `urgent`. [`Control::settle_partitions`] handles the rest.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced the broker; BROKER_ID_NOT_REGISTERED if no such broker is
-    /// registered; errors of the store.
+    /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker, and with BROKER_ID_NOT_REGISTERED if
+    /// it is unknown. Errors of the store are returned as well.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

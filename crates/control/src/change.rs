@@ -1,8 +1,8 @@
-//! Changes that a decision makes, and the versions of the metadata. Not here: their form in a store.
+//! The changes that a decision results in, and the versions of the metadata.
 //!
-//! A change contains the new values, not the request for them. Applied to an image, it gives the next image
-//! (`image/apply.rs`). Each back end stores changes in its own form, and reads them back. Only `decide` creates new
-//! changes.
+//! A change contains new values, not the request that led to them. Applying it to an image gives the next image (see
+//! `image/apply.rs`). Only `decide` creates new changes. Each store writes them in its own format, and converts them
+//! back when it reads them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,32 +16,32 @@ use imbl::Vector;
 use super::node::RegisteredBroker;
 use fullbore_config::Resource;
 
-/// Deleted topic whose files or rows may still exist.
+/// A deleted topic whose files or rows may still exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeletedTopic {
     pub id: Uuid,
-    /// Name before the deletion; a newer topic may have the same name.
+    /// The topic's former name. A newer topic may have the same name.
     pub name: String,
     pub partitions: i32,
 }
 
-/// Partitions of a topic by number.
+/// The partitions of a topic, in the order of their numbers.
 pub type Partitions = Vector<Arc<PartitionRegistration>>;
 
-/// Version of the metadata: a committed state. Equal versions are the same commit of the same store.
+/// A version of the metadata. Each commit creates one, so two equal versions come from the same commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Version {
-    /// Number of the version; grows by 1 with each commit.
+    /// The version's number, which increases by 1 with each commit.
     pub number: u64,
-    /// Random nonce of this commit. It distinguishes two commits with the same number, which occur if an older backup
-    /// is restored.
+    /// A random number that distinguishes two commits with the same `number`. They occur if the database is restored
+    /// from an older backup.
     pub nonce: u64,
 }
 
-/// Single change of the metadata. Each version is the result of a list of such changes.
+/// A single change to the metadata. Each commit is a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// A broker started, under a new epoch.
+    /// A broker has started and got a new epoch.
     BrokerRegistered {
         id: i32,
         node: RegisteredBroker,
@@ -52,65 +52,69 @@ pub enum Change {
         partitions: Partitions,
         overrides: BTreeMap<String, String>,
     },
-    /// New registrations of the partitions from number `first` on. Partitions past the topic's last one are added to
-    /// the topic.
+    /// New states of consecutive partitions, of which `first` is the first. Numbers beyond the topic's last partition
+    /// add partitions.
     PartitionsChanged {
         topic: Uuid,
         first: usize,
         partitions: Partitions,
     },
-    /// Log end that a broker has reported for a partition without a leader. Kept until the partition has a leader.
+    /// A broker has reported where its log of a partition without a leader ends. The report is kept until the partition
+    /// has a leader.
     LogEndTold {
         topic: Uuid,
         partition: i32,
         end: LogEndReport,
     },
-    /// All overrides of the topic after the change.
+    /// The topic's settings have changed; `overrides` has all of them.
     TopicConfigured {
         topic: Uuid,
         overrides: BTreeMap<String, String>,
     },
-    /// Deletion of a topic whose files and rows may still exist.
+    /// A topic was deleted, but its files and rows may still exist.
     TopicDeleted(DeletedTopic),
-    /// Completed removal of a deleted topic's files and rows.
+    /// A deleted topic's files and rows have been removed.
     DeletionFinished {
         topic: Uuid,
     },
-    /// All deleted topics of a name that matter to the next topic of that name. If `past` is empty, the name is
+    /// The deleted topics that a new topic of this name must take into account. If `past` is empty, the name is
     /// forgotten.
     NameRemembered {
         name: String,
         past: PastTopics,
     },
-    /// All dynamic settings of the broker with id `broker`, after the change; `None` stands for every broker.
+    /// The dynamic settings of one broker have changed, or of all brokers if `broker` is `None`. `overrides` has all of
+    /// them.
     BrokerConfigured {
         broker: Option<i32>,
         overrides: BTreeMap<String, String>,
     },
-    /// All overrides of the resource after the change; an empty map removes the resource.
+    /// The settings of a resource have changed; `overrides` has all of them. An empty map removes the resource.
     ResourceConfigured {
         resource: Resource,
         name: String,
         overrides: BTreeMap<String, String>,
     },
-    /// New level of a feature.
+    /// A feature has a new level.
     FeatureUpdated {
         name: String,
         level: i16,
     },
-    /// Reservation of all producer ids below `next`.
+    /// All producer ids below `next` are reserved.
     ProducerIdsTaken {
         next: i64,
     },
 }
 
-/// Resource type under which the stores keep levels of features, beside those of Kafka's `ConfigResource.Type`.
+/// The resource type under which the stores keep feature levels. Kafka's `ConfigResource.Type` does not use this
+/// number.
 pub const FEATURE_RESOURCE: i8 = 127;
-/// Name of the only setting of a resource of type [`FEATURE_RESOURCE`].
+/// The name of the only setting that a resource of type [`FEATURE_RESOURCE`] has.
 pub const FEATURE_LEVEL: &str = "level";
 
 impl Change {
-    /// Returns true if the change may free disk space, since logs may retain less.
+    /// Returns true if the change may free disk space, because a topic is deleted or logs may be kept for a shorter
+    /// time.
     pub fn frees_space(&self) -> bool {
         matches!(self, Change::TopicDeleted(_) | Change::TopicConfigured { .. } | Change::BrokerConfigured { .. })
     }

@@ -1,8 +1,9 @@
-//! Commands of the control plane, and their outcomes.
+//! The commands that change the metadata, and the refusal that a caller may get.
 //!
-//! Not here: storage and decisions. A caller gets an outcome only once it is on disk. A refused command has changed
-//! nothing, with two exceptions: REQUEST_TIMED_OUT also stands for an unknown outcome, and pieces committed before a
-//! refusal stay in force.
+//! The decisions are in `decide`, and the storage is behind `store`. A caller gets an answer only after the changes are
+//! on disk. A refused command has normally changed nothing. There are two exceptions: REQUEST_TIMED_OUT is also
+//! returned if the outcome is unknown, and a command carried out in pieces keeps the pieces that were committed before
+//! the refusal.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,8 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 use super::node::Endpoint;
 use fullbore_config::{ConfigError, Resource};
 
-/// Commands on topics. The answer has an outcome for each topic, in the order of the command.
+/// Commands that create, extend, delete or configure topics. The answer has one outcome for each topic, in the
+/// command's order.
 #[derive(Debug, Clone)]
 pub enum TopicsCommand {
     Create(CreateTopics),
@@ -26,70 +28,70 @@ pub enum TopicsCommand {
     Alter(AlterTopicConfigs),
 }
 
-/// Commands on configurations of brokers and of other resources than topics. The answer has an outcome for each
-/// resource, in the order of the command.
+/// Commands that configure brokers, groups, client metrics and features. The answer has one outcome for each of them,
+/// in the command's order.
 #[derive(Debug, Clone)]
 pub enum ConfigsCommand {
     Brokers(AlterBrokerConfigs),
     Resources(AlterResourceConfigs),
-    /// Changes of feature levels. If one is refused, all are.
+    /// Changes the levels of features. If one update is refused, none is made.
     Features(UpdateFeatures),
 }
 
-/// Commands on partitions. The answer has the registration of each partition, in the order of the command.
+/// Commands on partitions. The answer has one outcome for each partition, in the command's order.
 #[derive(Debug, Clone)]
 pub enum PartitionsCommand {
-    /// ISR changes that a leader proposes.
+    /// A leader proposes new ISRs for its partitions.
     AlterIsr(AlterIsr),
-    /// Elections of other leaders.
+    /// A client or the balancer wants other leaders.
     ElectLeaders(ElectLeaders),
 }
 
-/// Commands with one outcome: done as a whole, or refused.
+/// Commands with a single outcome: the whole command is either done or refused.
 #[derive(Debug, Clone)]
 pub enum ChangeCommand {
-    /// Forgets deleted topics whose files and rows are removed.
+    /// Forgets deleted topics whose files and rows have been removed.
     ForgetDeleted(Vec<Uuid>),
-    /// Registers a process as a broker, in pieces.
+    /// Registers a starting broker. Carried out in pieces.
     RegisterBroker(RegisterBroker),
     /// Changes a broker's state.
     ChangeBroker(ChangeBroker),
-    /// Elects live leaders and removes failed brokers from ISRs, in pieces.
+    /// Elects live leaders, and removes failed brokers from ISRs. Carried out in pieces.
     Settle(Urgent),
-    /// Reports a broker's log ends of partitions without a leader, by topic id and partition number.
+    /// Reports where a broker's logs end, for partitions without a leader. Each is named by topic id and partition
+    /// number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
-    /// Removes a broker from the ISRs of partitions that it can no longer write.
+    /// Removes a broker from the ISRs of partitions that it can no longer write to.
     Resign(BrokerState, Resigned),
 }
 
-/// Partitions, by topic id and number, that a broker can no longer write, with the state of their logs.
+/// The partitions that a broker can no longer write to, by topic id and number, with the states of their logs.
 pub type Resigned = HashMap<(Uuid, i32), ResignedLog>;
 
-/// Command that takes a new producer id.
+/// A command that reserves a new producer id.
 #[derive(Debug, Clone, Copy)]
 pub struct InitProducerId;
 
-/// Partitions, by topic id and number, whose leaders and ISRs are decided first.
+/// Partitions whose leaders and ISRs are decided before all others, by topic id and number.
 pub type Urgent = Arc<[(Uuid, i32)]>;
 
-/// Change of a broker's state. The consequences for partitions are decided in the same transaction: all of them, or the
-/// first piece.
+/// A change of a broker's state. The same transaction also changes the broker's partitions, or the first piece of them.
 #[derive(Debug, Clone)]
 pub struct ChangeBroker {
-    /// Broker, in the epoch for which the change is meant.
+    /// The broker, in the epoch that the change is meant for.
     pub broker: BrokerState,
-    /// Next state of the broker.
+    /// The state that the broker gets.
     pub change: BrokerChange,
     /// Partitions whose leaders and ISRs are decided first.
     pub urgent: Urgent,
 }
 
-/// Registration of a starting broker, with the addresses for its clients.
+/// The registration of a broker that starts, with the addresses that clients use.
 #[derive(Debug, Clone)]
 pub struct RegisterBroker {
     /// `node.id`
     pub id: i32,
-    /// Data directory, process, and how the former process ended.
+    /// The data directory and the process that register, and how the previous process ended.
     pub joining: Joining,
     /// `broker.rack`
     pub rack: Option<Text>,
@@ -99,39 +101,40 @@ pub struct RegisterBroker {
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
-/// New state of a registered broker.
+/// The state that a registered broker gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BrokerChange {
-    /// The broker has failed or stopped. It leads nothing, and stays in an ISR only if no other replica can lead.
+    /// The broker has failed or stopped. It leads no partitions, and stays in an ISR only if no other replica could
+    /// lead.
     Fence,
-    /// The broker is alive again after a fence.
+    /// The broker is alive again after it was fenced.
     Unfence,
-    /// The broker is in controlled shutdown: other replicas take over its leaderships.
+    /// The broker is shutting down cleanly, so other replicas take over its leaderships.
     ShutDown,
-    /// The broker's disk is full or hangs. The broker keeps only leaderships that no other in-sync replica can take. It
-    /// leaves the ISRs of other leaders.
+    /// The broker's disk is full or hangs. The broker leaves the ISRs of other leaders, and keeps only the leaderships
+    /// that no other in-sync replica can take.
     Full,
-    /// The broker's disk has space again, and responds.
+    /// The broker's disk works again and has free space.
     Room,
-    /// The broker cannot reach the object store. It serves no diskless partitions while other brokers do.
+    /// The broker cannot reach the object store. It serves diskless partitions only if no other broker can.
     StoreLost,
-    /// The broker reaches the object store again, and serves diskless partitions.
+    /// The broker can reach the object store again, and serves diskless partitions.
     StoreBack,
 }
 
-/// ISRs that a leader requests (KIP-497). Each is decided separately.
+/// ISR changes that a leader requests (KIP-497). Each partition is decided on its own.
 #[derive(Debug, Clone)]
 pub struct AlterIsr {
-    /// Leader that sends the request.
+    /// The leader that sends the request.
     pub from: BrokerState,
-    /// Topic id, partition number and requested ISR.
+    /// The topic id, the partition number and the requested ISR of each partition.
     pub partitions: Vec<(Uuid, i32, AlterPartition)>,
 }
 
-/// Elections that a client or the balancer requests (KIP-460).
+/// Leader elections that a client or the balancer requests (KIP-460).
 #[derive(Debug, Clone)]
 pub struct ElectLeaders {
-    /// Rule by which the leader is chosen.
+    /// How the new leader is chosen.
     pub kind: ElectionKind,
     /// Partitions by topic name and number.
     pub topics: Vec<(Text, Vec<i32>)>,
@@ -146,117 +149,120 @@ pub enum ElectionKind {
     Unclean,
 }
 
-/// Topics to create. Each is decided separately: a refused topic does not stop the others.
+/// Topics to create. Each is decided on its own: a refused topic does not stop the others.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopics {
     pub topics: Vec<CreateTopic>,
-    /// True to return the outcome without any change. The returned topics then have [`Uuid::ZERO`].
+    /// If true, nothing is changed, and only the outcome is returned. The returned topics then have the id
+    /// [`Uuid::ZERO`].
     pub validate_only: bool,
 }
 
-/// Topic to create.
+/// A topic to create.
 #[derive(Debug, Clone, Default)]
 pub struct CreateTopic {
     pub name: String,
-    /// Number of partitions; -1 for the broker's `num.partitions`, or with `assignments`.
+    /// The number of partitions. -1 stands for the broker's `num.partitions`, and is also used together with
+    /// `assignments`.
     pub num_partitions: i32,
-    /// Number of replicas; -1 for the broker's `default.replication.factor`, or with `assignments`.
+    /// The number of replicas. -1 stands for the broker's `default.replication.factor`, and is also used together with
+    /// `assignments`.
     pub replication_factor: i16,
-    /// Partition numbers and their brokers. An empty list lets the control plane choose.
+    /// The brokers of each partition, by partition number. If the list is empty, the control plane chooses brokers.
     pub assignments: Vec<(i32, Vec<i32>)>,
-    /// Names and values of settings. A null value of Kafka's protocol is `None`, and is refused.
+    /// The topic's settings by name. The value is `None` if the client sent null, which is refused.
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// Topics to add partitions to. Each is decided separately.
+/// Topics that get more partitions. Each is decided on its own.
 #[derive(Debug, Clone, Default)]
 pub struct CreatePartitions {
     pub topics: Vec<GrowTopic>,
-    /// True if the outcome is returned without any change.
+    /// If true, nothing is changed, and only the outcome is returned.
     pub validate_only: bool,
 }
 
-/// Topic to add partitions to.
+/// A topic that gets more partitions.
 #[derive(Debug, Clone, Default)]
 pub struct GrowTopic {
     pub name: String,
-    /// Number of partitions after the change, old and new together.
+    /// The number of partitions after the change, including the present ones.
     pub count: i32,
-    /// Brokers of each new partition; `None` lets the control plane choose.
+    /// The brokers of each new partition. If `None`, the control plane chooses brokers.
     pub assignments: Option<Vec<Vec<i32>>>,
 }
 
-/// Topic by name or by id.
+/// A topic, named by its name or its id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TopicRef {
     Name(Text),
     Id(Uuid),
 }
 
-/// Topics whose configuration changes. Each is decided separately.
+/// Topics whose settings change. Each is decided on its own.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfigs {
     pub topics: Vec<AlterTopicConfig>,
-    /// True if the outcome is returned without any change.
+    /// If true, nothing is changed, and only the outcome is returned.
     pub validate_only: bool,
 }
 
-/// Changes of one topic's configuration. If one is refused, all are.
+/// Changes to one topic's settings. If one change is refused, none is made.
 #[derive(Debug, Clone, Default)]
 pub struct AlterTopicConfig {
     pub name: String,
-    /// Config names and their changes, in order.
+    /// The settings' names and their changes, in the order in which they are applied.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Brokers whose configuration changes. Each is decided separately.
+/// Brokers whose settings change. Each is decided on its own.
 #[derive(Debug, Clone, Default)]
 pub struct AlterBrokerConfigs {
     pub brokers: Vec<AlterBrokerConfig>,
-    /// True if the outcome is returned without any change.
+    /// If true, nothing is changed, and only the outcome is returned.
     pub validate_only: bool,
 }
 
-/// Changes of the dynamic settings of one broker or of every broker. If one is refused, all are.
+/// Changes to the dynamic settings of one broker or of all brokers. If one change is refused, none is made.
 #[derive(Debug, Clone)]
 pub struct AlterBrokerConfig {
     pub scope: BrokerScope,
-    /// Config names and their changes, in order.
+    /// The settings' names and their changes, in the order in which they are applied.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Groups and client metrics subscriptions whose configuration changes. Each is decided separately.
+/// Groups and client metrics subscriptions whose settings change. Each is decided on its own.
 #[derive(Debug, Clone, Default)]
 pub struct AlterResourceConfigs {
     pub resources: Vec<AlterResourceConfig>,
-    /// True if the outcome is returned without any change.
+    /// If true, nothing is changed, and only the outcome is returned.
     pub validate_only: bool,
 }
 
-/// Changes of one resource's settings. If one is refused, all are. The resource need not exist.
+/// Changes to the settings of a group or subscription, which need not exist. If one change is refused, none is made.
 #[derive(Debug, Clone)]
 pub struct AlterResourceConfig {
     pub resource: Resource,
     pub name: String,
-    /// Config names and their changes, in order.
+    /// The settings' names and their changes, in the order in which they are applied.
     pub changes: Vec<(String, ConfigChange)>,
 }
 
-/// Features whose levels change. If one update is refused, all are.
+/// Features whose levels change. If one update is refused, none is made.
 #[derive(Debug, Clone, Default)]
 pub struct UpdateFeatures {
     pub updates: Vec<FeatureUpdate>,
-    /// True if the outcome is returned without any change.
+    /// If true, nothing is changed, and only the outcome is returned.
     pub validate_only: bool,
 }
 
-/// Feature whose level changes.
+/// A feature whose level changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeatureUpdate {
     pub name: String,
-    /// New level; 0 switches the feature off.
+    /// The new level; 0 disables the feature.
     pub level: i16,
-    /// Kind of change; `None` if this version of Fullbore does not know the kind.
+    /// The kind of change; `None` if the client sent a kind that this version does not know.
     pub kind: Option<UpgradeType>,
 }
 
@@ -271,12 +277,12 @@ pub enum UpgradeType {
     UnsafeDowngrade,
 }
 
-/// Brokers that a configuration applies to.
+/// The brokers that a setting applies to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BrokerScope {
     /// This broker alone.
     This,
-    /// Every broker of the cluster that has no value of its own.
+    /// All brokers of the cluster, except those that have a value of their own.
     Every,
 }
 
@@ -284,9 +290,9 @@ pub enum BrokerScope {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ConfigChange {
     Set(String),
-    /// Removes the override; the broker's value then holds.
+    /// Removes the override, so that the broker's value is used again.
     Delete,
-    /// Removes every override; the setting's name beside this change is ignored.
+    /// Removes all overrides. The name that comes with this change is ignored.
     DeleteAll,
     /// Adds elements to a list.
     Append(String),
@@ -294,17 +300,17 @@ pub enum ConfigChange {
     Subtract(String),
 }
 
-/// Reason for a refusal, as clients receive it.
+/// The reason for a refusal, which is sent to the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
     pub code: ErrorCode,
-    /// Whole sentence for the client. A constant text is borrowed, so that a request with many refused entries needs no
-    /// allocation for each.
+    /// A complete sentence for the client. Constant texts are borrowed, so that a request with many refused entries
+    /// needs no allocation for each.
     pub message: Cow<'static, str>,
 }
 
 impl ElectLeaders {
-    /// Returns elections for these partitions. Consecutive partitions of one topic share an entry.
+    /// Creates a request for elections of these partitions. Consecutive partitions of a topic are grouped.
     pub fn new<N: AsRef<str>>(kind: ElectionKind, partitions: impl IntoIterator<Item = (N, i32)>) -> Self {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for (name, index) in partitions {
@@ -316,12 +322,12 @@ impl ElectLeaders {
         ElectLeaders { kind, topics }
     }
 
-    /// Returns topic name and number of each partition, in the order of the outcomes.
+    /// Returns the topic name and the number of each partition, in the order in which the answer lists them.
     pub fn partitions(&self) -> impl Iterator<Item = (&Text, i32)> {
         self.topics.iter().flat_map(|(topic, partitions)| partitions.iter().map(move |index| (topic, *index)))
     }
 
-    /// Returns the number of outcomes.
+    /// Returns the number of partitions, which is also the number of outcomes in the answer.
     pub fn partition_count(&self) -> usize {
         self.topics.iter().map(|(_, partitions)| partitions.len()).sum()
     }
@@ -332,7 +338,7 @@ impl Refusal {
         Self { code, message: message.into() }
     }
 
-    /// Returns the refusal of an invalid configuration.
+    /// Creates the refusal for an invalid setting.
     pub fn of_config(error: ConfigError) -> Self {
         Self::new(ErrorCode::INVALID_CONFIG, error.to_string())
     }

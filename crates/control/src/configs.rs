@@ -1,5 +1,5 @@
-//! Commands on settings of brokers, groups and client metrics, and on features. Each method returns once the published
-//! image shows the changes; the results have the order of the request.
+//! Commands that change the settings of brokers, groups and client metrics, and the levels of features. Each method
+//! returns once the published image shows the changes. The results are in the order of the request.
 
 use super::Control;
 use super::command::{AlterBrokerConfigs, AlterResourceConfigs, ConfigsCommand, Refusal, UpdateFeatures};
@@ -15,11 +15,11 @@ impl Control {
         self.submit(ConfigsCommand::Resources(resources)).await
     }
 
-    /// Changes the levels of features, all or none.
+    /// Changes the levels of features: either all of them or none.
     ///
     /// # Errors
-    /// INVALID_UPDATE_VERSION, with Kafka's message, if an update cannot be made; the message names the first such
-    /// update.
+    /// Fails with INVALID_UPDATE_VERSION and Kafka's message if an update cannot be made. The message names the first
+    /// such update.
     pub async fn update_features(&self, features: UpdateFeatures) -> Result<(), Refusal> {
         self.submit(ConfigsCommand::Features(features)).await.into_iter().collect()
     }

@@ -1,6 +1,6 @@
 //! Reasons why the control plane cannot start. Each text is one line, and names the file or database.
 //!
-//! Not here: refusals of commands. A broker that meets one of these errors does not start.
+//! A broker that gets one of these errors does not start. Refusals of commands are in `command`.
 
 use std::path::PathBuf;
 
@@ -52,7 +52,7 @@ pub enum OpenError {
 }
 
 impl OpenError {
-    /// Returns the error of a start that fails with `error` of the store `store`.
+    /// Converts an error of the named store into the reason why the broker cannot start.
     pub fn of_store(store: impl Into<StoreName>, error: StoreError) -> Self {
         let file = match store.into() {
             StoreName::File(file) => file,
@@ -65,8 +65,8 @@ impl OpenError {
         }
     }
 
-    /// Returns true if a write failed for lack of space. `space` is checked as well, since SQLite gives no reason if it
-    /// cannot create a file.
+    /// Returns true if a write failed because the disk is full. Also checks `space`, because SQLite gives no reason if
+    /// it cannot create a file.
     pub fn is_full(&self, space: &DiskSpace) -> bool {
         matches!(self, Self::Full { .. }) || matches!(self, Self::Refused { .. }) && space.is_tight()
     }

@@ -1,14 +1,13 @@
-//! Identity of a broker, as recorded in its data directory and its store.
+//! The identity of a broker, as its data directory and its store record it.
 //!
-//! The directory of a cluster's broker contains the file `cluster`. The file names the cluster, the broker, the
-//! directory's own id and the process that uses the directory. It also contains the newest version of the metadata that
-//! this broker has seen, and a number that grows with each heartbeat. A standalone broker has all of this in
-//! `control.db`.
+//! The data directory of a broker in a cluster contains the file `cluster`. The file names the cluster, the broker, the
+//! directory's own id and the process that uses the directory. It also has the newest metadata version that this broker
+//! has seen, and a number that grows with each heartbeat. A standalone broker keeps its identity in `control.db`.
 //!
-//! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process is
-//! written to the file before the process registers, and a number before a heartbeat sends the number. A directory is
-//! therefore an older copy if its file lacks the registered process, or if its number is below the last number that
-//! the registered process sent.
+//! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process writes
+//! its id to the file before it registers, and a number before it sends the number with a heartbeat. An older copy of a
+//! directory is recognised by this: its file lacks the registered process, or has a smaller number than that process
+//! has sent.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -28,29 +27,29 @@ use super::notes::{Notes, NotesToWrite, notes};
 use fullbore_host::files;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Name of the file in a data directory.
+/// The name of the file in a data directory.
 pub const FILE: &str = "cluster";
-/// Format of the file. From format 2 on, a line `format=N` names the format.
+/// The format of the file. From format 2 on, a line `format=N` must name it.
 const FORMAT: u32 = 1;
 const HEAD: &str =
     "# Of which cluster this data folder is. Written by Fullbore; it goes with the folder, and is not to be edited.\n";
 
-/// Identity that an opened store returns.
+/// The identity that a store returns when it is opened.
 pub struct Identity {
     pub cluster_id: Uuid,
-    /// Id of this broker's data directory.
+    /// The id of this broker's data directory.
     pub folder: Uuid,
-    /// The directory with its file, if a broker of a cluster has used the directory before.
+    /// The directory and the content of its file, if a broker of a cluster has used the directory before.
     pub used: Option<UsedFolder>,
-    /// Name of the store in messages.
+    /// The name of the store, for messages.
     pub store: StoreName,
 }
 
-/// Name of a store in messages.
+/// The name of a store, for messages.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreName {
     File(PathBuf),
-    /// URL without user and password.
+    /// The database's URL, without user and password.
     Database(String),
 }
 
@@ -69,32 +68,33 @@ impl fmt::Display for StoreName {
     }
 }
 
-/// Content of the file `cluster`.
+/// The content of the file `cluster`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClusterFolder {
     pub cluster_id: Uuid,
     pub node_id: i32,
     pub folder: Uuid,
-    /// Newest version that this broker has seen.
+    /// The newest metadata version that this broker has seen.
     pub seen: Option<Version>,
-    /// Newest number of a heartbeat, counted over all processes of the broker. 0 if an earlier version of Fullbore
-    /// wrote the file.
+    /// The newest heartbeat number, counted over all processes of the broker. 0 if an earlier version of Fullbore wrote
+    /// the file.
     pub noted: u64,
-    /// Two processes. The second is the last one that requested registration; the first was registered at that time.
+    /// Two processes: the second is the last one that tried to register, and the first was registered at that time.
     /// `None` if an earlier version of Fullbore wrote the file.
     pub users: Option<[Uuid; 2]>,
 }
 
-/// Returns the value of a key in the file's text; None if the text does not have the key.
+/// Returns the value of a key; `None` if the text does not have the key.
 fn value_in<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
 impl ClusterFolder {
-    /// Reads the file in this directory. Returns None if the directory has no such file.
+    /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
     ///
     /// # Errors
-    /// Errors of the system; InvalidData if the file is damaged, or has the format of a newer version of Fullbore.
+    /// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come
+    /// from the system.
     pub fn read(folder: &Path) -> io::Result<Option<Self>> {
         let text = match std::fs::read_to_string(folder.join(FILE)) {
             Ok(text) => text,
@@ -130,13 +130,13 @@ impl ClusterFolder {
         })
     }
 
-    /// Returns the content with this process as the only user of the directory.
+    /// Returns the content with `process` as the only user of the directory.
     pub fn used_by(self, process: Uuid) -> Self {
         Self { users: Some([process; 2]), ..self }
     }
 
-    /// Returns the data by which an older copy of the directory is recognised. The number of the last heartbeat is not
-    /// flushed to disk; it therefore counts only if the machine has not booted since the directory was last used.
+    /// Returns the data by which an older copy of the directory is recognised. The heartbeat number is not flushed to
+    /// disk, so it counts only if the machine has not booted since.
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -149,7 +149,7 @@ impl ClusterFolder {
     /// Writes the file and flushes it to disk.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns the system's error if the file cannot be written.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
@@ -157,11 +157,11 @@ impl ClusterFolder {
         File::open(folder)?.sync_all()
     }
 
-    /// Spawns a thread that writes to the file: the newest published version, and each number that a heartbeat
-    /// requests. The thread ends when the channel of images closes.
+    /// Starts a thread that keeps the file up to date with the newest published version and the heartbeat numbers. The
+    /// thread ends when the channel of images closes.
     ///
     /// # Errors
-    /// Errors of the system if the file cannot be opened, or if the thread cannot be started.
+    /// Returns the system's error if the file cannot be opened or the thread cannot be started.
     pub fn follow(self, folder: &Path, mut images: watch::Receiver<Arc<Image>>) -> io::Result<(JoinHandle<()>, Notes)> {
         let file = OpenOptions::new().write(true).open(folder.join(FILE))?;
         let at = self.head().len() as u64;
@@ -172,7 +172,7 @@ impl ClusterFolder {
         let work = move || {
             while runtime.block_on(has_news(&mut images, &mut to_write)) {
                 let (seen, noted) = (images.borrow_and_update().version(), to_write.wanted());
-                // The write in place is safe: these bytes always have the same length, and are in one sector.
+                // Writing in place is safe, because these bytes always have the same length and lie in one sector.
                 match file.write_all_at(seen_lines(seen, noted).as_bytes(), at) {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
@@ -187,7 +187,7 @@ impl ClusterFolder {
     }
 }
 
-/// Waits for an image, or for a request of the heartbeat thread. Returns false once the channel of images has closed.
+/// Waits for a new image or a new heartbeat number. Returns false once the channel of images has closed.
 async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut NotesToWrite) -> bool {
     tokio::select! {
         changed = images.changed() => changed.is_ok(),
@@ -195,29 +195,29 @@ async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut Notes
     }
 }
 
-/// Data directory that a broker of a cluster has used before, with the content of its file.
+/// A data directory that a broker of a cluster has used before, with the content of its file.
 pub struct UsedFolder {
     folder: PathBuf,
     said: ClusterFolder,
 }
 
 impl UsedFolder {
-    /// Returns the directory at this path, with the content `said` of its file.
+    /// Takes the directory's path and the content `said` of its file.
     pub fn new(folder: &Path, said: ClusterFolder) -> Self {
         Self { folder: folder.to_owned(), said }
     }
 
-    /// Returns the result of [`ClusterFolder::marks`].
+    /// See [`ClusterFolder::marks`].
     pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
         self.said.marks(is_same_boot)
     }
 
-    /// Records in the file that the process
-    /// `joining` requests registration in place of the registered process `former`. `former` is None if this directory
-    /// is an older copy, or if another directory is registered. The file then keeps its first process.
+    /// Records in the file that `joining` is about to replace the registered process `former`. `former` is `None` if
+    /// this directory is an older copy, or if another directory is registered. In that case the first process in the
+    /// file stays.
     ///
     /// # Errors
-    /// Errors of the system.
+    /// Returns the system's error if the file cannot be written.
     pub fn join(&self, former: Option<Uuid>, joining: Uuid) -> io::Result<()> {
         let former = former.or(self.said.users.map(|users| users[0])).unwrap_or(joining);
         self.write([former, joining])
@@ -228,8 +228,8 @@ impl UsedFolder {
         self.folder.join(FILE)
     }
 
-    /// Writes the processes in place, since a full disk has no space for a second file. Writes version and number
-    /// again, since a file of an earlier version has no line for the number.
+    /// Overwrites the file in place, because a full disk has no space for a second file. The version and the number are
+    /// written as well, since an earlier version's file has no line for the number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));
@@ -242,7 +242,7 @@ fn user_lines([registered, joining]: [Uuid; 2]) -> String {
     format!("process={registered}\njoining={joining}\n")
 }
 
-/// Returns the lines of version and number, which always have the same length.
+/// Returns the lines with the version and the number. Their length never changes.
 fn seen_lines(seen: Option<Version>, noted: u64) -> String {
     let number = seen.map_or(-1, |seen| i64::try_from(seen.number).unwrap_or(i64::MAX));
     format!("version={number:020}\nmark={:016x}\nnoted={noted:020}\n", seen.map_or(0, |seen| seen.nonce))
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(refused, "it was written by a newer Fullbore (format 2, this one knows 1)");
     }
 
-    /// Joins processes one after another. After each step, compares the processes in the file with the registered
-    /// process.
+    /// Several processes join in turn. After each step, the test compares the processes in the file with the registered
+    /// one.
     #[test]
     fn registered_process_stays_named_until_another_has_registered() {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    /// Compares a directory's `marks` within the same boot of the machine and after another boot.
+    /// The number in the directory is compared first in the same boot of the machine, and then after another boot.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));

@@ -1,8 +1,8 @@
-//! The cluster's metadata as every request reads it: immutable, in memory.
+//! The cluster's metadata in memory, which every request reads. An image never changes.
 //!
-//! The source of truth is the store. An image shows exactly the state after one committed transaction. Each version
-//! makes a new image (`apply`). A new image shares all unchanged parts with the one before; its cost grows with the
-//! change alone.
+//! An image shows exactly the state after one committed transaction of the store. Each new version gets a new image
+//! (see `apply`), which shares all unchanged parts with the one before. The cost of a new image therefore depends only
+//! on the size of the change.
 
 mod apply;
 mod group_topics;
@@ -27,16 +27,16 @@ use fullbore_config::{ClientMetricsConfig, DynamicConfig, GroupTimeouts, LiveCon
 pub use apply::Inapplicable;
 use past::PastNames;
 
-/// Topic as of some image.
+/// A topic, as one image shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Topic {
     pub name: String,
     pub id: Uuid,
-    /// Partitions by number. Partitions with equal registrations may share one registration.
+    /// The partitions in the order of their numbers. Partitions with equal values may share one registration.
     pub partitions: Vector<Arc<PartitionRegistration>>,
-    /// Checked overrides of the topic.
+    /// The topic's own settings, already checked.
     pub overrides: BTreeMap<String, String>,
-    /// Settings in force.
+    /// The settings in force, including the broker's values.
     pub config: Arc<TopicConfig>,
 }
 
@@ -59,36 +59,37 @@ impl Topic {
     }
 }
 
-/// Topic that differs between two images: its state in the older image, and in the newer one. `None` if the image does
-/// not have the topic.
+/// A topic that differs between two images: first its older state, then its newer one. A state is `None` if that image
+/// does not have the topic.
 pub type TopicChange<'a> = (Option<&'a Arc<Topic>>, Option<&'a Arc<Topic>>);
 
-/// Topics by name and by id, brokers, and settings of brokers, groups and client metrics, at one version.
+/// All metadata at one version: topics, brokers, and the settings of brokers, groups and client metrics.
 #[derive(Debug, Clone, Default)]
 pub struct Image {
-    /// Commit that the image shows; `None` in the empty image, before the store is read.
+    /// The commit that the image shows. `None` for the empty image, before the store is read.
     version: Option<Version>,
     partitions: usize,
     by_name: OrdMap<String, Arc<Topic>>,
     by_id: OrdMap<Uuid, Arc<Topic>>,
-    /// Topic names by their form in metrics. Contains only names with `.` or `_`: other names cannot collide.
+    /// Topic names by the form that metrics use, where `.` and `_` are equal. Has only names with one of these
+    /// characters, since other names cannot collide.
     by_metric: OrdMap<String, String>,
     nodes: Nodes,
     dynamic: Arc<DynamicConfig>,
     live: Arc<LiveConfig>,
     resources: Arc<Resources>,
-    /// Levels of features that were set.
+    /// Levels of the features whose level was ever changed.
     features: Arc<BTreeMap<String, i16>>,
     deleted: OrdMap<Uuid, DeletedTopic>,
     past: PastNames,
-    /// Log ends that brokers have reported for partitions without a leader, by topic id and partition number. Removed
-    /// once the partition has a leader.
+    /// The log ends that brokers have reported for partitions without a leader, by topic id and partition number.
+    /// Removed once the partition has a leader.
     log_ends: OrdMap<(Uuid, i32), Vec<LogEndReport>>,
     next_producer_id: i64,
 }
 
 impl Image {
-    /// Returns the number of the image's version. It grows by one with every commit, also across restarts.
+    /// Returns the number of the image's version. It increases by one with every commit, also across restarts.
     pub fn epoch(&self) -> u64 {
         self.version.map_or(0, |version| version.number)
     }
@@ -102,7 +103,7 @@ impl Image {
         self.by_name.get(name)
     }
 
-    /// Returns the topic whose name has the same form in metrics, in which `.` and `_` are equal; `None` if there is no
+    /// Returns the topic whose name collides with `name` in metrics, where `.` and `_` are equal. `None` if there is no
     /// such topic.
     pub(super) fn topic_colliding_with(&self, name: &str) -> Option<&Arc<Topic>> {
         self.topic(self.by_metric.get(&in_metrics(name)?)?)
@@ -112,7 +113,7 @@ impl Image {
         self.by_id.get(&id)
     }
 
-    /// Returns the brokers by id.
+    /// Returns all registered brokers by id.
     pub fn nodes(&self) -> &BTreeMap<i32, RegisteredBroker> {
         self.nodes.by_id()
     }
@@ -122,7 +123,7 @@ impl Image {
         self.nodes.by_id().get(&id)
     }
 
-    /// Returns true if a broker other than `id` serves diskless partitions, and is neither fenced nor shutting down.
+    /// Returns true if another broker than `id` can serve diskless partitions, and is neither fenced nor shutting down.
     pub fn others_serve_diskless(&self, id: i32) -> bool {
         let stays = |node: &RegisteredBroker| !node.registration.is_fenced && !node.registration.is_shutting_down;
         self.nodes().iter().any(|(other, node)| *other != id && node.serves_diskless && stays(node))
@@ -138,8 +139,8 @@ impl Image {
         self.by_name.values()
     }
 
-    /// Visits every topic that differs from the image `before`, in the order of the names. The cost grows with the
-    /// number of changes, not of topics.
+    /// Calls `visit` for every topic that differs from the image `before`, in the order of their names. The cost
+    /// depends on the number of changes, not on the number of topics.
     pub fn each_change_since(&self, before: &Image, mut visit: impl FnMut(TopicChange<'_>)) {
         for item in before.by_name.diff(&self.by_name) {
             match item {
@@ -163,13 +164,13 @@ impl Image {
         &self.dynamic
     }
 
-    /// Returns the number of batches that a partition retains of each producer, for a topic without an override
-    /// (`max.idempotence.batches.to.retain`).
+    /// Returns how many batches a partition remembers of each producer (`max.idempotence.batches.to.retain`). A topic
+    /// may override it.
     pub fn batches_to_retain(&self) -> i32 {
         self.live.batches_to_retain
     }
 
-    /// Returns the timeouts in force for a group of this id; the group need not exist.
+    /// Returns the timeouts of the group with this id. The group need not exist.
     pub fn group_timeouts(&self, group_id: &str) -> GroupTimeouts {
         self.resources.group(group_id)
     }
@@ -179,22 +180,22 @@ impl Image {
         self.resources.client_metrics()
     }
 
-    /// Returns the settings of a group or subscription; `None` if it has no settings.
+    /// Returns the settings of a group or subscription; `None` if it has none of its own.
     pub fn resource(&self, resource: Resource, name: &str) -> Option<&ConfiguredResource> {
         self.resources.get(resource, name).map(|configured| &**configured)
     }
 
-    /// Returns the names of resources with settings, in order.
+    /// Returns the names of the resources that have settings, in order.
     pub fn resource_names(&self, resource: Resource) -> impl Iterator<Item = &str> {
         self.resources.names(resource)
     }
 
-    /// Returns the level in force of a feature.
+    /// Returns the level of a feature that is in force.
     pub fn feature_level(&self, feature: &Feature) -> i16 {
         self.features.get(feature.name).copied().unwrap_or(feature.max)
     }
 
-    /// Returns the number of resources with settings, of all kinds.
+    /// Returns the number of resources of all kinds that have settings.
     pub(super) fn resource_count(&self) -> usize {
         self.resources.len()
     }
@@ -204,13 +205,13 @@ impl Image {
         &self.deleted
     }
 
-    /// Returns the deleted topics of this name that matter to the next one.
+    /// Returns the deleted topics that a new topic of this name must take into account.
     pub fn past_topics(&self, name: &str) -> PastTopics {
         self.past.get(name)
     }
 
-    /// Returns true if a topic was created and deleted after `before`: a reader of these two images sees the topic in
-    /// neither.
+    /// Returns true if a topic was both created and deleted after `before`. A reader that compares the two images would
+    /// miss that topic.
     pub fn misses_topics_since(&self, before: &Image) -> bool {
         let is_missed = |name: &str, past: &PastTopics| {
             let is_new = |last: &PastTopic| last.deleted_at > before.epoch();
@@ -220,12 +221,12 @@ impl Image {
         self.past.changed_since(&before.past).any(|(name, past)| is_missed(name, past))
     }
 
-    /// Returns the name to forget first; `None` unless too many names without a topic are remembered.
+    /// Returns the name that should be forgotten first. `None` unless too many names of deleted topics are remembered.
     pub(super) fn forgettable_name(&self) -> Option<&str> {
         self.past.forgettable()
     }
 
-    /// Returns the log ends that brokers have reported for this partition; empty if it has a leader.
+    /// Returns the log ends that brokers have reported for this partition. Empty if the partition has a leader.
     pub fn log_ends(&self, topic: Uuid, partition: i32) -> &[LogEndReport] {
         self.log_ends.get(&(topic, partition)).map_or(&[], Vec::as_slice)
     }
@@ -240,7 +241,7 @@ impl Image {
         self.next_producer_id
     }
 
-    /// Returns the broker's own settings that may change while it runs.
+    /// Returns the settings of this broker that can change while it runs.
     pub fn live(&self) -> &LiveConfig {
         &self.live
     }
@@ -272,7 +273,7 @@ impl Image {
     }
 }
 
-/// Returns the form of `name` in metrics; `None` if no other name can have the same form.
+/// Returns the form of `name` that metrics use; `None` if no other name can have the same form.
 fn in_metrics(name: &str) -> Option<String> {
     name.contains(['.', '_']).then(|| name.replace('.', "_"))
 }

@@ -1,18 +1,18 @@
-//! Names of the topics in which Kafka keeps its own state.
+//! The names of the topics in which Kafka keeps its own state.
 //!
-//! Invariant: a metadata request does not create an internal topic, and clients do not write to one. An administrator
-//! may create one by CreateTopics, as in Kafka, except for `__cluster_metadata`.
+//! Invariant: an internal topic is never created by a metadata request, and clients cannot write to it. As in Kafka, an
+//! administrator can create one with CreateTopics, except for `__cluster_metadata`.
 
-/// Topic of groups and of their committed offsets.
+/// The topic that stores groups and their committed offsets.
 pub const CONSUMER_OFFSETS: &str = "__consumer_offsets";
-/// Topic of transactional ids.
+/// The topic that stores transactional ids.
 pub const TRANSACTION_STATE: &str = "__transaction_state";
-/// Topics of committed offsets and groups, of transactions, and of positions of share groups (`Topic.INTERNAL_TOPICS`).
+/// All internal topics (Kafka's `Topic.INTERNAL_TOPICS`). The last one stores the positions of share groups.
 const INTERNAL_TOPICS: [&str; 3] = [CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"];
-/// Topic of Kafka's controllers, which Fullbore does not have.
+/// The topic of Kafka's controllers. Fullbore does not have it.
 pub const CLUSTER_METADATA_TOPIC: &str = "__cluster_metadata";
 
-/// Returns true if clients see this topic as internal, and may not write to it.
+/// Returns true if clients see this topic as internal and cannot write to it.
 pub fn is_internal(name: &str) -> bool {
     INTERNAL_TOPICS.contains(&name)
 }

@@ -1,13 +1,15 @@
-//! The control plane: topics, configurations, brokers, producer ids and the cluster's identity. Not here: logs of
-//! partitions, which follow the image, and groups, which are in a topic.
+//! The control plane holds the cluster's metadata: topics, settings, brokers, producer ids and the cluster's id.
+//! Partition logs and consumer groups are elsewhere. The logs follow the metadata image, and the groups are stored in
+//! an internal topic.
 //!
-//! A command comes by a method of [`Control`] (in `topics`, `configs`, `partitions` or `brokers`), passes the `queue`,
-//! and reaches the `writer` thread. The writer takes the lock of the `store` and reads other brokers' commits.
-//! `decide` makes each `change`, the store (`sqlite`, or `postgres` for a cluster) commits the changes, and the writer
-//! publishes the new `image`. Reads use the published [`Image`], and never wait.
+//! A caller sends a command with a method of [`Control`] (see `topics`, `configs`, `partitions` and `brokers`). The
+//! command waits in the `queue` for the `writer` thread, which locks the `store` and reads the commits of other
+//! brokers. `decide` turns the command into changes, and the store commits them. `sqlite` is the store of a standalone
+//! broker, and `postgres` that of a cluster. The writer then publishes a new [`Image`]. Readers use the published
+//! image, so they never wait.
 //!
-//! Invariant: a successful answer means that the change is committed, and every later image shows it. A queued command
-//! is carried out even if its caller is gone.
+//! Invariant: when a command succeeds, its change is committed, and every later image shows the change. A queued
+//! command is carried out even if its caller no longer waits for the answer.
 
 mod beat;
 mod brokers;
@@ -93,12 +95,12 @@ pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
 pub use writer::random_id;
 
-/// Handle on the control plane, cheap to clone. The drop of the last handle, like [`Control::close`], waits until the
-/// writer thread has finished its commands and the database is closed.
+/// A handle on the control plane, which is cheap to clone. [`Control::close`] finishes the queued commands and closes
+/// the database. Dropping the last handle does the same.
 #[derive(Clone)]
 pub struct Control {
     shared: Arc<Shared>,
-    /// Client that sends the commands, for the log; `None` for this broker itself.
+    /// The client that sends the commands, for the log. `None` if this broker sends them itself.
     by: Option<Arc<str>>,
 }
 
@@ -108,32 +110,34 @@ struct Shared {
     broker_epoch: i64,
     process: Uuid,
     image: watch::Receiver<Arc<Image>>,
-    /// Counts of calls to the database; set on a broker of a cluster.
+    /// Counts the calls to the database. Set only on a broker of a cluster.
     plane_calls: OnceLock<Arc<PlaneCalls>>,
-    /// Answers to heartbeats; set on a broker of a cluster.
+    /// The database's answers to this broker's heartbeats. Set only on a broker of a cluster.
     beats: OnceLock<watch::Receiver<Beaten>>,
     deleted: Mutex<Vec<DeletedTopic>>,
-    /// Queue of commands; `None` once it is closed.
+    /// The queue of commands; `None` once it is closed.
     queue: Mutex<Option<Queue>>,
-    /// Writer thread, and the thread that writes the newest version to the directory. Empty once both have ended.
+    /// The writer thread, and the thread that records the newest metadata version in the data directory. Empty once
+    /// both have ended.
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// Heartbeats; `None` on a standalone broker, and after [`Control::close`].
+    /// The thread that sends heartbeats. `None` on a standalone broker, and after [`Control::close`].
     beating: Mutex<Option<Beats>>,
 }
 
-/// Input of [`Control::join_cluster`], the last step of a registration in a cluster.
+/// Everything that [`Control::join_cluster`] needs to complete a broker's registration.
 pub struct PendingJoin {
     folder: PathBuf,
     of_folder: ClusterFolder,
     of_beats: Arc<Server>,
-    /// Interval of the heartbeats.
+    /// The interval between two heartbeats.
     every: Duration,
 }
 
 impl Control {
-    /// Opens the store that the settings name, and registers this broker there. A standalone broker opens `control.db`
-    /// in the locked directory, or creates this file with a new cluster id. A broker of a cluster opens its database;
-    /// the caller must then call [`Control::join_cluster`]. Uses the disk reserve if the disk is full. Blocks.
+    /// Opens the metadata store and registers this broker there. A standalone broker uses the file `control.db` in its
+    /// data directory, and creates the file at its first start. A broker of a cluster uses the configured database, and
+    /// the caller must then call [`Control::join_cluster`]. The store may use the disk reserve if the disk is full.
+    /// Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
         folder: &FolderLock,
@@ -183,16 +187,16 @@ impl Control {
         Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
     }
 
-    /// Completes the registration in a cluster: writes the file `cluster` at the first start, and starts the
-    /// heartbeats. After an error the broker stays registered, and the caller should fence it.
+    /// Completes the registration of a broker in a cluster. Writes the file `cluster` at the first start, and starts
+    /// the heartbeats. If this fails, the broker stays registered, and the caller should fence it.
     ///
     /// # Errors
-    /// [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
+    /// Returns [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
     pub fn join_cluster(&self, join: PendingJoin) -> Result<(), OpenError> {
         let PendingJoin { folder, of_folder, of_beats, every } = join;
         let shared = &self.shared;
         if of_folder.seen.is_none() {
-            // The file is written after the registration, so that a refused broker leaves its directory unchanged.
+            // Write the file only after the registration. If the broker is refused, its directory stays as it was.
             let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
             of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
         }
@@ -214,7 +218,7 @@ impl Control {
         Ok(())
     }
 
-    /// Starts the writer thread, which opens and uses the store.
+    /// Starts the writer thread, which opens the store and then serves the commands.
     fn start<S: Store>(
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
@@ -235,7 +239,7 @@ impl Control {
         let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
-                // The thread closes the store before it ends.
+                // Wait for the thread, so that the store is closed on return.
                 let _ = thread.join();
                 return Err(error);
             }
@@ -257,13 +261,13 @@ impl Control {
         Ok(Self { shared: Arc::new(shared), by: None })
     }
 
-    /// Returns a handle whose commands the log shows as sent by `who`.
+    /// Returns a handle whose commands are logged as sent by `who`.
     pub fn asked_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 
-    /// Returns true while the writer thread runs. After the thread's end, the metadata cannot be changed until the next
-    /// start.
+    /// Returns true while the writer thread runs. Once it has ended, the metadata cannot change until the broker
+    /// restarts.
     pub fn is_serving(&self) -> bool {
         self.shared.queue.lock().as_ref().is_some_and(|queue| !queue.is_stopped())
     }
@@ -273,46 +277,47 @@ impl Control {
         self.shared.cluster_id
     }
 
-    /// Returns this broker's epoch, which grows with each start.
+    /// Returns this broker's epoch, which increases with each start.
     pub fn broker_epoch(&self) -> i64 {
         self.shared.broker_epoch
     }
 
-    /// Returns the id that this process drew at its start. The metadata may name another process as the broker's
-    /// registered one.
+    /// Returns the id that this process drew when it started. The metadata names another process once this one is
+    /// replaced.
     pub fn process(&self) -> Uuid {
         self.shared.process
     }
 
-    /// Returns this broker in the epoch in which this process is registered.
+    /// Returns this broker's id and the epoch in which this process was registered.
     pub fn broker_state(&self) -> BrokerState {
         BrokerState { broker_id: self.shared.node_id, broker_epoch: self.shared.broker_epoch }
     }
 
-    /// Returns the published metadata. Costs one increment of a reference count.
+    /// Returns the published metadata. This is cheap, since it only increments a reference count.
     pub fn image(&self) -> Arc<Image> {
         Arc::clone(&self.shared.image.borrow())
     }
 
-    /// Returns the counts of calls to the cluster's database; None on a standalone broker.
+    /// Returns the counts of calls to the cluster's database; `None` on a standalone broker.
     pub fn plane_calls(&self) -> Option<&Arc<PlaneCalls>> {
         self.shared.plane_calls.get()
     }
 
-    /// Returns the answers to this broker's heartbeats; None on a standalone broker.
+    /// Returns the database's answers to this broker's heartbeats; `None` on a standalone broker.
     pub fn beats(&self) -> Option<watch::Receiver<Beaten>> {
         self.shared.beats.get().cloned()
     }
 
-    /// Calls `listener` with the empty image and the present one. Later calls it with each image and its successor,
-    /// before readers see the successor. The listener must not block. Blocks until the first call has returned.
+    /// Registers `listener` for changes of the image. Its first call, for which this function waits, passes the empty
+    /// image and the current one. After that it receives each image and its successor, before readers see the
+    /// successor. The listener must not block.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
         }
     }
 
-    /// Requests that the writer thread reads and publishes commits of other brokers. Returns at once.
+    /// Wakes the writer thread to read and publish the commits of other brokers. Returns at once.
     pub fn catch_up(&self) {
         if let Some(queue) = self.queue() {
             queue.catch_up();
@@ -323,22 +328,23 @@ impl Control {
         self.shared.queue.lock().clone()
     }
 
-    /// Returns a receiver of new images. It may skip images, but never the newest.
+    /// Returns a receiver of new images. It may miss images in between, but always gets the newest one.
     pub fn watch(&self) -> watch::Receiver<Arc<Image>> {
         self.shared.image.clone()
     }
 
-    /// Returns the deleted topics whose files or rows may have existed at the start. The second call returns none.
+    /// Returns the topics that were already deleted at the start but whose files or rows may remain. Returns them only
+    /// once; later calls get an empty list.
     pub fn take_deleted(&self) -> Vec<DeletedTopic> {
         std::mem::take(&mut self.shared.deleted.lock())
     }
 
-    /// Finishes the queued commands and refuses later ones. The store is not written after the return. Blocks.
+    /// Finishes the queued commands and refuses new ones. The store is no longer written to after the return. Blocks.
     pub fn close(&self) {
         self.shared.close();
     }
 
-    /// Queues a command for the writer thread, and waits for its answer.
+    /// Sends a command to the writer thread and waits for the answer.
     async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
         let refused = command.refused(&stopped());
         let Some(queue) = self.queue() else { return refused };
@@ -347,7 +353,7 @@ impl Control {
         if queue.enter(queued).await.is_err() {
             return refused;
         }
-        // The sending end is dropped here, so that a caller that waits for its answer does not keep the queue open.
+        // Drop the queue's sender, because the queue must be able to close while a caller waits for its answer.
         drop(queue);
         answer.await.unwrap_or(refused)
     }
@@ -359,7 +365,7 @@ fn stopped() -> Refusal {
 
 impl Shared {
     fn close(&self) {
-        // The thread ends once it has served the queued commands.
+        // With its sender gone, the thread ends as soon as the queue is empty.
         self.queue.lock().take();
         self.beating.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {

@@ -1,7 +1,7 @@
-//! The lock that reserves a data directory for one broker.
+//! The lock that reserves a data directory for one broker process.
 //!
-//! Invariant: while a [`FolderLock`] lives, no other process of this machine has one for the same directory. The lock
-//! ends with the process, also with a killed one.
+//! Invariant: while a [`FolderLock`] exists, no other process on this machine has one for the same directory. The lock
+//! ends with its process, even if the process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -13,10 +13,10 @@ use super::error::OpenError;
 use fullbore_host::files::is_full;
 
 const FILE: &str = ".lock";
-/// File that Kafka's storage tool writes to each of its directories. Fullbore does not write it.
+/// The file that Kafka's storage tool writes to each of its directories. Fullbore never writes it.
 const KAFKAS: &str = "meta.properties";
 
-/// Proof that this process alone uses a data directory. The broker drops it last.
+/// Proof that only this process uses the data directory. The broker drops it last.
 #[derive(Debug)]
 pub struct FolderLock {
     folder: PathBuf,
@@ -24,17 +24,17 @@ pub struct FolderLock {
 }
 
 impl Drop for FolderLock {
-    /// Unlocks explicitly. Closing the file may not suffice: a forked child has it open until the child executes
-    /// another program.
+    /// Unlocks the file explicitly. Closing it may not be enough, since a forked child keeps it open until the child
+    /// executes another program.
     fn drop(&mut self) {
-        // If this call fails, the file's closing unlocks the directory.
+        // If this fails, closing the file unlocks the directory.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 impl FolderLock {
-    /// Creates the directory if it is missing, and locks it. Refuses a directory of Apache Kafka, and leaves it
-    /// unchanged: Fullbore cannot use it, since only Kafka's own metadata log names its topics.
+    /// Locks the directory, and creates it if it is missing. A directory of Apache Kafka is refused and left unchanged.
+    /// Fullbore cannot use it, because only Kafka's own metadata log has the names of its topics.
     pub fn take(folder: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
         std::fs::create_dir_all(folder).map_err(broken)?;
@@ -57,7 +57,8 @@ impl FolderLock {
             Err(errno) => return Err(broken(errno.into())),
         }
         match write_pid(&mut file) {
-            // On a full disk the lock has no pid. A second broker needs the pid only for its error message.
+            // On a full disk the pid cannot be written. The lock still works, since the pid is only used in the error
+            // message of a second broker.
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }
@@ -76,7 +77,7 @@ fn write_pid(file: &mut File) -> std::io::Result<()> {
     writeln!(file, "{}", std::process::id())
 }
 
-/// Returns the pid that the lock's holder wrote; "unknown" if the file has none yet.
+/// Returns the pid of the process that has the lock, or "unknown" if the pid is not written yet.
 fn pid_in(file: &mut File) -> String {
     let mut text = String::new();
     match file.take(32).read_to_string(&mut text) {

@@ -1,4 +1,4 @@
-//! Brokers of the cluster in an image.
+//! The brokers of the cluster, as part of an image.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,38 +7,38 @@ use fullbore_rules::cluster::Member;
 use fullbore_rules::replica::{BrokerRegistration, Brokers};
 use fullbore_wire::{Text, Uuid};
 
-/// Registered broker (Kafka's `BrokerRegistration`).
+/// A registered broker (Kafka's `BrokerRegistration`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RegisteredBroker {
-    /// Epoch and state of the broker, for decisions about replicas.
+    /// The broker's epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
-    /// Id of the broker's data directory.
+    /// The id of the broker's data directory.
     pub folder: Uuid,
-    /// Id that the process drew at its start (Kafka's incarnation id). Clients never receive it.
+    /// The id that the process drew when it started (Kafka's incarnation id). Clients never see it.
     pub process: Uuid,
-    /// Value of `broker.rack`.
+    /// The broker's `broker.rack`.
     pub rack: Option<Text>,
-    /// True if the broker serves diskless topics. A broker of a cluster needs `diskless.storage` for that, and must not
-    /// have reported the loss of the object store.
+    /// True if the broker can serve diskless topics. In a cluster it needs `diskless.storage` for that, and must be
+    /// able to reach the object store.
     pub serves_diskless: bool,
-    /// Endpoints by listener name.
+    /// The addresses that clients use, by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
 }
 
 impl RegisteredBroker {
-    /// Returns the broker for decisions of `fullbore_rules::cluster`.
+    /// Returns the broker in the form that `fullbore_rules::cluster` uses.
     pub fn member(&self) -> Member {
         let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
         Member { registration: self.registration, folder, process }
     }
 
-    /// Returns the endpoint for clients of this listener; `None` if the broker does not have the listener.
+    /// Returns the address that clients of this listener use; `None` if the broker does not have the listener.
     pub fn endpoint(&self, listener: &str) -> Option<&Endpoint> {
         self.endpoints.get(listener)
     }
 }
 
-/// Host and port that clients receive.
+/// The host and port that clients connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     pub host: Text,
@@ -61,7 +61,7 @@ impl Nodes {
         &self.registrations
     }
 
-    /// Adds a broker, or replaces the broker of the same id.
+    /// Adds a broker, or replaces the one with the same id.
     pub fn put(&mut self, id: i32, node: RegisteredBroker) {
         Arc::make_mut(&mut self.registrations).insert(id, node.registration);
         Arc::make_mut(&mut self.by_id).insert(id, node);

@@ -1,42 +1,43 @@
-//! Numbers that the broker writes to its data directory before a heartbeat sends them to the database. By these numbers
-//! an older copy of the directory is recognised (`identity`).
+//! Numbers that the broker writes to its data directory before it sends them to the database with a heartbeat. They
+//! reveal if a directory is an older copy (see `identity`).
 //!
-//! The heartbeat thread requests the next number, and the thread `seen` (`identity`) writes that number. Invariants: a
-//! number is sent only once it is in the directory. A hanging disk delays only one heartbeat, by at most [`NOTE_MAX`].
+//! The heartbeat thread requests the next number, and another thread writes it to the file (see `identity`).
+//! Invariants: a number is sent only after it is in the directory. A hanging disk delays only one heartbeat, by at most
+//! [`NOTE_MAX`].
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Longest wait of a heartbeat for the write of its number. A write to the page cache takes a few microseconds.
+/// How long a heartbeat waits until its number is written. A write to the page cache normally takes a few microseconds.
 const NOTE_MAX: Duration = Duration::from_millis(20);
 
-/// Handle of the heartbeat thread, which requests numbers.
+/// The heartbeat thread's end, which requests numbers.
 pub struct Notes {
     wanted: watch::Sender<u64>,
     written: watch::Receiver<u64>,
 }
 
-/// Handle of the thread that writes the numbers.
+/// The writing thread's end.
 pub struct NotesToWrite {
     wanted: watch::Receiver<u64>,
     written: watch::Sender<u64>,
 }
 
-/// Returns both handles, for a directory that has the number `noted`.
+/// Creates both ends, for a directory that has the number `noted`.
 pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
     let ((wanted, to_write), (write, written)) = (watch::channel(noted), watch::channel(noted));
     (Notes { wanted, written }, NotesToWrite { wanted: to_write, written: write })
 }
 
 impl Notes {
-    /// Requests the next number, waits for its write, and returns the newest number in the directory. If the write for
-    /// an earlier heartbeat failed or hangs, requests that write again, and does not wait.
+    /// Requests the next number, waits until it is written, and returns the newest number in the directory. If an
+    /// earlier write has failed or hangs, requests it again and returns without waiting.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {
-            // The writing thread retries the number: its last write may have failed.
+            // Wake the writing thread again, in case its last write failed.
             self.wanted.send_modify(|_| {});
             return written;
         }
@@ -47,19 +48,19 @@ impl Notes {
 }
 
 impl NotesToWrite {
-    /// Waits for a request. Never returns once the heartbeat thread has ended.
+    /// Waits until a number is requested. Never returns once the heartbeat thread has ended.
     pub async fn requested(&mut self) {
         if self.wanted.changed().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Returns the number that the directory should have.
+    /// Returns the number that should be written.
     pub fn wanted(&mut self) -> u64 {
         *self.wanted.borrow_and_update()
     }
 
-    /// Reports to the heartbeat thread that `number` is written to the directory.
+    /// Reports that `number` has been written to the directory.
     pub fn wrote(&self, number: u64) {
         self.written.send_replace(number);
     }

@@ -1,4 +1,4 @@
-//! Commands of a broker on partitions.
+//! Commands on partitions that brokers send.
 
 use std::sync::Arc;
 
@@ -10,8 +10,9 @@ use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
 
 impl Control {
-    /// Proposes ISRs of partitions that this broker leads. Returns the present registration of each, in the order of
-    /// the request. An unknown outcome is refused as [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
+    /// Proposes new ISRs for partitions that this broker leads. Returns the current registration of each partition, in
+    /// the order of the request. If the outcome is unknown, the refusal is
+    /// [`fullbore_wire::ErrorCode::REQUEST_TIMED_OUT`].
     pub async fn alter_isr(
         &self,
         partitions: Vec<(Uuid, i32, AlterPartition)>,
@@ -19,32 +20,36 @@ impl Control {
         self.submit(PartitionsCommand::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
     }
 
-    /// Elects other leaders. Returns the present registration of each partition, in the order of the request.
+    /// Elects other leaders. Returns the current registration of each partition, in the order of the request.
     pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         self.submit(PartitionsCommand::ElectLeaders(asked)).await
     }
 
-    /// Elects live leaders, and removes failed brokers from ISRs. Returns once all partitions are decided.
+    /// Elects live leaders for all partitions that need one, and removes failed brokers from the ISRs. Returns once all
+    /// partitions are done.
     ///
     /// # Errors
-    /// Errors of the store, if it cannot be used. Pieces committed before the error stay in force.
+    /// Returns the store's error if it cannot be used. Partitions that were committed before the error stay changed.
     pub async fn settle_partitions(&self, urgent: Urgent) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports this broker's log ends of partitions without a leader, by topic id and partition number.
+    /// Reports where this broker's logs end, for partitions without a leader. Each is named by topic id and partition
+    /// number.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store, if it cannot be used.
+    /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot
+    /// be used.
     pub async fn tell_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 
-    /// Removes this broker from the ISRs of partitions that it can no longer write. A partition that no other replica
-    /// can lead stays unchanged.
+    /// Removes this broker from the ISRs of partitions that it can no longer write to. A partition that no other
+    /// replica can lead stays unchanged.
     ///
     /// # Errors
-    /// STALE_BROKER_EPOCH if another process has replaced this one; errors of the store, if it cannot be used.
+    /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot
+    /// be used.
     pub async fn resign(&self, partitions: Resigned) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
     }

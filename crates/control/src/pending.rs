@@ -1,7 +1,7 @@
-//! Commands that wait for their answers, each with the channel to its caller.
+//! Commands that wait for their answers, each with a channel back to its caller.
 //!
-//! Not here: the decisions, which are in `decide`. Invariant: the type of a command determines the type of its answer;
-//! the answer is sent once.
+//! The decisions are made in `decide`. Invariant: each kind of command has its own type of answer, and the answer is
+//! sent exactly once.
 
 use std::sync::Arc;
 
@@ -12,10 +12,10 @@ use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, PartitionsCo
 use super::decide::Draft;
 use super::image::Topic;
 
-/// Type of command, with the type of its answer.
+/// A kind of command, with the type of its answer.
 pub trait CommandKind: Sized {
     type Answer;
-    /// Returns the answer that refuses every part of the command.
+    /// Returns the answer that refuses the command in all its parts.
     fn refused(&self, refusal: &Refusal) -> Self::Answer;
     fn pending(self, reply: oneshot::Sender<Self::Answer>) -> PendingCommand;
 }
@@ -95,11 +95,11 @@ impl CommandKind for InitProducerId {
     }
 }
 
-/// Command with the sender of the channel for its answer.
+/// A command, and the channel for its answer.
 pub struct Pending<K: CommandKind> {
     pub command: K,
-    /// Decided answer, valid once the changes are committed. `None` before the decision, and while pieces of the
-    /// command are left.
+    /// The answer, which is sent once the changes are committed. `None` until the command is decided, and while it has
+    /// pieces left.
     pub answer: Option<K::Answer>,
     reply: oneshot::Sender<K::Answer>,
 }
@@ -109,15 +109,15 @@ impl<K: CommandKind> Pending<K> {
         Self { command, answer: None, reply }
     }
 
-    /// Sends the decided answer, and returns None; returns the command if pieces of it are left. The send fails
-    /// silently if the caller has dropped the receiver.
+    /// Sends the answer and returns `None`. If the command has pieces left, returns the command instead. A caller that
+    /// no longer waits is not an error.
     fn finish(self) -> Option<Self> {
         let Some(answer) = self.answer else { return Some(self) };
         let _ = self.reply.send(answer);
         None
     }
 
-    /// Sends this answer.
+    /// Sends the given answer.
     pub fn send(self, answer: K::Answer) {
         let _ = self.reply.send(answer);
     }
@@ -128,7 +128,7 @@ impl<K: CommandKind> Pending<K> {
     }
 }
 
-/// Command of any kind that waits for its answer.
+/// A command of any kind that waits for its answer.
 pub enum PendingCommand {
     Topics(Pending<TopicsCommand>),
     Configs(Pending<ConfigsCommand>),
@@ -138,7 +138,7 @@ pub enum PendingCommand {
 }
 
 impl PendingCommand {
-    /// Decides the command on the image with the changes of the draft's earlier commands.
+    /// Decides the command. `draft` already includes the changes of the commands before it.
     pub fn decide(&mut self, draft: &mut Draft<'_>) {
         match self {
             Self::Topics(pending) => pending.answer = Some(draft.topics(&pending.command)),
@@ -149,7 +149,7 @@ impl PendingCommand {
         }
     }
 
-    /// Sends the decided answer, and returns None; returns the command if pieces of it are left.
+    /// Sends the answer and returns `None`. If the command has pieces left, returns the command instead.
     pub fn finish(self) -> Option<Self> {
         match self {
             Self::Topics(pending) => pending.finish().map(Self::Topics),
@@ -160,7 +160,7 @@ impl PendingCommand {
         }
     }
 
-    /// Sends the answer that refuses every part of the command.
+    /// Refuses the command in all its parts.
     pub fn refuse(self, refusal: &Refusal) {
         match self {
             Self::Topics(pending) => pending.refuse(refusal),

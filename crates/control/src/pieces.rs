@@ -1,24 +1,25 @@
-//! Size of the pieces in which many partitions change: as many registrations as the store commits in a fraction of a
-//! second.
+//! A command that changes many partitions is split into pieces. This module decides how many partitions a piece has,
+//! such that the store commits it in a fraction of a second.
 //!
-//! Invariant: a piece is bounded. Brokers that need the lock, and callers that wait for a commit, wait for one piece at
-//! most.
+//! Invariant: the size of a piece is bounded. A broker that waits for the lock, or a caller that waits for its commit,
+//! therefore waits for one piece at most.
 
 use std::time::Duration;
 
 use super::decide::ChangeBudget;
 
-/// Number of registrations in the first piece.
+/// Number of partitions in the first piece.
 const FIRST: usize = 1_000;
-/// Smallest and largest number of registrations in a piece.
+/// Minimum and maximum number of partitions in a piece.
 const MIN: usize = 50;
+/// Largest number of registrations in a piece.
 const MAX: usize = 10_000;
-/// Desired range of the time for which a full piece holds the lock. After a shorter time the next piece is larger,
-/// after a longer time smaller.
+/// How long a full piece should hold the lock. If it takes less time than this range, the next piece is larger; if it
+/// takes more, the next piece is smaller.
 const BRIEF: Duration = Duration::from_millis(150);
 const LONG: Duration = Duration::from_millis(500);
 
-/// Adaptive size of the next piece.
+/// The size of the next piece, adapted to the store's speed.
 #[derive(Debug)]
 pub struct Pieces {
     registrations: usize,
@@ -31,12 +32,12 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Returns the budget of the next piece.
+    /// Returns the number of partitions that the next piece may change.
     pub fn room(&self) -> ChangeBudget {
         ChangeBudget::new(self.registrations)
     }
 
-    /// Adapts the size to the time for which a full piece held the lock.
+    /// Adapts the size to how long a full piece has held the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {
             self.registrations = (self.registrations * 2).min(MAX);
@@ -45,7 +46,7 @@ impl Pieces {
         }
     }
 
-    /// Reduces the size after a failed commit, since the size may be the cause.
+    /// Makes the next piece smaller after a failed commit, since the piece may have been too large.
     pub fn failed(&mut self) {
         self.registrations = (self.registrations / 4).max(MIN);
     }

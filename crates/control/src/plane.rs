@@ -1,6 +1,6 @@
-//! Choice of the store by the broker's settings, and the check that the data directory belongs to this store.
+//! Opens the metadata store that the settings name, after a check that the data directory belongs to it.
 //!
-//! Invariant: a directory that was used with one store is not used with another.
+//! Invariant: once a directory was used with one store, it cannot be used with another.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use fullbore_host::disk_space::DiskSpace;
 /// Opens `control.db` in this directory, for a standalone broker.
 ///
 /// # Errors
-/// [`OpenError`] if the directory was used in a cluster, or if the file cannot be used.
+/// Returns [`OpenError`] if the directory was used in a cluster, or if the file cannot be used.
 pub fn on_one_machine(
     folder: &Path,
     broker: &BrokerConfig,
@@ -34,17 +34,17 @@ pub fn on_one_machine(
 /// Returns the database that these settings name.
 ///
 /// # Errors
-/// [`OpenError::Setting`] if the settings are invalid.
+/// Returns [`OpenError::Setting`] if the settings are invalid.
 pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenError> {
     let refused = |bad: BadServer| OpenError::Setting { key: "control.plane", reason: bad.0 };
     Server::new(settings, &format!("fullbore {node_id}")).map_err(refused)
 }
 
-/// Opens the database of a cluster for the broker with this directory. A directory without the file `cluster` gets that
-/// file when the broker registers.
+/// Opens the database of a cluster for the broker that owns this directory. If the directory is new, the broker writes
+/// the file `cluster` to it after the registration.
 ///
 /// # Errors
-/// [`OpenError`] if the directory belongs to another broker or store, or if the database cannot be used.
+/// Returns [`OpenError`] if the directory belongs to another broker or store, or if the database cannot be used.
 pub fn of_cluster(
     folder: &Path,
     node_id: i32,

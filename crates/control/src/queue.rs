@@ -1,7 +1,7 @@
-//! The bounded queue of commands, and the loop of the writer thread that takes commands from the queue.
+//! The bounded queue of commands, and the writer thread's loop that serves them.
 //!
-//! Invariants: commands are taken in the order of their arrival. A queued command is served even if its caller is gone,
-//! and while the broker stops.
+//! Invariants: commands are served in the order of their arrival. A queued command is served even if its caller no
+//! longer waits, and even while the broker stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,48 +14,48 @@ use tokio::sync::mpsc::{Receiver, Sender, WeakSender, channel};
 use super::store::Store;
 use super::writer::{MetadataWriter, Publisher, QueuedCommand};
 
-/// Largest number of queued commands. Callers wait while the queue is full.
+/// Maximum number of commands in the queue. When it is full, callers wait.
 pub const WAITING_MAX: usize = 1024;
-/// Largest number of commands in one transaction.
+/// Maximum number of commands in one transaction.
 pub const BATCH_MAX: usize = 256;
-/// Interval at which a caller of [`Queue::act`] retries a full queue.
+/// How often [`Queue::act`] retries while the queue is full.
 const PLACE_EVERY: Duration = Duration::from_millis(1);
 
-/// Sending end of the queue, for callers.
+/// The sending end of the queue, which callers use.
 #[derive(Clone)]
 pub struct Queue {
     sender: Sender<Waiting>,
     wanted: WantedVersion,
 }
 
-/// Sending end that does not keep the queue open.
+/// A sending end that does not keep the queue open.
 pub struct WeakQueue {
     sender: WeakSender<Waiting>,
     wanted: WantedVersion,
 }
 
-/// Version up to which callers have requested a read of other brokers' commits: `u64::MAX` for all, 0 for no request.
-/// The writer sets it to 0 when it begins the read.
+/// The version up to which callers want other brokers' commits to be read. `u64::MAX` stands for all commits, and 0 for
+/// no request. The writer sets it to 0 when it begins to read.
 type WantedVersion = Arc<AtomicU64>;
 
-/// Entry of the queue.
+/// An entry of the queue.
 enum Waiting {
     Command(Box<QueuedCommand>),
-    /// Closure that the writer thread runs between two batches.
+    /// A closure that the writer thread runs between two batches of commands.
     Act(Act),
-    /// Request to read other brokers' commits.
+    /// A request to read other brokers' commits.
     CatchUp,
 }
 
 type Act = Box<dyn FnOnce(&mut Publisher) + Send>;
 
-/// Receiving end of the queue, for the writer thread.
+/// The receiving end of the queue, which the writer thread owns.
 pub struct CommandReceiver {
     waiting: Receiver<Waiting>,
     wanted: WantedVersion,
 }
 
-/// Creates a queue and its receiver.
+/// Creates the queue and returns both ends.
 pub fn queue() -> (Queue, CommandReceiver) {
     let (sender, waiting) = channel(WAITING_MAX);
     let wanted = WantedVersion::default();
@@ -63,7 +63,8 @@ pub fn queue() -> (Queue, CommandReceiver) {
 }
 
 impl Queue {
-    /// Queues a command; waits while the queue is full. Returns the command if the writer thread has ended.
+    /// Adds a command to the queue, and waits while the queue is full. Returns the command if the writer thread has
+    /// ended.
     pub async fn enter(&self, queued: QueuedCommand) -> Result<(), QueuedCommand> {
         match self.sender.reserve().await {
             Ok(place) => {
@@ -74,7 +75,8 @@ impl Queue {
         }
     }
 
-    /// Runs `act` on the writer thread between two batches. Blocks until `act` has returned, or the thread has ended.
+    /// Runs `act` on the writer thread between two batches of commands, and blocks until it has run. Also returns if
+    /// the thread has ended.
     pub fn act(&self, act: impl FnOnce(&mut Publisher) + Send + 'static) {
         let (done, is_done) = blocking::sync_channel(1);
         let act = move |publisher: &mut Publisher| {
@@ -89,8 +91,7 @@ impl Queue {
         let _ = is_done.recv();
     }
 
-    /// Requests a read of other brokers' commits, and returns at once. Does nothing if the queue is full: before the
-    /// writer decides the queued commands, it reads those commits anyway.
+    /// Requests a read of other brokers' commits, and returns at once.
     pub fn catch_up(&self) {
         catch_up_to(&self.sender, &self.wanted, u64::MAX);
     }
@@ -113,8 +114,8 @@ impl Queue {
 }
 
 impl WeakQueue {
-    /// Requests a read of other brokers' commits up to `version`. The writer skips the read if it has that version
-    /// already. Does not wait.
+    /// Requests a read of other brokers' commits up to `version`, and returns at once. The writer skips the read if it
+    /// already has that version.
     pub fn catch_up_to(&self, version: u64) {
         if let Some(sender) = self.sender.upgrade() {
             catch_up_to(&sender, &self.wanted, version);
@@ -122,7 +123,7 @@ impl WeakQueue {
     }
 }
 
-/// Requests a read up to `version`. All requests before the read begins share one read.
+/// Requests a read up to `version`. Requests that arrive before the read begins are combined into one read.
 fn catch_up_to(sender: &Sender<Waiting>, wanted: &WantedVersion, version: u64) {
     let before = wanted.fetch_max(version, Ordering::AcqRel);
     if before == 0 && sender.try_send(Waiting::CatchUp).is_err() {

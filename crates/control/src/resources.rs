@@ -1,7 +1,7 @@
-//! Settings of groups and client metrics in an image: checked settings by name, and the values in force.
+//! The settings of groups and of client metrics, as part of an image.
 //!
-//! Not here: the keys of these settings (`config`). A resource without settings is not stored; a group then has the
-//! broker's values. (For client metrics the broker has no values.)
+//! The keys of these settings are in the crate `config`. A resource without settings is not stored. For a group without
+//! settings, the broker's values are used.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use fullbore_config::{
     BrokerConfig, ClientMetricsConfig, ConfigError, DynamicConfig, GroupTimeouts, Resource, check_values,
 };
 
-/// Settings of one resource, and the values in force.
+/// A resource that has settings, and the values that result from them.
 #[derive(Debug)]
 pub struct ConfiguredResource {
-    /// Overrides of the resource by name; never empty.
+    /// The settings by name; never empty.
     pub overrides: BTreeMap<String, String>,
     in_force: InForce,
 }
@@ -40,11 +40,11 @@ impl ConfiguredResource {
     }
 }
 
-/// All resources with settings.
+/// All resources that have settings.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Resources {
     configured: BTreeMap<(Resource, String), Arc<ConfiguredResource>>,
-    /// Timeouts of groups without settings.
+    /// The timeouts of groups that have no settings.
     group_default: GroupTimeouts,
 }
 
@@ -75,7 +75,7 @@ impl Resources {
         })
     }
 
-    /// Replaces the settings of a resource; an empty map removes the resource.
+    /// Replaces the settings of a resource. An empty map removes the resource.
     pub fn set(
         &mut self,
         broker: &BrokerConfig,
@@ -94,7 +94,7 @@ impl Resources {
         Ok(())
     }
 
-    /// Resolves the values in force again, after a change of the broker's settings.
+    /// Computes all values again after the broker's settings have changed.
     pub fn follow(&mut self, broker: &BrokerConfig, dynamic: &DynamicConfig) {
         self.group_default = GroupTimeouts::resolve(broker, dynamic, &BTreeMap::new());
         for ((_, _), configured) in self.configured.iter_mut().filter(|((resource, _), _)| *resource == Resource::Group)

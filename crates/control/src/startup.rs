@@ -1,4 +1,4 @@
-//! Start of the control plane: opens and reads the store, and registers the broker.
+//! Starts the control plane: opens the store, reads the metadata, and registers the broker.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use super::writer::{Failure, MetadataWriter, random_id};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
 
-/// Facts that a starting broker provides for its registration.
+/// Facts about the starting broker that its registration needs.
 #[derive(Debug, Clone)]
 pub struct RegistrationInfo {
-    /// Addresses for clients, by the name of the listener.
+    /// The addresses that clients use, by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
-    /// Kind of shutdown of the previous process.
+    /// How the previous process ended.
     pub ended: PreviousShutdown,
     /// True if the machine has certainly not booted since the data directory was last used.
     pub is_same_boot: bool,
 }
 
-/// Results of a registration.
+/// The results of a registration.
 pub struct Started {
     pub identity: Identity,
     pub process: Uuid,
@@ -62,7 +62,7 @@ pub fn started<S: Store>(
     let (mut owner, images) =
         MetadataWriter::new(store, broker, Box::new(random_id)).map_err(|source| refused(source.into()))?;
     let session = Duration::from_millis(session_timeout_ms);
-    // The whole state is read before the lock is taken, so that other brokers wait less for the lock.
+    // Read the whole state before taking the lock, so that other brokers do not have to wait for it.
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
@@ -77,8 +77,8 @@ pub fn started<S: Store>(
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,
-            // The handover of the former process has further pieces. Other brokers can take the lock before the next
-            // piece.
+            // More of the former process's partitions have to be handed over. Other brokers can take the lock in
+            // between.
             None => continue,
             Some(Ok(())) => break,
         };
@@ -92,7 +92,8 @@ pub fn started<S: Store>(
     Ok((owner, Started { identity, images, process: Uuid(process.to_be_bytes()) }))
 }
 
-/// Returns true, and warns, if the directory is an older copy: the registered process used a newer state of it.
+/// Returns true, with a warning, if the directory is an older copy. The registered process has then used a newer state
+/// of it.
 fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool {
     let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
     if is_older {

@@ -1,14 +1,15 @@
-//! Storage trait of the control plane: takes a lock, reads the commits of other brokers, and commits.
+//! The trait that each metadata store implements. A store takes a lock, reads the commits of other brokers, and commits
+//! changes.
 //!
-//! A back end decides nothing. Its calls block, and come from the writer thread alone. There are three reasons against
-//! asynchronous calls: SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a thread
-//! that serves connections. A caller could drop a future between a write and its commit, which would be one more case
-//! to handle. The back end of a database over a network has a runtime on the writer thread, and a time limit for each
-//! call.
+//! A store makes no decisions. Its calls block, and only the writer thread makes them. Asynchronous calls would not
+//! help, for three reasons. SQLite blocks, and needs a thread anyway. Decisions on many topics take too long for a
+//! thread that serves connections. And a caller could drop a future between a write and its commit, which would be one
+//! more case to handle. A store on a network database has its own runtime on the writer thread, and a time limit for
+//! each call.
 //!
-//! Invariants: decisions are made under the lock and on the newest state. A version has one nonce. After a commit with
-//! unknown outcome, the writer takes the lock and looks for the commit. The back end grants the lock only once that
-//! commit is made or has failed.
+//! Invariants: decisions are made under the lock and on the newest state. If the outcome of a commit is unknown, the
+//! writer takes the lock and looks for the commit by its nonce. The lock is granted only after that commit has either
+//! succeeded or failed.
 
 use std::time::Duration;
 
@@ -17,60 +18,62 @@ use fullbore_wire::Uuid;
 use super::change::{Change, Version};
 use fullbore_db::{CommitError, StoreError};
 
-/// Open store of the metadata.
+/// An open metadata store.
 pub trait Store: Send + 'static {
-    /// Held lock. Its drop without a commit writes nothing.
+    /// The lock, while it is held. If it is dropped without a commit, nothing is written.
     type Transaction<'a>: Transaction
     where
         Self: 'a;
 
-    /// Takes the lock for all changes, and returns the commits after version `at`. Without `at`, returns all of them.
+    /// Takes the lock for all changes, and returns the commits after version `at`, or all commits if `at` is `None`.
     /// Reconnects if necessary, within a time limit.
     fn begin(&mut self, at: Option<Version>) -> Result<(Self::Transaction<'_>, Progress), StoreError>;
 
-    /// Returns the commits after version `at`. Need not take the lock.
+    /// Returns the commits after version `at`. A store can do this without the lock.
     fn read_since(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let (_, progress) = self.begin(at)?;
         Ok(progress)
     }
 
-    /// Returns the number of heartbeats that this process of the broker has sent; None for a store without heartbeats.
+    /// Returns the number of heartbeats that this process of the broker has sent; `None` if the store has no
+    /// heartbeats.
     fn beats_of(&mut self, _broker: i32, _process: Uuid) -> Result<Option<u64>, StoreError> {
         Ok(None)
     }
 
-    /// Returns the newest number of the data directory that this process of the broker sent with a heartbeat; 0 if
-    /// there is none.
+    /// Returns the newest number of the data directory that this process of the broker has sent with a heartbeat.
+    /// Returns 0 if it has sent none.
     fn noted_by(&mut self, _broker: i32, _process: Uuid) -> Result<u64, StoreError> {
         Ok(0)
     }
 
-    /// Returns the longest wait of a queued command. A command that waits longer is refused, so that callers do not
-    /// pile up. None for a store on this machine, which is always available.
+    /// Returns how long a command may wait in the queue before it is refused. The limit keeps callers from piling up
+    /// while the store is away. `None` for a store on this machine, which is always available.
     fn wait_max(&self) -> Option<Duration> {
         None
     }
 }
 
-/// Held lock.
+/// The lock, while it is held.
 pub trait Transaction {
     /// Returns true if exactly this version was committed.
     fn includes(&mut self, version: Version) -> Result<bool, StoreError>;
 
-    /// Commits the changes as this version, and releases the lock. The version must follow the newest one.
+    /// Commits the changes as this version, which must be the one after the newest, and releases the lock.
     fn commit(self, changes: &[Change], version: Version) -> Result<(), CommitError>;
 }
 
-/// Commits after a version.
+/// The commits after a given version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// Each commit, in order; empty if the known version is the newest.
+    /// The commits one by one, in order. Empty if there are none.
     Since(Vec<Commit>),
-    /// Changes that make the newest version from the empty one, if the store cannot list the commits one by one.
+    /// All changes that lead from an empty image to the newest version. Returned if the store cannot list the commits
+    /// one by one.
     Whole(Commit),
 }
 
-/// Version and its changes.
+/// A committed version, and the changes that it made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Commit {
     pub version: Version,

@@ -1,9 +1,9 @@
-//! Check at the start of a broker that is registered with another data directory: is the registered process alive?
+//! Frees a broker's registration from a dead process, so that the broker can start with another data directory.
 //!
-//! Running brokers have a failure detector (`membership`). If no broker runs, nothing would detect the failure, and a
-//! replaced machine could never start. The starting process therefore watches the heartbeats for a whole
-//! `broker.session.timeout.ms`. Invariant: a process counts as failed only after a silent session in which the store
-//! answered in time.
+//! Normally the other brokers detect a failed process (see `membership`). If no broker runs, none would, and a replaced
+//! machine could never start. The starting process therefore watches the old one's heartbeats for a whole
+//! `broker.session.timeout.ms`. Invariant: the old process counts as failed only if it was silent for a session in
+//! which the store answered in time.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +14,14 @@ use super::image::Image;
 use super::store::Store;
 use super::writer::{Failure, MetadataWriter};
 
-/// Number of polls of the heartbeats in one session.
+/// How many times the heartbeats are polled during one session.
 const CHECKS: u32 = 16;
 
-/// Fences the process that is registered as this broker if it sends no heartbeat for `session`, and returns true.
-/// Returns false if the process is alive, or if the store has no heartbeats. Blocks for at least `session` before a
-/// fence.
+/// Waits for `session` to see if the process that is registered as this broker sends a heartbeat. If it sends none,
+/// fences it and returns true. Returns false if the process is alive, or if the store has no heartbeats.
 ///
 /// # Errors
-/// Errors of the store.
+/// Returns the store's error if it cannot be used.
 pub(super) fn fence_if_silent<S: Store>(
     owner: &mut MetadataWriter<S>,
     image: &Image,
@@ -45,7 +44,7 @@ pub(super) fn fence_if_silent<S: Store>(
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
-        // A slow store delays heartbeats as well: restart the session.
+        // A slow store delays heartbeats as well, so wait for a whole session again.
         if asked.elapsed() > between {
             since = Instant::now();
         }

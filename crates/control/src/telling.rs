@@ -1,7 +1,7 @@
-//! Log lines that name a change and the client that requested it: one line for each committed command.
+//! Writes one log line for each committed command. The line names the changes and the client that requested them.
 //!
-//! Changes of offsets, groups and producer ids have no line, since there are too many. Invariants: no secret is logged.
-//! A line is short, whatever a request names: it has the first few names and the count.
+//! Changes of offsets, groups and producer ids are too frequent to be logged. Invariants: secrets are never logged, and
+//! a line stays short even if a request names many things. It then has the first few names and the total count.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::image::Topic;
 use super::pending::{Pending, PendingCommand};
 use fullbore_config::Resource;
 
-/// Log target of the lines about changes.
+/// The log target of these lines.
 pub use fullbore_host::files::CHANGES;
-/// Most topics or other resources that a line names.
+/// Maximum number of topics or other resources that one line names.
 const NAMED_MAX: usize = 10;
-/// Most settings of a resource that a line names.
+/// Maximum number of settings that one line shows for a resource.
 const SETTINGS_MAX: usize = 20;
-/// Most characters of a name or value that a line shows.
+/// Maximum number of characters of a name or value that one line shows.
 const CHARS_MAX: usize = 256;
 
-/// Logs the changes of a committed command, if it made any.
+/// Logs the changes of a committed command. Does nothing if the command changed nothing.
 pub(super) fn tell(command: &PendingCommand, by: &str) {
     let changed = match command {
         PendingCommand::Topics(Pending { command, answer: Some(topics), .. }) => topics_changed(command, topics),
@@ -40,7 +40,7 @@ pub(super) fn tell(command: &PendingCommand, by: &str) {
     }
 }
 
-/// Text of a line, and the changed resources; `None` if the command changed nothing.
+/// The text of the line, and the resources that changed. `None` if the command changed nothing.
 type Changed = Option<(&'static str, Vec<String>)>;
 
 fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>]) -> Changed {

@@ -1,4 +1,4 @@
-//! Tests of the control plane by its public methods, on a real database in a temporary directory.
+//! Tests of the control plane through its public methods, with a real database file in a temporary directory.
 
 mod cluster;
 mod contradictions;
@@ -23,7 +23,7 @@ use super::sqlite::Sqlite;
 use super::writer::MetadataWriter;
 use super::*;
 
-/// Control plane with the lock of its directory. As in the broker, the lock is dropped last.
+/// A control plane, and the lock of its directory. As in the broker, the lock is dropped last.
 pub struct Opened {
     pub control: Control,
     _lock: FolderLock,
@@ -37,7 +37,7 @@ pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
     Ok(Opened { control, _lock: lock })
 }
 
-/// Starts a broker of a cluster over the database of this URL.
+/// Starts a broker of a cluster that uses the database with this URL.
 pub fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
     try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
@@ -201,7 +201,8 @@ pub(super) fn set(value: &str) -> ConfigChange {
     ConfigChange::Set(value.into())
 }
 
-/// Returns the value in force for brokers, for a topic without an override, and for a topic with an override.
+/// Returns three values of the setting that are in force: for brokers, for a topic without an override, and for a topic
+/// with one.
 fn in_force(control: &Control) -> (i32, usize, usize) {
     let image = control.image();
     let of = |name| image.topic(name).expect("there").config.producer_state_batches_to_retain;
@@ -281,8 +282,9 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
     assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
-/// A partition accepts any first sequence of a producer whose id is older than the topic: the producer may have written
-/// to a deleted topic of the same name.
+/// After a topic is created, new producers must get ids that are newer than the topic. The partitions of a recreated
+/// topic accept any first sequence number from a producer with an older id, because it may have written to the deleted
+/// topic of that name.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -297,7 +299,8 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     }
 }
 
-/// A kill -9 leaves the files as they are on disk while the broker runs.
+/// A broker that is killed with -9 leaves its files as they are on disk at that moment. The test copies them while the
+/// broker runs.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -368,14 +371,14 @@ async fn kill_minus_nine_loses_nothing_answered() {
     assert!(!ids.contains(&id));
 }
 
-/// Returns a writer without its thread, and a receiver of its images. Its broker is registered.
+/// Creates a writer that runs without its thread, and a receiver of its images. The broker is registered.
 fn owner(folder: &FolderLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
     let space = Arc::new(DiskSpace::open(folder.folder(), 0));
     let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }
 
-/// Returns a writer over any store, and a receiver of its images. Its broker is registered.
+/// Creates a writer for any store, and a receiver of its images. The broker is registered.
 fn registered<S: Store>(
     store: S,
     new_id: Box<dyn FnMut() -> Uuid + Send>,
@@ -386,7 +389,7 @@ fn registered<S: Store>(
     (owner, images)
 }
 
-/// Returns the registration of the process `process` of the broker `id`, in the same directory.
+/// Creates the registration of a process as the broker `id`, always with the same directory.
 fn register(id: i32, process: u128) -> ChangeCommand {
     let joining =
         Joining { folder: 7, process, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };

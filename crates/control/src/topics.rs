@@ -1,4 +1,4 @@
-//! Commands on topics, and producer ids.
+//! Commands on topics, and the command for a new producer id.
 
 use std::sync::Arc;
 
@@ -10,27 +10,27 @@ use super::command::{
 use super::{Control, Topic};
 
 impl Control {
-    /// Creates topics. Returns each created topic, in the order of the request.
+    /// Creates topics, and returns them in the order of the request.
     pub async fn create_topics(&self, topics: CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Create(topics)).await
     }
 
-    /// Adds partitions to topics. Returns each topic with its new partitions, in the order of the request.
+    /// Adds partitions to topics, and returns the topics in the order of the request.
     pub async fn create_partitions(&self, topics: CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Grow(topics)).await
     }
 
-    /// Deletes topics. Returns each topic as it was before, in the order of the request.
+    /// Deletes topics. Returns each topic as it was before the deletion, in the order of the request.
     pub async fn delete_topics(&self, topics: Vec<TopicRef>) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Delete(topics)).await
     }
 
-    /// Changes configurations of topics. Returns each topic with its new configuration, in the order of the request.
+    /// Changes the settings of topics. Returns the topics with their new settings, in the order of the request.
     pub async fn alter_topic_configs(&self, topics: AlterTopicConfigs) -> Vec<Result<Arc<Topic>, Refusal>> {
         self.submit(TopicsCommand::Alter(topics)).await
     }
 
-    /// Forgets deleted topics. Their files and rows must be removed already.
+    /// Forgets deleted topics, once their files and rows have been removed.
     pub async fn forget_deleted(&self, topics: Vec<Uuid>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ForgetDeleted(topics)).await
     }

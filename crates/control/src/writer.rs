@@ -1,8 +1,9 @@
-//! The writer of the metadata. For each group of queued commands it takes the store's lock, reads other brokers'
-//! commits, decides, commits, publishes and answers, in this order.
+//! The writer of the metadata. For each batch of queued commands, it locks the store, reads other brokers' commits,
+//! decides, commits, publishes the new image, and answers the callers.
 //!
-//! Not here: rules (`decide`), storage (`sqlite/`), the queue of commands (`queue`). Invariants: a command is answered
-//! only after its version is committed and the image with it is published. Every decision is made on the newest image.
+//! The rules of the decisions are in `decide`, and the loop that takes commands from the queue is in `queue`.
+//! Invariants: a command is answered only after its version is committed and the new image is published. Every decision
+//! is made on the newest image.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -23,61 +24,62 @@ use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Callback that receives the image before a change, and the image after it.
+/// A callback that receives each image together with its successor.
 pub type ImageListener = Box<dyn FnMut(&Image, &Image) + Send>;
 
-/// Command in the queue.
+/// A command in the queue.
 pub struct QueuedCommand {
     pub command: PendingCommand,
-    /// Client that sent the command, for the log; `None` is this broker itself.
+    /// The client that sent the command, for the log. `None` if this broker sent it itself.
     pub by: Option<Arc<str>>,
-    /// Time at which the command arrived.
+    /// The time at which the command arrived.
     pub at: Instant,
 }
 
-/// Writer that owns the store.
+/// The writer, which owns the store.
 pub struct MetadataWriter<S> {
     pub store: S,
     broker: Arc<BrokerConfig>,
-    /// Source of topic ids and of nonces.
+    /// Draws topic ids and nonces.
     new_id: Box<dyn FnMut() -> Uuid + Send>,
-    /// Producer ids of this broker's block that are not assigned yet.
+    /// The producer ids that are left in this broker's current block.
     producer_ids: Range<i64>,
-    /// Next block of producer ids. Fetched early: the store may be unavailable when the block is needed.
+    /// The next block of producer ids. It is reserved in advance, because the store may be unavailable when the block
+    /// is needed.
     next_producer_ids: Range<i64>,
-    /// Time at which the early fetch of a block last failed; `None` if the last fetch succeeded.
+    /// The time at which the last attempt to reserve a block in advance failed; `None` if it succeeded.
     not_stocked: Option<Instant>,
-    /// Rate limit of log lines about an unavailable store.
+    /// Limits how often the log reports that the store is unavailable.
     away: LogRateLimit,
-    /// Size of the next piece of a command that is carried out in pieces.
+    /// Size of the next piece, for commands that are carried out in pieces.
     pieces: Pieces,
-    /// Commands with pieces left.
+    /// Commands that still have pieces left.
     unfinished: Vec<QueuedCommand>,
     publisher: Publisher,
 }
 
-/// Pause after a failed attempt to fetch producer ids early.
+/// How long the writer waits after a failed attempt to reserve producer ids in advance.
 const STOCK_PAUSE: Duration = Duration::from_secs(10);
 
-/// Published image, with the channel by which readers get new images.
+/// The published image, and the channel that delivers new images to readers.
 pub struct Publisher {
     image: Arc<Image>,
     published: watch::Sender<Arc<Image>>,
-    /// Callback for each image, called before the image is published.
+    /// Called with each image before it is published.
     listener: Option<ImageListener>,
-    /// First unreserved producer id at the time when this broker last learnt of a new topic. Ids from this one on were
-    /// reserved after every known topic was created.
+    /// When this broker last learnt of a new topic, all producer ids below this one were reserved. Ids from here on are
+    /// therefore newer than every known topic.
     newest_topic_after: i64,
 }
 
-/// Reason why commands could not be carried out.
+/// The reason why commands could not be carried out.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
     #[error("{0}")]
     Store(#[from] StoreError),
     #[error("cannot apply another broker's change: {0}")]
     Inapplicable(#[from] Inapplicable),
-    /// Unknown outcome of a commit: the commands may have been carried out.
+    /// The outcome of a commit is unknown, so the commands may have been carried out.
     #[error("{0}")]
     Unknown(String),
 }
@@ -119,7 +121,7 @@ impl Failure {
 }
 
 impl<S: Store> MetadataWriter<S> {
-    /// Returns a writer with the empty image, and a receiver of images. Ids and nonces come from `new_id`.
+    /// Creates a writer with the empty image, and a receiver of images. `new_id` draws topic ids and nonces.
     pub fn new(
         store: S,
         broker: Arc<BrokerConfig>,
@@ -143,7 +145,7 @@ impl<S: Store> MetadataWriter<S> {
         Ok((owner, images))
     }
 
-    /// Returns true if commands have pieces left, with which [`MetadataWriter::serve`] continues.
+    /// Returns true if commands have pieces left. The caller should then call [`MetadataWriter::serve`] again soon.
     pub fn is_unfinished(&self) -> bool {
         !self.unfinished.is_empty()
     }
@@ -173,8 +175,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers a command that needs no store, or that has waited too long for the store, and returns None. Returns any
-    /// other command.
+    /// Answers the command without the store if that is possible, or refuses it if it has waited too long, and returns
+    /// `None`. Otherwise returns the command.
     fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -193,8 +195,9 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Refuses the command, unless it requests a producer id and a block has an id left. That id may be older than a
-    /// topic. If that topic replaced a deleted one, its partitions accept any first sequence of the producer.
+    /// Answers a command while the store cannot be used. A request for a producer id gets one of the reserved ids if
+    /// any are left, and all other commands are refused. Such an id may be older than a topic. If that topic has
+    /// replaced a deleted one, its partitions accept any first sequence number from the producer.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -205,8 +208,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Fetches the next block of producer ids once half of the present block is used. Does nothing for a store on this
-    /// machine, which is always available.
+    /// Reserves the next block of producer ids once half of the current block is used. Does nothing if the store is on
+    /// this machine, and so is always available.
     pub fn stock_up(&mut self) {
         let is_needed = !self.publisher.is_newest(&self.next_producer_ids)
             && self.producer_ids.end - self.producer_ids.start <= PRODUCER_ID_BLOCK / 2;
@@ -233,7 +236,7 @@ impl<S: Store> MetadataWriter<S> {
 
     /// Runs `decide` on the newest image, commits and publishes the changes, and returns the outcome of `decide`.
     pub fn transact<T>(&mut self, decide: impl FnOnce(&mut Draft<'_>) -> T) -> Result<T, Failure> {
-        // A store on this machine needs no pieces.
+        // A store on this machine is locked by this broker alone, so its commands are not split into pieces.
         let is_apart = self.store.wait_max().is_some();
         let room = if is_apart { self.pieces.room() } else { ChangeBudget::new(usize::MAX) };
         let (transaction, progress) = self.store.begin(self.publisher.image.version())?;
@@ -273,16 +276,16 @@ impl<S: Store> MetadataWriter<S> {
         Ok(decided)
     }
 
-    /// Queues the decision of the remaining partitions, `urgent` ones first, for the next transaction. No caller waits
-    /// for the outcome.
+    /// Decides the remaining partitions in the next transaction, beginning with `urgent`. No caller waits for the
+    /// outcome.
     fn settle_later(&mut self, urgent: Urgent) {
         let (reply, _) = oneshot::channel();
         let command = ChangeCommand::Settle(urgent).pending(reply);
         self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out whether an unanswered commit was made. Takes the lock for this, so that no commit is in progress. If
-    /// the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
+    /// Finds out if a commit without an answer was made. It takes the lock, so the commit cannot still be in progress.
+    /// If the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,
@@ -338,14 +341,14 @@ impl Publisher {
         &self.image
     }
 
-    /// Calls the listener with the empty image and the present one, and later with each image and its successor.
+    /// Calls the listener with the empty image and the current one, and later with each image and its successor.
     pub fn follow(&mut self, mut listener: ImageListener) {
         listener(&Image::default(), &self.image);
         self.listener = Some(listener);
     }
 
-    /// Returns true if the block has ids left, and they were reserved after every known topic was created. A producer
-    /// with such an id cannot have written to a deleted topic whose name a present topic has.
+    /// Returns true if the block has ids left that are newer than every known topic. A producer with such an id cannot
+    /// have written to a deleted topic whose name a present topic has.
     fn is_newest(&self, block: &Range<i64>) -> bool {
         !block.is_empty() && block.start >= self.newest_topic_after
     }
@@ -382,13 +385,14 @@ impl Publisher {
     }
 }
 
-/// Returns 64 bits of a drawn id, as a nonce.
+/// Makes a nonce from a random id.
 fn nonce(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }
 
-/// Returns a version 4 UUID. Its text never starts with a dash, since command line tools would take it for an option.
+/// Returns a random (version 4) UUID. Its text never starts with a dash, because command line tools would take it for
+/// an option.
 pub fn random_id() -> Uuid {
     loop {
         let id = Uuid(uuid::Uuid::new_v4().into_bytes());

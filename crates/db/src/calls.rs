@@ -1,20 +1,20 @@
-//! Counts of this broker's calls to the database of a cluster, and the state of the database as its answers to
-//! heartbeats show it.
+//! Counts this broker's calls to the database of a cluster. Also records if the database is available, as the answers
+//! to heartbeats show it.
 //!
-//! Not here: the statements (`control`), and the calls of diskless topics, which have their own connections. Invariant:
-//! recording takes no lock. A reader may therefore see values of two successive moments.
+//! Calls for diskless topics are not counted here, since they have their own connections. Invariant: recording takes no
+//! lock. A reader may therefore see some values from just before a call and others from just after it.
 
 use fullbore_host::metrics::{Counter, Histogram};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Connection of a broker to the database.
+/// A broker's connection to the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaneConnection {
-    /// Connection that reads and changes the metadata.
+    /// The connection that reads and changes the metadata.
     Metadata,
-    /// Connection of the heartbeats.
+    /// The connection that sends heartbeats.
     Beats,
 }
 
@@ -22,7 +22,7 @@ impl PlaneConnection {
     /// All connections of a broker.
     pub const ALL: [PlaneConnection; 2] = [PlaneConnection::Metadata, PlaneConnection::Beats];
 
-    /// Returns the name in metrics.
+    /// Returns the connection's name in metrics.
     pub fn name(self) -> &'static str {
         match self {
             PlaneConnection::Metadata => "metadata",
@@ -31,11 +31,11 @@ impl PlaneConnection {
     }
 }
 
-/// Outcomes of all calls to the database.
+/// The outcomes of all calls to the database.
 #[derive(Debug)]
 pub struct PlaneCalls {
     started: Instant,
-    /// Calls of each connection, in the order of [`PlaneConnection::ALL`].
+    /// The calls over each connection, in the order of [`PlaneConnection::ALL`].
     by_connection: [CallsOfConnection; PlaneConnection::ALL.len()],
     beats: LastBeats,
 }
@@ -48,23 +48,24 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastBeats {
-    /// Time within which the database must answer a heartbeat; 0 while this broker sends no heartbeats.
+    /// How long the database may take to answer a heartbeat before it counts as unavailable. 0 while this broker sends
+    /// no heartbeats.
     patience_ms: AtomicU64,
-    /// Time from `started` to the last answered heartbeat.
+    /// When the last heartbeat was answered, in ms since `started`.
     answered_ms: AtomicU64,
     /// True if the last heartbeat failed, or was answered by an older copy of the database.
     has_failed: AtomicBool,
     newest: AtomicU64,
 }
 
-/// State of the database of a cluster.
+/// The state of a cluster's database, as this broker sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlaneSeen {
-    /// True if the database answers this broker's heartbeats.
+    /// True if the database answers the heartbeats of this broker.
     pub answers: bool,
-    /// Time since the database last answered a heartbeat.
+    /// How long ago the database last answered a heartbeat.
     pub since_answer: Duration,
-    /// Newest version of the metadata that a heartbeat has returned.
+    /// The newest metadata version that an answer has contained.
     pub newest: u64,
 }
 
@@ -75,8 +76,7 @@ impl Default for PlaneCalls {
 }
 
 impl PlaneCalls {
-    /// Returns the database's state by its answers to heartbeats. None if this broker sends no heartbeats, like a
-    /// standalone broker.
+    /// Returns the state of the database. `None` if this broker sends no heartbeats, as on a standalone broker.
     pub fn seen(&self) -> Option<PlaneSeen> {
         let beats = &self.beats;
         let patience = Duration::from_millis(beats.patience_ms.load(Ordering::Relaxed));
@@ -98,7 +98,7 @@ impl PlaneCalls {
     }
 }
 
-/// Counter of the calls of one connection.
+/// Counts the calls over one connection.
 #[derive(Clone, Debug)]
 pub struct CountedCalls {
     calls: Arc<PlaneCalls>,
@@ -106,7 +106,7 @@ pub struct CountedCalls {
 }
 
 impl CountedCalls {
-    /// Returns the counter of this connection.
+    /// Creates the counter for this connection.
     pub fn new(calls: Arc<PlaneCalls>, connection: PlaneConnection) -> CountedCalls {
         CountedCalls { calls, connection }
     }
@@ -121,15 +121,16 @@ impl CountedCalls {
         self.calls.of(self.connection).failed.add(1);
     }
 
-    /// Begins the record of heartbeats. The database counts as unavailable if it answers no heartbeat for `patience`.
+    /// Must be called before the first heartbeat. If no heartbeat is answered for `patience`, the database counts as
+    /// unavailable.
     pub fn begin_to_beat(&self, patience: Duration) {
         self.calls.beat_answered();
         let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.calls.beats.patience_ms.store(patience_ms.max(1), Ordering::Relaxed);
     }
 
-    /// Records an answered heartbeat. `newest` is the newest version in the database, which has all versions that this
-    /// broker knows.
+    /// Records that a heartbeat was answered. `newest` is the newest version in the database, which is at least as new
+    /// as this broker's.
     pub fn beat_answered(&self, newest: u64) {
         self.calls.beats.newest.store(newest, Ordering::Relaxed);
         self.calls.beat_answered();

@@ -1,40 +1,41 @@
-//! Databases of the control plane and of the index of diskless topics: sessions, rows and errors.
+//! Access to the databases for the metadata and for the index of diskless topics. It provides sessions, rows and
+//! errors.
 //!
-//! Not here: tables, except the schema that control plane and index share in PostgreSQL. Invariant: the error of a
-//! change that was not made differs from that of a change that may have been made.
+//! Only one schema is here, the one in PostgreSQL that the metadata and the index share. Invariant: errors distinguish
+//! between a change that was not made and one that may have been made.
 
 pub mod calls;
 pub mod postgres;
 pub mod sqlite;
 
-/// Failure of a call that changed nothing in the store.
+/// The reason why a call failed. Nothing was changed in the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StoreError {
     #[error("the disk is full")]
     Full,
-    /// Contents of the store that cannot be right.
+    /// The store contains something that cannot be right.
     #[error("{0}")]
     Damaged(String),
     #[error("{0}")]
     Failed(String),
-    /// Database that cannot be reached or used at the moment.
+    /// The database cannot be reached or used at the moment.
     #[error("{0}")]
     Away(String),
-    #[error("it does not know version {0}: it went back to an older state, or is another one")]
+    #[error("the database does not know version {0}: it was set back to an older state, or it is another database")]
     WentBack(u64),
 }
 
-/// Outcome of a commit that did not succeed.
+/// The reason why a commit did not succeed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommitError {
     /// The store has changed nothing.
     Refused(StoreError),
-    /// The connection broke before the answer: the change may have been made, or may still be made.
+    /// The connection broke before the answer arrived. The change may have been made, or may still be made.
     Unknown(String),
 }
 
 impl From<CommitError> for StoreError {
-    /// Keeps only the reason, for callers that treat both outcomes alike.
+    /// Keeps only the reason, for callers that do not distinguish the two cases.
     fn from(error: CommitError) -> Self {
         match error {
             CommitError::Refused(error) => error,

@@ -39,7 +39,7 @@ impl Where {
     /// Returns the cluster that the flags name.
     ///
     /// # Errors
-    /// Fails like [`client_properties`] and [`cluster`].
+    /// Returns [`Failure`] if [`client_properties`] or [`cluster`] returns one.
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
         let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
@@ -68,7 +68,7 @@ impl Where {
 /// command line override them.
 ///
 /// # Errors
-/// Fails like [`checked_properties`], or if the file cannot be read.
+/// Returns [`Failure`] if the file cannot be read, or [`checked_properties`] returns one.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
@@ -149,7 +149,7 @@ pub fn cluster(
 /// Returns a cluster like [`cluster`], but late responses are not reported.
 ///
 /// # Errors
-/// Fails like [`cluster`].
+/// Returns [`Failure`] if an address is malformed, or the security settings cannot be used.
 pub fn quiet_cluster(
     flag: Option<&str>,
     properties: &Properties,

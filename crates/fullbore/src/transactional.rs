@@ -13,7 +13,7 @@ pub const TRANSACTIONAL_ID: &str = "transactional.id";
 /// which producer is fenced, so neither may silently override the other. (The flag does override a file of properties.)
 ///
 /// # Errors
-/// Returns a sentence about two different ids.
+/// Returns [`Failure`] if the flag and the properties name different ids.
 pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<(), Failure> {
     let property = properties.iter().rev().find(|(key, _)| key == TRANSACTIONAL_ID).map(|(_, value)| value.as_str());
     match (flag, property) {
@@ -27,7 +27,7 @@ pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<
 /// Parses a number of records, which is at least 1.
 ///
 /// # Errors
-/// Returns a sentence with the allowed range.
+/// Returns a text with the allowed range if `text` is not a number within it.
 pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }

@@ -53,7 +53,7 @@ fn late(whom: &str, patience: Patience) -> String {
 /// which is too long for a user at a terminal.
 ///
 /// # Errors
-/// Returns the error of the last attempt to connect, or of a missing answer within `patience`.
+/// Returns [`ClientError`] if no attempt to connect succeeds, or no answer comes within `patience`.
 pub fn for_producer(
     producer: &Producer,
     runtime: &Runtime,

@@ -1,6 +1,6 @@
-//! Tests of `topics`, `configs` and
-//! `groups` as whole processes, against a broker of Fullbore. `tests/clients/fullbore.sh` runs the same cases against
-//! Apache Kafka, and compares the lines with those of Kafka's tools.
+//! Tests of `topics`, `configs` and `groups`, which run as processes against a Fullbore broker.
+//! `tests/clients/fullbore.sh` runs the same cases against Apache Kafka and compares the lines with those of Kafka's
+//! tools.
 
 mod broker;
 mod said;
@@ -17,7 +17,7 @@ fn fullbore(line: &str) -> Said {
     said(command.args(line.split_whitespace()).stdin(Stdio::null()).output().expect("it starts"))
 }
 
-/// Broker, against which command lines run.
+/// The broker against which command lines run.
 struct Place {
     broker: Broker,
 }
@@ -97,7 +97,7 @@ fn a_pattern_on_a_terminal_deletes_topics_after_a_yes() {
     ["test-1", "test-2"].iter().for_each(|topic| drop(place.ok(&format!("topics create --topic {topic}"))));
     let program = env!("CARGO_BIN_EXE_fullbore");
     let line = format!("{program} topics delete --topic 'test-.*' --bootstrap-server {}", place.broker.address);
-    // Returns the output of the command on a terminal, which `script` provides.
+    // The command runs on a terminal, which `script` provides.
     let answered = |answer: &str| {
         let mut script = Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -159,8 +159,8 @@ fn internal_topics_are_described_unless_excluded() {
     };
     assert_eq!(described(""), ["__consumer_offsets", "a"]);
     assert_eq!(described("--exclude-internal"), ["a"]);
-    // The partitions of this topic determine the coordinators of groups, so that it cannot grow. It may be deleted as a
-    // whole, after which groups start again.
+    // The number of this topic's partitions decides which coordinator a group has, so it cannot grow. Deleting the
+    // whole topic is permitted, and groups then start over.
     let refused = place.refused("topics alter --topic __consumer_offsets --partitions 60");
     assert!(refused.contains("groups are spread over as many as there are"), "{refused}");
     place.ok("topics delete --topic __consumer_offsets");
@@ -276,7 +276,7 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     assert_eq!((status, stderr.as_str()), (Some(0), "\nConsumer group 'g' has no active members.\n"));
     let before = lags(&described);
     assert_eq!((before.len(), before.iter().sum::<i64>()), (2, 100), "{described}");
-    // The producer may have sent all records to one partition.
+    // All records may have gone to the same partition.
     let full = usize::from(before[0] == 0);
     place.ok(&format!("groups reset-offsets --group g --topic a:{full} --shift-by 1 --execute"));
     let (_, described, _) = place.run("groups describe --group g --offsets");
@@ -310,7 +310,7 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     assert!(told.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"), "{told}");
 }
 
-/// Returns, for each API, the number of requests that a command sent, and the largest number in flight at a time.
+/// Returns, for each API, how many requests a command has sent and how many were in flight at most.
 fn requests(protocol_log: &str) -> BTreeMap<String, (usize, usize)> {
     let (mut found, mut due) = (BTreeMap::<String, (usize, usize)>::new(), BTreeMap::<String, usize>::new());
     for line in protocol_log.lines() {
@@ -349,8 +349,8 @@ fn offsets_of_many_groups_are_reset_with_few_requests() {
     };
     let counts =
         |all: &[(&str, usize)]| all.iter().map(|(api, sent)| ((*api).to_owned(), *sent)).collect::<BTreeMap<_, _>>();
-    // FindCoordinator is sent twice: for the description, and for the commit. Metadata is sent twice: for the
-    // partitions, and for their leaders.
+    // FindCoordinator is sent for the description and again for the commit. Metadata is sent for the partitions and
+    // again for their leaders.
     let first = reset("--topic a --to-latest");
     let described = [("ConsumerGroupDescribe", 1), ("DescribeGroups", 1), ("FindCoordinator", 2)];
     assert_eq!(first, counts(&[&described[..], &[("Metadata", 2), ("ListOffsets", 1)]].concat()));
@@ -418,7 +418,7 @@ fn an_unusable_address_is_reported_with_its_mistake() {
     let (status, _, stderr) = fullbore("topics list --bootstrap-server 127.0.0.1:99999");
     let told = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
     assert!(status == Some(1) && stderr.starts_with(told), "{stderr}");
-    // This name never resolves (RFC 2606), with or without a name server.
+    // This name never resolves (RFC 2606), whether or not there is a name server.
     for command in ["topics list", "consume --topic t", "produce --topic t", "perf consume --topic t --num-records 1"] {
         let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server nowhere.invalid:9092"));
         assert_eq!(status, Some(1), "{command}: {stderr}");
@@ -476,7 +476,7 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
     let refused = format!("{program} groups describe --group h --bootstrap-server {}", place.broker.address);
     assert!(!place.ok("groups list --state").contains('\x1b'));
     for (line, marked) in [(table, "\x1b[1mGROUP "), (refused, "\x1b[1;31mfullbore:\x1b[0m consumer group 'h'")] {
-        // Runs the command on a terminal, which `script` provides.
+        // The command runs on a terminal, which `script` provides.
         let on_terminal = |unwanted: &str| {
             let mut script = Command::new("script");
             script.args(["-qec", &line, "/dev/null"]).stdin(Stdio::null());
@@ -491,7 +491,7 @@ fn only_a_terminal_has_colours_unless_no_color_is_set() {
     }
 }
 
-/// Returns the examples in the help of a command, in the form to type.
+/// Returns the examples in a command's help as a user would type them.
 fn examples(command: &str) -> Vec<String> {
     let (status, help, _) = fullbore(&format!("{command} --help"));
     assert_eq!(status, Some(0), "{command}");
@@ -535,7 +535,7 @@ fn the_examples_of_the_help_run() {
         "man",
     ];
     for example in commands.iter().flat_map(|command| examples(command)) {
-        // Files outside the test's directory are replaced.
+        // The example must not write files outside of the test's directory.
         let (typed, piped) = example.split_once(" | ").unwrap_or((&example, "cat"));
         let piped = if piped.starts_with("tee plan.csv") { piped } else { "cat" };
         let asks = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]

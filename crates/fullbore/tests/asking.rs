@@ -1,5 +1,5 @@
 //! Tests of commands that users of Kafka's tools, kcat and rpk look for: offsets, deletion of records, leaders, brokers
-//! with their directories, and a profile. They run as whole processes against a broker of Fullbore.
+//! with their directories, and a profile. The commands run as processes against a Fullbore broker.
 
 mod broker;
 mod said;
@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Returns a command whose environment names no cluster.
+/// Returns a command. The environment in which it runs names no cluster.
 fn command(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
     command.args(line.split_whitespace()).stdin(Stdio::null()).env("FULLBORE_PROFILE", "");
@@ -18,7 +18,7 @@ fn command(line: &str) -> Command {
     command
 }
 
-/// Broker with a topic `orders`, which has two partitions and three records in the first.
+/// A broker with the topic `orders`, which has two partitions and three records in the first one.
 struct Place {
     broker: Broker,
 }
@@ -156,7 +156,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     };
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
     assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
-    // A flag, the variable and a file each override this profile, whose broker does not exist.
+    // The broker in this profile does not exist. A flag, the variable and a file must each override the profile.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
     let home = folder.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
@@ -184,7 +184,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
 }
 
-/// Returns the completions that bash gets for the last of these words.
+/// Returns what bash would complete for the last of these words.
 fn completed(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let mut asked = command("--");
@@ -200,7 +200,7 @@ fn names_of_the_cluster_are_offered_as_completions() {
     let place = Place::new();
     place.ok("topics create other");
     place.ok("groups reset-offsets --group workers --topic orders --to-latest --execute");
-    // The address is split at colons, as by bash.
+    // Bash splits the address at its colons.
     let at = format!("-b {}", place.broker.address.replace(':', " : "));
     assert_eq!(completed(&format!("fullbore topics describe {at} --topic o")), ["orders", "other"]);
     assert_eq!(completed(&format!("fullbore consume {at} ord")), ["orders"]);

@@ -1,4 +1,4 @@
-//! Tests of `perf link` as a whole process: between a broker and its clients, until a signal.
+//! Tests of `perf link`, which runs as a process between a broker and its clients until a signal ends it.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,12 +8,12 @@ use std::process::{Child, Command, Stdio};
 
 const RTT_MS: f64 = 40.0;
 
-/// Process that is killed when dropped.
+/// A process that is killed when dropped.
 struct Running(Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // `kill` fails if the process has ended already.
+        // `kill` fails if the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -31,7 +31,7 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Starts a command, and reads its first line.
+/// Starts a command and reads its first line.
 fn start(arguments: &[&str]) -> (Running, BufReader<std::process::ChildStdout>, String) {
     let mut child = fullbore(arguments).stderr(Stdio::inherit()).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -45,7 +45,7 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Returns the address that follows these words in a line.
+/// Returns the address that follows `words` in a line.
 fn address<'a>(line: &'a str, words: &str) -> &'a str {
     let rest = line.split(words).nth(1).unwrap_or_else(|| panic!("{line}"));
     rest.split(',').next().expect("split gives one")
@@ -147,7 +147,7 @@ fn an_unreachable_far_end_is_reported_once() {
         first.split("{\"kind\":\"listening\",\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
     for _ in 0..3 {
         let mut client = std::net::TcpStream::connect(listening.expect("an address")).expect("it listens");
-        // Reads the end, or a reset, after the relay has failed to connect.
+        // The relay fails to connect, so the client reads the end of the stream or a reset.
         let _ = client.read(&mut [0]);
     }
     signal(&relay.0, "INT");
@@ -172,7 +172,7 @@ fn an_address_in_use_is_reported() {
     assert!(stderr.starts_with(&expected), "{stderr}");
 }
 
-/// Returns the reason why this machine cannot make namespaces; None if it can.
+/// Returns why this machine cannot create network namespaces. `None` if it can.
 fn hindrance() -> Option<&'static str> {
     let ip =
         |arguments: &[&str]| Command::new("ip").args(arguments).output().is_ok_and(|output| output.status.success());
@@ -194,7 +194,7 @@ fn skipped() -> bool {
     hindrance().is_some()
 }
 
-/// Returns two unused names, and the files of `ip netns` for them.
+/// Returns two unused names of namespaces, and the files that `ip netns` will create for them.
 fn namespaces(test: &str) -> (String, [PathBuf; 2]) {
     let names = ["a", "b"].map(|end| format!("fblc{}{test}{end}", std::process::id()));
     (names.join(","), names.map(|name| Path::new("/run/netns").join(name)))

@@ -1,4 +1,5 @@
-//! Tests of `perf sweep` as a whole process: its output, and the agreement of its four files. Not of its figures.
+//! Tests of `perf sweep`, which runs as a process. They check its output and that its four files agree. The measured
+//! figures are not tested.
 
 mod broker;
 
@@ -8,7 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Directory for the reports, and one for temporary data, which must be empty at the end.
+/// A directory for the reports, and one for temporary data, which must be empty at the end.
 struct Place {
     folder: tempfile::TempDir,
 }
@@ -45,7 +46,7 @@ impl Place {
         std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Returns each line of a CSV file as a map from columns to cells. No cell in these tests contains a comma.
+    /// Returns each line of a CSV file as a map from column to cell. The cells of these tests contain no commas.
     fn csv(&self, name: &str) -> Vec<HashMap<String, String>> {
         let text = self.file(name);
         let mut lines = text.lines().map(|line| line.split(',').map(str::to_owned).collect::<Vec<_>>());
@@ -58,7 +59,7 @@ impl Place {
     }
 }
 
-/// Returns the cells of each row of the page's table of points, without commas in numbers.
+/// Returns the cells of each row in the page's table of points. Commas in numbers are removed.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let body = page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1));
     let body = body.and_then(|body| body.split("</tbody>").next()).expect("a table of points");
@@ -69,7 +70,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
     body.split("<tr>").skip(1).map(|row| row.split("<td").skip(1).map(text).collect()).collect()
 }
 
-/// Flags for measurements of few records.
+/// Flags with which a measurement has few records.
 const SHORT: [&str; 4] = ["--num-records", "200", "--warmup", "0"];
 
 #[test]
@@ -88,7 +89,7 @@ fn the_files_of_a_sweep_agree() {
         let same = |run: &&HashMap<String, String>| {
             ["max.in.flight", "record-size", "target"].iter().all(|name| run[*name] == point[*name])
         };
-        // The point has the median of its three measurements, rounded to the printed digits.
+        // The report of a point has the median of its three measurements, rounded to the printed digits.
         let rates = runs.iter().filter(same).map(|run| run["records_per_sec"].parse::<f64>().expect("a number"));
         let mut rates: Vec<f64> = rates.collect();
         rates.sort_by(f64::total_cmp);
@@ -143,7 +144,7 @@ fn two_clusters_are_measured_side_by_side() {
 fn a_distance_raises_every_latency() {
     let place = Place::new();
     let broker = Broker::start(&[]);
-    // The longest round trip is too long to be the effect of a slow machine.
+    // A slow machine cannot cause a round trip as long as the longest one.
     let axes = ["--over", "rtt=0,20,300", "--set", "max.in.flight=1", "--repeats", "1"];
     let given = ["--bootstrap-server", &broker.address, "--num-records", "20", "--warmup", "0"];
     let (status, stdout, stderr) = place.sweep(&[&axes[..], &given].concat());
@@ -165,7 +166,7 @@ fn an_interrupted_sweep_writes_its_measurements() {
     let mut child = place.command(&all).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
     let (mut stdout, mut stderr) = (String::new(), String::new());
-    // Reads two lines: the plan, and the first measurement.
+    // The two lines are the plan and the first measurement.
     for _ in 0..2 {
         lines.read_line(&mut stdout).expect("a line");
     }
@@ -229,7 +230,7 @@ fn the_tables_are_printed_in_their_documents_layout() {
     assert_eq!(words(line("| 6 "))[4..6], ["records/sec", "|"], "{stdout}");
     let page = place.file("report.html");
     assert!(page.contains("max.idempotence.batches.to.retain=6"), "the own broker lets six be in flight");
-    // With one record a request and one request in flight, twenty records take twenty round trips.
+    // Each request has one record, and one request is in flight. Twenty records therefore take twenty round trips.
     let alone = &place.csv("points.csv")[0];
     assert!(alone["max_ms"].parse::<f64>().expect("a number") >= 20.0 * 5.0, "{alone:?}");
 

@@ -1,4 +1,4 @@
-//! Tests of the tools as whole processes: their exit status and their output. Not of their measurements.
+//! Tests of the tools as processes. They check the exit status and the output. The measured figures are not tested.
 
 mod broker;
 
@@ -46,7 +46,7 @@ fn no_tool_sends_secrets_in_clear() {
     }
 }
 
-/// Returns a pipe without a reader.
+/// Returns the writing end of a pipe that has no reader.
 fn unread() -> PipeWriter {
     std::io::pipe().expect("a pipe").1
 }
@@ -66,7 +66,7 @@ fn a_failing_standard_error_changes_no_exit_status() {
     }
 }
 
-/// Runs a script of the shell, in which `$0` is the tested binary.
+/// Runs a shell script, in which `$0` is the tested binary.
 fn shell(script: &str) -> (Option<i32>, String, String) {
     let mut shell = Command::new("sh");
     shell.args(["-c", script, env!("CARGO_BIN_EXE_fullbore")]).stdin(Stdio::null());
@@ -108,7 +108,7 @@ fn a_command_fails_if_standard_output_fails() {
 fn a_broker_without_standard_output_serves_and_stops() {
     let folder = tempfile::tempdir().expect("a folder");
     let data = folder.path().to_str().expect("UTF-8");
-    // The shell's variable `$!` is the pid of the broker. The broker is ready once its log has the line "listening".
+    // In the script, `$!` is the broker's process id. The broker is ready when its log contains "listening".
     let script = format!(
         ": >{data}/log; \"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>>{data}/log & \
          until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
@@ -317,13 +317,13 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let broker = Broker::start(&[]);
     let at = ["--bootstrap-server", broker.address.as_str()];
     assert_eq!(run(&[&["topics", "create", "--topic", "t"][..], &at].concat()).0, Some(0));
-    // At this rate, the second record is due only after more than a minute.
+    // At this rate, the second record is due more than a minute later.
     let slow = ["--topic", "t", "--record-size", "100", "--throughput", "0.01", "--num-records", "5"];
     let tool = [&["perf", "produce", "--debug", "protocol"][..], &slow, &at].concat();
     let mut child = fullbore(&tool).spawn().expect("it starts");
     let mut told = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
     assert!(told.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
-    // When this command has read the record, the tool has processed its response, too.
+    // This command reads the record, so the tool has also processed the response to it by then.
     let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");
@@ -335,7 +335,7 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     assert!(last.starts_with("fullbore: interrupted before all of 5 records"), "{stderr:?}");
 }
 
-/// Interrupts the tool after its first line, which shows that it works.
+/// Interrupts the tool after it has printed its first line and therefore works.
 fn interrupted(arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut child = fullbore(arguments).spawn().expect("it starts");
     let mut lines = BufReader::new(child.stdout.take().expect("piped"));
@@ -355,7 +355,8 @@ fn the_configured_client_id_is_sent() {
         let set = ["--bootstrap-server", &address, "--command-property", "client.id=me"];
         let mut child = fullbore(&[tool, &set].concat()).spawn().expect("it starts");
         let (mut socket, _) = listener.accept().expect("it connects");
-        // The client id follows length, API, version and correlation id; a length of two bytes precedes it.
+        // The header has the length, API key, version and correlation id. Then comes the client id, whose length has
+        // two bytes.
         let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
         socket.read_exact(&mut start).expect("a request");
         assert_eq!(&start[12..], b"\0\x02me", "{tool:?}");

@@ -1,35 +1,35 @@
-//! Fault points: steps of a transaction at which a test kills the process (SIGKILL) or stops it (SIGSTOP).
+//! Steps of a transaction at which a test can kill the process (SIGKILL) or stop it (SIGSTOP).
 //!
-//! `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` arms one step as the broker starts: `decided`,
-//! `marked:kill:2`, `decided:stop`. The default action is `kill`. The action is taken when the step is reached for the
-//! COUNT-th time. If no step is armed, a step costs one relaxed load.
+//! A step is chosen with `FULLBORE_FAULT_POINT=STEP[:ACTION[:COUNT]]` when the broker starts, for example `decided`,
+//! `marked:kill:2` or `decided:stop`. The default action is `kill`. The action is taken when the step is reached for
+//! the COUNT-th time. Without the variable, each step costs just one relaxed load.
 //!
-//! Invariant: at most one step is armed, and its action is taken once.
+//! Invariant: at most one step is armed, and its action is taken only once.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-/// Environment variable that arms a step.
+/// The environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// Step of a transaction that this broker has completed. The consequences of the step are still to come.
+/// A step of a transaction that this broker has just completed. Its consequences are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
-    /// The producer's epoch is recorded, and the InitProducerId is not yet answered.
+    /// The producer's epoch is recorded, but the InitProducerId has not been answered.
     Begun = 1,
-    /// The transaction's new partition is recorded, and the request that adds it is not yet answered.
+    /// A new partition of the transaction is recorded, but the request that added it has not been answered.
     Added = 2,
     /// A batch of a transaction is in the leader's log.
     Appended = 3,
-    /// The record of a decision waits for its append.
+    /// The record of the decision waits to be appended.
     Deciding = 4,
-    /// The decision is recorded on all replicas in sync, and no marker is written yet.
+    /// The decision is recorded on all in-sync replicas, but no marker has been written.
     Decided = 5,
     /// A marker is in a log of this broker, or in the index of diskless topics.
     Marked = 6,
-    /// Offsets of a transaction are recorded, and the TxnOffsetCommit is not yet answered.
+    /// The transaction's offsets are recorded, but the TxnOffsetCommit has not been answered.
     Offsets = 7,
-    /// A marker is in `__consumer_offsets`, and a group's offsets are applied or dropped.
+    /// A marker is in `__consumer_offsets`, and the group's offsets have been applied or dropped.
     OffsetsEnded = 8,
     /// EndTxn is about to be answered without an error.
     Answer = 9,
@@ -38,7 +38,7 @@ pub enum FaultPoint {
 }
 
 impl FaultPoint {
-    /// All steps with their names, in the order in which a transaction reaches them.
+    /// All steps and their names, in the order in which a transaction reaches them.
     pub const ALL: [(FaultPoint, &'static str); 10] = [
         (FaultPoint::Begun, "begun"),
         (FaultPoint::Added, "added"),
@@ -53,14 +53,14 @@ impl FaultPoint {
     ];
 }
 
-/// Number of the armed step; 0 if no step is armed.
+/// The number of the armed step; 0 if none is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// Number of times that the armed step must still be reached; the last time takes the action.
+/// How many more times the armed step must be reached before the action is taken.
 static LEFT: AtomicU64 = AtomicU64::new(0);
-/// True if the action is SIGSTOP, false if it is SIGKILL.
+/// True if the action is SIGSTOP, and false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);
 
-/// Takes the action if this step is armed, and its count is complete. Does not return if the action is SIGKILL.
+/// Takes the action if this step is armed and has been reached often enough. Does not return if the action is SIGKILL.
 #[inline]
 pub fn reached(step: FaultPoint) {
     if ARMED.load(Ordering::Relaxed) == step as u8 {
@@ -76,15 +76,15 @@ fn act() {
     }
     ARMED.store(0, Ordering::Relaxed);
     let signal = if STANDS.load(Ordering::Relaxed) { libc::SIGSTOP } else { libc::SIGKILL };
-    // SAFETY: raise(3) takes a number and touches no memory. The signal reaches the calling thread before the call
+    // SAFETY: raise(3) takes a number and touches no memory. The calling thread gets the signal before the call
     // returns.
     unsafe { libc::raise(signal) };
 }
 
-/// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; None if it is not set.
+/// Arms the step that [`VARIABLE`] names. Returns the variable's value for the log; `None` if it is not set.
 ///
 /// # Errors
-/// Sentence about the variable's value, if it names no step, action or count.
+/// Returns a sentence about the variable's value if it is not valid.
 pub fn arm() -> Result<Option<String>, String> {
     let Ok(value) = std::env::var(VARIABLE) else { return Ok(None) };
     let (step, stands, count) = parse(&value).map_err(|why| format!("{VARIABLE}={value}: {why}"))?;

@@ -1,5 +1,5 @@
-//! Calls of the operating system that several parts share: replacement and removal of files, kinds of errors, the
-//! clock, the priority of threads.
+//! Helpers around the operating system that several crates share: replacing and removing files, kinds of errors, the
+//! clock, and the priority of threads.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -10,13 +10,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::process::setpriority_process;
 use rustix::thread::gettid;
 
-/// Log target of lines that report a change and the client that made it.
+/// The log target of lines that report a change and the client that made it.
 pub const CHANGES: &str = "fullbore::changes";
 
-/// Nice level of background threads.
+/// The nice level of background threads.
 const NICE: i32 = 10;
 
-/// Lowers the priority of the calling thread: threads that serve connections then run first on a busy machine. On
+/// Lowers the priority of the calling thread. On a busy machine, threads that serve connections then run first. On
 /// Linux, each thread has its own nice level.
 pub fn give_way() {
     if let Err(error) = setpriority_process(Some(gettid()), NICE) {
@@ -24,18 +24,18 @@ pub fn give_way() {
     }
 }
 
-/// Returns the system's clock in ms since 1970, for events whose request has no time.
+/// Returns the system's clock in ms since 1970.
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
 }
 
-/// Replaces a file as a whole. The new content is on the disk before it gets the name `path`.
+/// Replaces the whole file. The new content is on the disk before it gets the name `path`.
 pub fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes).and_then(|()| file.sync_data()))
 }
 
-/// Replaces a file as a whole. The new content reaches the disk with the next flush.
+/// Replaces the whole file. The new content reaches the disk with the next flush.
 pub fn replace_unsynced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write_beside(path, |file| file.write_all(bytes))
 }
@@ -44,21 +44,21 @@ fn write_beside(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) ->
     let beside = path.with_added_extension("tmp");
     let written = File::create(&beside).and_then(|mut file| write(&mut file)).and_then(|()| fs::rename(&beside, path));
     if written.is_err() {
-        // Removes the incomplete file at once, to free its space. The next start would remove it otherwise.
+        // Remove the incomplete file now to free its space. Otherwise the next start would remove it.
         let _ = fs::remove_file(&beside);
     }
     written
 }
 
-/// Removes a file and frees its blocks at once, even while it is open. A slow client may read a response from the open
-/// file for a long time; that reader then finds the end of the file. A file with another name (a hard link) stays whole
-/// under that name.
+/// Removes a file and frees its blocks at once, even if it is open. Otherwise a slow client that reads a response from
+/// the file could keep the space occupied for a long time. That reader will find the end of the file instead. If the
+/// file has another name (a hard link), it stays complete under that name.
 ///
 /// # Errors
-/// Error of the system if the file cannot be removed; it then keeps its name.
+/// Returns the system's error if the file cannot be removed. It then keeps its name.
 pub fn remove_for_good(path: &Path) -> io::Result<()> {
-    // Opened before the removal of the name. A file that cannot be opened for a lasting reason is removed without being
-    // emptied.
+    // Open the file before its name is removed. If it cannot be opened for a lasting reason, it is removed without
+    // being emptied.
     let file = match File::options().write(true).open(path) {
         Err(error) if is_momentary(&error) => return Err(error),
         opened => opened.ok(),
@@ -71,17 +71,17 @@ pub fn remove_for_good(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns true if the open file has no name left.
+/// Returns true if the open file no longer has a name.
 pub fn is_removed(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }
 
-/// Returns true if the system refused a write for lack of space.
+/// Returns true if the system refused a write because the disk is full.
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Returns true if the system lacked descriptors or memory: this shortage may soon be over.
+/// Returns true if the system had no descriptor or memory left, which may soon be over.
 pub fn is_momentary(error: &io::Error) -> bool {
     use rustix::io::Errno;
     let errno = Errno::from_io_error(error);

@@ -1,7 +1,6 @@
-//! The machine as the parts of a broker use it: files, disk space, tasks and threads, memory, counters, rate limits of
-//! log lines.
+//! The machine that a broker runs on: files, disk space, tasks and threads, memory, counters, and limits for log lines.
 //!
-//! Not here: topics, requests, configuration.
+//! This crate knows nothing about topics, requests or settings.
 
 pub mod disk_space;
 pub mod fault_point;

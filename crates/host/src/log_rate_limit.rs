@@ -1,23 +1,23 @@
-//! Rate limit of log lines. A line that one cause could write thousands of times a second is written at most once a
-//! minute.
+//! Limits how often a log line is written. A line that might otherwise be written thousands of times a second appears
+//! at most once a minute.
 //!
-//! Invariant: suppressed lines are counted, and the next line reports the count.
+//! Invariant: suppressed lines are counted, and the next line shows how many there were.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
 
-/// Time between two lines.
+/// Minimum time between two lines.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// Rate limit of one kind of log line.
+/// The limit for one kind of log line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
     told: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogRateLimit {
-    /// Returns None and counts the line as suppressed if the last one was written less than a minute ago. Otherwise
-    /// returns the number of lines suppressed since the last one; the caller then writes the line.
+    /// If the last line was written less than a minute ago, counts this one as suppressed and returns `None`. Otherwise
+    /// returns how many lines were suppressed since the last one, and the caller should write the line.
     pub fn due(&self) -> Option<u64> {
         let mut told = self.told.lock();
         let (at, left_out) = &mut *told;

@@ -1,13 +1,13 @@
-//! Permits for long work: parts of a request that may take longer than a millisecond, and would otherwise delay other
-//! connections.
+//! Permits for long work: parts of a request that may take longer than a millisecond, and would keep other connections
+//! waiting.
 //!
-//! The work stays on the thread that has the request, so that nothing is copied and the order of admission is kept.
-//! During the work, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same
-//! for a future with long polls. Not for recovery, which takes seconds.
+//! The work stays on the thread that handles the request, so that nothing is copied and requests stay in order. While
+//! it runs, the runtime moves the thread's other tasks to another thread. [`LongWork::poll_once`] does the same for a
+//! future that takes long to poll. Recovery of logs takes seconds and must not use this.
 //!
-//! Invariant: there are [`PLACES`] permits, granted first come, first served, so that the runtime has threads left.
-//! Work with a permit waits for no other permit. A connection has at most one request and one response in the queue, so
-//! that connections share the permits fairly.
+//! Invariant: there are [`PLACES`] permits, given in the order of the requests, so that the runtime always has threads
+//! left. Work that has a permit never waits for another one. A connection waits with at most one request and one
+//! response at a time, so the permits are shared fairly.
 
 use crate::task;
 use std::cell::Cell;
@@ -16,20 +16,20 @@ use std::pin::Pin;
 use std::task::Poll;
 use tokio::sync::Semaphore;
 
-/// Number of permits of all connections together.
+/// Number of permits for all connections together.
 const PLACES: usize = 16;
 
 thread_local! {
-    /// True while this thread holds a permit.
+    /// True while this thread has a permit.
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if the calling thread holds a permit. It must then not wait for another permit.
+/// Returns true if the calling thread has a permit. It must not wait for another one then.
 pub fn is_in_place() -> bool {
     IN_PLACE.get()
 }
 
-/// Guard that marks the thread as holder of a permit until it is dropped.
+/// Marks the thread as having a permit, until it is dropped.
 struct InPlace {
     before: bool,
 }
@@ -46,7 +46,7 @@ impl Drop for InPlace {
     }
 }
 
-/// Permits for long work of one broker.
+/// The permits of one broker.
 pub struct LongWork {
     places: Semaphore,
 }
@@ -58,12 +58,12 @@ impl Default for LongWork {
 }
 
 impl LongWork {
-    /// Returns work with `places` permits.
+    /// Creates the given number of permits.
     pub fn with_places(places: usize) -> LongWork {
         LongWork { places: Semaphore::new(places) }
     }
 
-    /// Returns work without permits; `add_places` adds some.
+    /// Starts without permits. A test adds them with `add_places`.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_places() -> LongWork {
         LongWork { places: Semaphore::new(0) }
@@ -75,7 +75,7 @@ impl LongWork {
         self.places.add_permits(count);
     }
 
-    /// Waits for a permit, and does the work with it. A caller that holds a permit uses its own permit.
+    /// Waits for a permit and runs the work. If the calling thread already has a permit, that one is used.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         if is_in_place() {
             return work();
@@ -84,8 +84,7 @@ impl LongWork {
         in_place(work)
     }
 
-    /// Waits for a permit, and polls the future once with it. Releases the permit afterwards, also if the future is not
-    /// done.
+    /// Waits for a permit and polls the future once. The permit is released afterwards, even if the future is not done.
     pub async fn poll_once<F: Future>(&self, mut future: Pin<&mut F>) -> Poll<F::Output> {
         let _place = self.places.acquire().await.expect("never closed");
         poll_fn(|context| Poll::Ready(in_place(|| future.as_mut().poll(context)))).await
@@ -132,7 +131,7 @@ mod tests {
     async fn a_pending_future_holds_no_permit() {
         let long = LongWork::with_places(1);
         let (wake, woken) = tokio::sync::oneshot::channel();
-        // Work inside the poll uses the permit of the poll.
+        // Work inside the poll uses the poll's permit.
         let mut waiting = std::pin::pin!(async { long.run(|| woken).await.await });
         assert!(long.poll_once(waiting.as_mut()).await.is_pending());
         assert!(!is_in_place());

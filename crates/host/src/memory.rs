@@ -1,45 +1,45 @@
-//! Returns to the system the freed memory that the allocator keeps: if two successive polls find much, or at once after
-//! work that used much.
+//! Returns freed memory to the system if the allocator keeps too much of it. This is done if two successive polls find
+//! much, or immediately after work that used much.
 //!
-//! glibc's malloc itself returns large blocks, and free memory at the end of an arena. It keeps free blocks below a
-//! used block, and responses that wait for slow clients leave many of these. With another libc this module does
-//! nothing.
+//! glibc's malloc returns large blocks by itself, and also free memory at the end of an arena. It keeps free blocks
+//! that lie below a used one, and responses that wait for slow clients leave many of these. With another libc, this
+//! module does nothing.
 //!
-//! Invariant: a poll queries the allocator only if the process has more than [`KEPT_MAX`] bytes of memory.
+//! Invariant: the allocator is only queried if the process uses more than [`KEPT_MAX`] bytes of memory.
 
 use std::time::{Duration, Instant};
 
 /// Time between two polls. Memory that is used again within this time is not returned.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Most bytes of freed memory that the allocator may keep.
+/// Maximum number of freed bytes that the allocator may keep.
 const KEPT_MAX: usize = 64 << 20;
 
-/// Periodic return of freed memory to the system.
+/// Returns freed memory to the system from time to time.
 #[derive(Debug)]
 pub struct Trimmer {
     due: Instant,
     history: KeptBytes,
 }
 
-/// Bytes that the allocator kept at earlier polls.
+/// How much freed memory the allocator had at earlier polls.
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// Bytes that the last trim left, or fewer if a later poll found fewer. A trim cannot return these: their pages
-    /// have used blocks.
+    /// How many bytes the last trim left, or the smallest number that a poll has found since. They cannot be returned,
+    /// because there are used blocks in their pages.
     floor: usize,
 }
 
 impl Default for Trimmer {
-    /// Returns a trimmer whose first poll is due after [`INTERVAL`].
+    /// Creates a trimmer whose first poll is due after [`INTERVAL`].
     fn default() -> Trimmer {
         Trimmer { due: Instant::now() + INTERVAL, history: KeptBytes::default() }
     }
 }
 
 impl Trimmer {
-    /// Polls if [`INTERVAL`] has passed, and returns freed memory if two polls found much. This takes milliseconds per
-    /// gigabyte, during which threads that allocate may wait.
+    /// Polls if [`INTERVAL`] has passed, and returns freed memory if two polls have found much. This takes milliseconds
+    /// per gigabyte, and threads that allocate may have to wait.
     pub fn trim_if_due(&mut self) {
         if Instant::now() < self.due {
             return;
@@ -54,14 +54,14 @@ impl Trimmer {
     }
 }
 
-/// Returns freed memory to the system now. This takes milliseconds per gigabyte, during which threads that allocate may
+/// Returns freed memory to the system now. This takes milliseconds per gigabyte, and threads that allocate may have to
 /// wait.
 pub fn give_back() {
     allocator::trim();
 }
 
 impl KeptBytes {
-    /// Records that a poll found `kept` bytes. Returns true if this poll and the previous one found more than
+    /// Records that a poll found `kept` bytes. Returns true if both this poll and the one before found more than
     /// [`KEPT_MAX`] bytes above the floor.
     fn is_trim_due(&mut self, kept: usize) -> bool {
         self.floor = self.floor.min(kept);
@@ -77,7 +77,8 @@ impl KeptBytes {
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 mod allocator {
-    /// Returns the bytes of memory that the allocator keeps unused; 0 if the process has at most `few` bytes.
+    /// Returns how many unused bytes the allocator keeps. If the process uses at most `few` bytes, returns 0 without a
+    /// query.
     pub(super) fn kept_bytes(few: usize) -> usize {
         let resident = std::fs::read_to_string("/proc/self/statm").ok().and_then(|statm| private_bytes(&statm));
         let Some(resident) = resident.filter(|resident| *resident > few) else { return 0 };
@@ -86,14 +87,14 @@ mod allocator {
         resident.saturating_sub(counted.uordblks + counted.hblkhd)
     }
 
-    /// Returns each whole page without a used block to the system.
+    /// Returns all pages to the system that have no used blocks.
     pub(super) fn trim() {
         // SAFETY: the function touches no used block, and locks each arena while it returns its pages.
         unsafe { libc::malloc_trim(0) };
     }
 
-    /// Returns the bytes of resident memory that no file backs, from a line of page counts: total, resident, of files.
-    /// None if the line has no such counts.
+    /// Returns the bytes of resident memory that are not backed by a file. `statm` is a line with the numbers of pages:
+    /// total, resident, of files. Returns `None` if these are missing.
     pub(super) fn private_bytes(statm: &str) -> Option<usize> {
         let mut pages = statm.split(' ').skip(1).map_while(|number| number.parse::<usize>().ok());
         let (resident, of_files) = (pages.next()?, pages.next()?);
@@ -139,8 +140,8 @@ mod tests {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     #[test]
     fn freed_blocks_between_used_ones_are_returned() {
-        // The blocks are too small for malloc to map each one separately. Other tests allocate at the same time, so the
-        // limits below leave room.
+        // The blocks are small enough that malloc does not map each of them on its own. Other tests allocate at the
+        // same time, so the limits below are generous.
         let blocks: Vec<Vec<u8>> = (0..4096).map(|_| vec![1; 64 << 10]).collect();
         let used: Vec<Vec<u8>> = blocks.into_iter().step_by(64).collect();
         let kept = allocator::kept_bytes(0);

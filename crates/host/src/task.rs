@@ -1,10 +1,10 @@
-//! Tasks: the one function that spawns a future on the runtime.
+//! Spawns tasks on the runtime. All tasks should be spawned with the function in this module.
 //!
-//! Tokio compiles a task's code (polling, cancelling, result) once for each type of future, and the broker has about
-//! seventy types. Boxed futures are one type for each type of result, which takes a tenth off the crate's compilation.
-//! The price is one more allocation for each task.
+//! Tokio compiles the code that polls and cancels a task once for each type of future, and the broker has about
+//! seventy. If the futures are boxed, there is only one type for each type of result. This saves a tenth of the crate's
+//! compile time, and costs one more allocation for each task.
 //!
-//! [`Apart`] is a runtime beside the one that serves clients.
+//! [`Apart`] is a second runtime beside the one that serves clients.
 
 use std::io;
 use std::pin::Pin;
@@ -14,7 +14,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
-/// Boxed future of any type, in the form in which tasks are spawned.
+/// A boxed future, in the form in which tasks are spawned.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// Boxes a future for a [`JoinSet`](tokio::task::JoinSet), which spawns futures without [`spawn`].
@@ -22,16 +22,16 @@ pub fn boxed<T>(future: impl Future<Output = T> + Send + 'static) -> BoxFuture<T
     Box::pin(future)
 }
 
-/// Spawns a task on the caller's runtime, as [`tokio::spawn`] does. The task continues if its handle is dropped.
+/// Spawns a task on the current runtime, like [`tokio::spawn`]. The task continues if its handle is dropped.
 ///
 /// # Panics
 ///
-/// Panics outside a runtime.
+/// Panics if there is no runtime.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     tokio::spawn(boxed(future))
 }
 
-/// Rounds of a task: one after each interval, until the broker stops. A long round delays the later rounds.
+/// Lets a task run at each interval until the broker stops. If one round takes long, the following ones are delayed.
 pub struct Rounds {
     ticks: Interval,
     stop: watch::Receiver<bool>,
@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Does, on the calling thread, work that may block. During the work, a runtime of several threads moves that thread's
-/// other tasks to another thread.
+/// Runs work on the calling thread, even if it blocks. On a runtime with several threads, the thread's other tasks are
+/// moved to another thread meanwhile.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -64,9 +64,9 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runtime of one thread for tasks that must run while the threads that serve clients hang in a write to the disk: the
-/// admin page and the membership. Its tasks must not block, nor take a lock that is held during a write. The drop of
-/// the runtime ends its tasks, but does not wait for their blocking work
+/// A runtime with a single thread, for the admin page and the membership. These must run even while the threads that
+/// serve clients hang in a write to the disk. Its tasks must not block, and must not take a lock that is held during a
+/// write. Dropping it ends its tasks, but does not wait for their blocking work
 /// ([`spawn_blocking`](tokio::task::spawn_blocking)).
 pub struct Apart {
     handle: Handle,
@@ -74,10 +74,10 @@ pub struct Apart {
 }
 
 impl Apart {
-    /// Starts the thread of the runtime.
+    /// Starts the runtime's thread.
     ///
     /// # Errors
-    /// Error of the system if it has no thread or descriptor left.
+    /// Returns the system's error if no thread or descriptor is left.
     pub fn start() -> io::Result<Apart> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
@@ -90,7 +90,7 @@ impl Apart {
         Ok(Apart { handle, _stop: stop })
     }
 
-    /// Spawns a task on this runtime, as [`spawn`] does.
+    /// Spawns a task on this runtime, like [`spawn`].
     pub fn spawn<T: Send + 'static>(&self, future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.handle.spawn(boxed(future))
     }
@@ -106,7 +106,7 @@ mod tests {
         let apart = Apart::start().expect("a thread");
         let (done, is_done) = mpsc::channel();
         apart.spawn(async move { done.send(()).expect("it is waited for") });
-        // Blocks the only thread of this runtime.
+        // This blocks the only thread of the test's own runtime.
         is_done.recv().expect("it has run");
     }
 

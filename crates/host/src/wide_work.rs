@@ -1,12 +1,13 @@
-//! Permits and memory for wide requests, whose thousands of entries take time and memory.
+//! Permits and memory for wide requests. These have thousands of entries, which take time and memory.
 //!
-//! The work on such a request is a future; each of its polls holds a permit and a part of the memory budget. Not here:
-//! the decision which requests are wide, and other long work (see [`long_work`](crate::long_work)).
+//! The work on such a request is a future. Each time it is polled, it needs a permit and a part of the memory budget.
+//! Other long work is in [`long_work`](crate::long_work).
 //!
-//! malloc keeps freed memory for the thread that used it; the next request, on another thread, would take as much
-//! again. Freed memory is therefore returned to the system each time that polls have taken a quarter of the budget.
+//! malloc keeps freed memory for the thread that used it. If the next request runs on another thread, it takes as much
+//! memory again. Freed memory is therefore returned to the system each time that polls have used a quarter of the
+//! budget.
 //!
-//! Invariant: a poll takes its memory before its permit, and awaits nothing while it holds the permit.
+//! Invariant: a poll gets its memory before its permit, and does not wait for anything while it has the permit.
 
 use crate::long_work::{LongWork, is_in_place};
 use crate::memory;
@@ -16,22 +17,22 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Poll;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most memory of all concurrent polls together, in bytes. A poll that needs more takes the whole budget.
+/// Maximum memory of all concurrent polls together, in bytes. A poll that needs more gets the whole budget.
 const BYTES_MAX: usize = 256 << 20;
-/// Most bytes that polls take before freed memory is returned to the system.
+/// How many bytes polls may use before freed memory is returned to the system.
 const KEPT_MAX: usize = BYTES_MAX / 4;
-/// Fewest permits for concurrent polls, on a machine with few processors.
+/// Minimum number of permits, for machines with few processors.
 const PLACES_MIN: usize = 4;
 
-/// Permits and memory for wide requests of one broker.
+/// The permits and the memory for wide requests of one broker.
 pub struct WideWork {
     places: LongWork,
     bytes: Semaphore,
-    /// Permit of the one wide command that may run.
+    /// The permit for wide commands, of which only one may run at a time.
     commands: Semaphore,
-    /// Number of bytes that polls have taken since memory was last returned.
+    /// How many bytes polls have used since memory was last returned to the system.
     taken: AtomicUsize,
-    /// Function that returns freed memory to the system.
+    /// Returns freed memory to the system. Tests can replace it.
     give_back: fn(),
     #[cfg(any(test, feature = "test-util"))]
     polls: AtomicUsize,
@@ -53,7 +54,7 @@ impl Default for WideWork {
 }
 
 impl WideWork {
-    /// Returns the number of polls until now.
+    /// Returns the number of polls so far.
     #[cfg(any(test, feature = "test-util"))]
     pub fn polls(&self) -> usize {
         self.polls.load(Ordering::SeqCst)
@@ -65,17 +66,17 @@ impl WideWork {
         self.bytes.acquire_many(BYTES_MAX as u32).await.expect("never closed")
     }
 
-    /// Waits for a permit, and does the work with it. The work takes nothing from the memory budget.
+    /// Waits for a permit and runs the work. The work uses none of the memory budget.
     pub async fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         self.places.run(work).await
     }
 
-    /// Waits for the only permit of wide commands. A wide command uses memory while other threads carry it out.
+    /// Waits for the permit for wide commands. Such a command uses memory while other threads carry it out.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }
 
-    /// Drives a future: waits for `bytes` of memory and for a permit before each poll.
+    /// Runs a future. Before each poll, waits for `bytes` of memory and for a permit.
     pub async fn drive<F: Future>(&self, bytes: usize, future: F) -> F::Output {
         if is_in_place() {
             return future.await;
@@ -96,8 +97,8 @@ impl WideWork {
         }
     }
 
-    /// Records the memory of a finished poll. Returns freed memory to the system if polls have taken [`KEPT_MAX`]
-    /// bytes. The caller still holds the poll's share of the budget.
+    /// Records the memory that a poll has used. Returns freed memory to the system once polls have used [`KEPT_MAX`]
+    /// bytes. The caller still holds the poll's part of the budget.
     async fn note_taken(&self, bytes: usize) {
         let taken = self.taken.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if taken >= KEPT_MAX {

@@ -1,7 +1,7 @@
-//! The append of one batch to the log.
+//! Appends single batches to the log.
 //!
-//! Not here: a follower's append of fetched batches ([`super::truncate`]). Invariant: an append changes nothing unless
-//! all its bytes are in the file.
+//! A follower appends the batches that it has fetched in a different way (see [`super::truncate`]). Invariant: an
+//! append changes nothing unless all its bytes are in the file.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -20,25 +20,25 @@ use crate::validation::ValidBatch;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::is_full;
 
-/// Verification of the transaction that a batch would open here (KIP-890).
+/// How far the transaction that a batch would open here has been verified (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
-    /// No verification yet: a batch that would open a transaction is refused with [`AppendError::Unverified`].
+    /// Nothing was verified. If the batch would open a transaction, it is refused with [`AppendError::Unverified`].
     Unknown,
-    /// The client has added the partition to the transaction, and the coordinator has confirmed it.
+    /// The client has added the partition to the transaction, and the coordinator has confirmed this.
     Verified,
-    /// The coordinator has added the partition for this batch (transaction version 2). A producer without state here
-    /// begins with sequence 0.
+    /// The coordinator has added the partition on behalf of this batch (transaction version 2). If the producer has no
+    /// state here, its first sequence number must be 0.
     Added,
 }
 
-/// Batch that has passed every check, with the values for its write.
+/// A batch that has passed all checks, with everything that is needed to write it.
 pub(super) struct Writing<'a> {
     pub batch: &'a BatchView<'a>,
-    /// Header that the batch gets.
+    /// The header that the batch will have in the log.
     pub stamping: Stamping,
     pub stamp: Stamp,
-    /// Marker in the batch, which ends a transaction.
+    /// The marker in the batch, if it ends a transaction.
     pub marker: Option<VersionedMarker>,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -46,23 +46,23 @@ pub(super) struct Writing<'a> {
     pub config: &'a TopicConfig,
 }
 
-/// Outcome of an append.
+/// The result of an append.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogAppendInfo {
     pub base_offset: i64,
-    /// Offset after the last record.
+    /// The offset after the last record.
     pub end_offset: i64,
-    /// Largest timestamp of the batch, as stored.
+    /// The largest timestamp in the batch, as stored.
     pub timestamp: i64,
-    /// True if the batch was in the log already.
+    /// True if the batch was already in the log.
     pub is_duplicate: bool,
-    /// True if a segment was sealed, which the caller must flush.
+    /// True if a segment was sealed. The caller must then flush it.
     pub rolled: bool,
 }
 
 impl Log {
-    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already. Refuses a batch that would
-    /// open a transaction.
+    /// Appends a batch as the leader of `leader_epoch`, unless the log already has it. A batch that would open a
+    /// transaction is refused.
     pub fn append(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -73,11 +73,11 @@ impl Log {
         self.append_verified(batch, Verification::Unknown, leader_epoch, now_ms, config)
     }
 
-    /// Appends one batch as the leader of `leader_epoch`, unless the log has it already.
+    /// Appends a batch as the leader of `leader_epoch`, unless the log already has it.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the batch would open a transaction, and `verification` is unknown; another
-    /// [`AppendError`] if the batch is refused or cannot be written. Nothing is appended.
+    /// Fails with [`AppendError::Unverified`] if the batch would open a transaction and `verification` is unknown.
+    /// Other errors mean that the batch was refused or could not be written. In all cases nothing is appended.
     pub fn append_verified(
         &mut self,
         batch: &ValidBatch<'_>,
@@ -124,7 +124,7 @@ impl Log {
         }
     }
 
-    /// Runs `write`. A panic in `write` ends appends until the broker's next start.
+    /// Runs `write`. If it panics, the log accepts no appends until the broker's next start.
     pub(super) fn guarded<T>(&mut self, write: impl FnOnce(&mut Log) -> io::Result<T>) -> Result<T, AppendError> {
         let before = self.segments.back().map(|active| (active.base_offset, active.size));
         let work = AssertUnwindSafe(|| write(self));
@@ -141,8 +141,8 @@ impl Log {
         })
     }
 
-    /// Ends appends after a panic, since memory may differ from the files. The batch of the failed append is not served
-    /// to readers; the broker's next start finds the batch if it is whole.
+    /// Stops all appends after a panic, because memory may no longer match the files. The failed batch is not served to
+    /// readers. If it is complete, the broker's next start finds it.
     fn give_up_midway(&mut self, before: Option<(i64, u64)>) {
         self.flushes.give_up();
         if let Some(active) = self.segments.back_mut() {
@@ -151,9 +151,8 @@ impl Log {
         }
     }
 
-    /// Returns the offset from which the leader epoch of the next batch counts. The first epoch begins at the log
-    /// start, even if compaction has left a gap there: a restarted broker assumes that this epoch begins at the log
-    /// start.
+    /// Returns the offset at which the leader epoch of the next batch begins. The first epoch begins at the log start,
+    /// even if compaction has left a gap there, because a restarted broker would assume the same.
     pub(super) fn epoch_start(&self, base_offset: i64) -> i64 {
         if self.epochs.starts().is_empty() { self.log_start } else { base_offset }
     }
@@ -185,7 +184,7 @@ impl Log {
         step();
         assert_eq!(active.size, position + batch.size() as u64, "the segment grows by the batch");
         assert!(end_offset > base_offset, "a batch has records");
-        // The batch is in the log: nothing fails from here on.
+        // The batch is in the log now, so nothing may fail from here on.
         let header = Header::of(&stamping, position);
         active.account(&header, config.index_interval_bytes);
         self.recent.push(base_offset, position);

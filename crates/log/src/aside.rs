@@ -1,11 +1,11 @@
-//! Setting aside of records behind a hole that a power loss has left. They are kept beside the log, under names that no
-//! restarted broker takes for segments, so that an operator can examine them.
+//! Sets records aside that follow a hole left by a power loss. They are kept next to the log so that an operator can
+//! examine them. Their file names are not those of segments, so a restarted broker ignores them.
 //!
-//! Not here: the decision to set records aside, and the cut of the log, which are in [`super::recovery`]. The files are
-//! removed only with their partition.
+//! The decision to set records aside is made in [`super::recovery`], which also cuts the log. The files are removed
+//! only together with their partition.
 //!
-//! Invariant: a byte leaves the log only once it is on the disk under its other name. A crash in between leaves a
-//! shorter log with the same hole, and the broker's next start sets the rest aside.
+//! Invariant: bytes leave the log only after they are on the disk under their other name. If a crash comes in between,
+//! the log is shorter but has the same hole, and the broker's next start sets the rest aside.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -24,23 +24,24 @@ mod tests;
 
 pub use found::{SetAside, SetAsideFolders};
 
-/// Files set aside.
+/// The files that were set aside.
 #[derive(Debug)]
 pub struct Aside {
-    /// Path of the first file; the names of all files have the same suffix.
+    /// The path of the first file. The names of all files have the same suffix.
     pub first: PathBuf,
     pub files: usize,
-    /// Offset after the last record that was found in the files.
+    /// The offset after the last record that was found in the files.
     pub end_offset: i64,
 }
 
 impl Log {
-    /// Copies the bytes of segment `index` from position `from` on to another file. Renames the segments after it, and
-    /// removes them from the log. The caller then cuts segment `index` at `from`.
-    /// `next_offset` is the offset expected at `from`.
+    /// Copies everything in segment `index` from position `from` on to another file. Renames the segments after it, and
+    /// removes them from the log. The caller must then cut off segment `index` at `from`. `next_offset` is the offset
+    /// that should be at `from`.
     ///
     /// # Errors
-    /// Error of the system. The log then still has every record, or the broker's next start refuses the log as well.
+    /// Returns the system's error. The log still has all its records in that case, or the broker's next start will
+    /// refuse it again.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;
@@ -62,7 +63,7 @@ impl Log {
         Ok(Aside { first, files: files.len(), end_offset })
     }
 
-    /// Returns the offset after the last whole batch that follows `from`, or `next_offset` if no batch follows.
+    /// Returns the offset after the last complete batch that follows `from`, or `next_offset` if there is none.
     fn end_of_rest(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<i64> {
         for at in (index..self.segments.len()).rev() {
             let segment = &mut self.segments[at];
@@ -76,7 +77,7 @@ impl Log {
     }
 }
 
-/// Returns the number for the next files to set aside.
+/// Returns a number for the names of the next files.
 fn next_number(dir: &Path) -> io::Result<u64> {
     let mut largest = 0;
     for entry in fs::read_dir(dir)? {
@@ -88,11 +89,11 @@ fn next_number(dir: &Path) -> io::Result<u64> {
     Ok(largest + 1)
 }
 
-/// Copies the bytes of a segment from `from` on. The copy gets its name once it is whole and on the disk.
+/// Copies everything in a segment from `from` on. The copy gets its name only when it is complete and on the disk.
 fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
     let beside = to.with_added_extension("tmp");
     let copied = (|| {
-        // A separate descriptor, since the copy moves its position.
+        // Open the file again, because copying moves the position in it.
         let mut source = File::open(segment.path(LOG))?;
         source.seek(SeekFrom::Start(from))?;
         let mut target = File::create(&beside)?;
@@ -107,14 +108,14 @@ fn copy_rest(segment: &mut Segment, from: u64, to: &Path) -> io::Result<()> {
         fs::rename(&beside, to)
     })();
     if copied.is_err() {
-        // The removal frees space; the broker's next start would remove the file as well.
+        // Free the space now. Otherwise the broker's next start would remove the file.
         let _ = fs::remove_file(&beside);
     }
     copied
 }
 
-/// Renames a segment's log file, and returns the new path. Removes an empty log file, and returns None. Removes the
-/// indexes in either case, since they can be rebuilt.
+/// Renames a segment's log file and returns the new path. If the log file is empty, removes it and returns `None`. In
+/// both cases the indexes are removed, since they can be rebuilt.
 fn rename(segment: &mut Segment, dir: &Path, suffix: &str) -> io::Result<Option<PathBuf>> {
     segment.close_file();
     let to = offset_path(dir, segment.base_offset, suffix);

@@ -1,11 +1,11 @@
-//! The boot of the machine in which a data directory was last used. It decides whether unflushed data may be lost.
+//! Finds out if the machine has booted since a data directory was last used. If it has, unflushed data may be lost.
 //!
-//! A killed process leaves the page cache whole, so that a bad batch afterwards is damage. A machine that stops loses
-//! unflushed pages in any order. Whole batches may then follow a hole, whose records were never acknowledged as
-//! flushed. Linux has an id for each boot; the directory stores the id of the boot in which it was last used.
+//! When a process is killed, the page cache survives, so a bad batch is real damage. When the machine stops, unflushed
+//! pages are lost in any order. Complete batches may then follow a hole, but those records were never acknowledged as
+//! flushed. Linux has an id for each boot, and the directory stores the id of the boot in which it was last used.
 //!
-//! Not here: the list of affected partitions, which is in the broker's `Partitions`. Invariant: two boots count as
-//! different only if both are known.
+//! The list of affected partitions is kept by the broker's `Partitions`. Invariant: two boots count as different only
+//! if both ids are known.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,13 @@ use fullbore_rules::cluster::PreviousShutdown;
 
 use super::files;
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 const FILE: &str = "boot-id";
-/// Linux's file with the id of the boot.
+/// The file in which Linux shows the id of the current boot.
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Returns how the process that last used the directory has ended. Must be called before the directory is used again. A
-/// directory without a boot id counts as [`PreviousShutdown::Lost`], since it may have lost the id together with other
+/// Returns how the process that last used the directory ended. Must be called before the directory is used again. If
+/// there is no boot id, the result is [`PreviousShutdown::Lost`], because the id may have been lost along with other
 /// unflushed data.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
@@ -33,10 +33,10 @@ pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     }
 }
 
-/// Removes the boot id from the directory, so that the next start considers the ends of its logs lost.
+/// Removes the boot id from the directory. The next start then assumes that the ends of the logs may be lost.
 ///
 /// # Errors
-/// I/O errors of the removal.
+/// Returns the system's error if the file cannot be removed.
 pub fn forget(data_dir: &Path) -> io::Result<()> {
     match fs::remove_file(data_dir.join(FILE)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -44,7 +44,7 @@ pub fn forget(data_dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Boot in which the directory was last used, and the current one; `None` where an id is unknown.
+/// The boot in which the directory was last used, and the current one. `None` if an id is unknown.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Boots {
     before: Option<String>,
@@ -62,13 +62,13 @@ impl Boots {
         self.before.is_some() && self.now.is_some() && self.before != self.now
     }
 
-    /// Returns true if the machine is known not to have booted since the directory was last used.
+    /// Returns true if the machine certainly has not booted since the directory was last used.
     pub fn are_the_same(&self) -> bool {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of this boot to the directory, and flushes it; removes an older id if this boot's id is unknown.
-    /// Without the id, the recovery of logs would take a power loss for a kill.
+    /// Writes the id of the current boot to the directory and flushes it. If the id is unknown, removes the old one.
+    /// Without the id, a later recovery would mistake a power loss for a kill.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {
@@ -80,7 +80,7 @@ impl Boots {
     }
 }
 
-/// Reads an id in Linux's form; None for any other text.
+/// Reads a boot id; `None` if the file does not have one.
 fn read(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     uuid::Uuid::try_parse(text.trim()).ok().map(|id| id.to_string())

@@ -1,7 +1,8 @@
-//! Removal of long extents of aborted batches from a slice that is read at read_committed, so that they are not sent.
+//! Leaves out aborted batches when a consumer reads with read_committed, so that they need not be sent.
 //!
-//! The client sees a gap in the offsets, as after a compaction. Control batches stay, since a marker shows the client
-//! where an aborted transaction ends. The last batch stays as well, since the client continues at the offset after it.
+//! The client sees a gap in the offsets, as after compaction. Control batches are always sent, because the client needs
+//! the markers to see where an aborted transaction ends. The last batch is also sent, because the client continues
+//! after its offset.
 //!
 //! Invariant: a batch is left out only if it belongs to one of the given transactions.
 
@@ -13,19 +14,18 @@ use super::direct_io::{DirectReads, is_resident};
 use super::scan::{Header, Scan};
 use super::txn_index::AbortedTransaction;
 
-/// Most aborted transactions in a slice: among more transactions, extents are short.
+/// Maximum number of aborted transactions in a slice. If there are more, each has only few batches in a row.
 const TRANSACTIONS_MAX: usize = 64;
-/// Divisor of a slice's number of offsets. The slice is scanned only if aborted transactions span at least that part of
-/// it.
+/// The slice is scanned only if aborted transactions cover at least this fraction of its offsets (one sixteenth).
 const SPAN_SHARE: i64 = 16;
-/// Most batches that are examined, so that the scan costs at most a few percent of the response.
+/// Maximum number of batches that are examined. The scan then costs at most a few percent of the response.
 const BATCHES_MAX: usize = 128;
-/// Fewest bytes of an extent that is left out, since each gap costs a system call.
+/// Minimum number of bytes that are left out in a row, because each gap costs a system call.
 const RUN_MIN: u64 = 32 * 1024;
 
-/// Returns the ranges of a slice that are sent, in order; the slice itself if nothing is left out. The slice has whole
-/// batches with these `offsets`; `aborted` are the aborted transactions with records in it. Does not read the disk:
-/// batches whose headers are neither in the page cache nor in `cold` are sent.
+/// Returns the parts of a slice that should be sent, in order. `offsets` are the offsets of the slice, which must
+/// consist of complete batches. `aborted` lists the aborted transactions that have records in it. The disk is not read.
+/// If the headers of a batch are neither in the page cache nor in `cold`, the batch is sent.
 pub fn without_aborted(
     slice: FileSlice,
     offsets: Range<i64>,
@@ -57,7 +57,7 @@ fn is_worth_a_look(offsets: &Range<i64>, aborted: &[AbortedTransaction]) -> bool
     span.saturating_mul(SPAN_SHARE) >= offsets.end.saturating_sub(offsets.start)
 }
 
-/// Returns the extents to leave out. After a batch that cannot be read, the rest is sent as it is.
+/// Returns the ranges to leave out. If a batch cannot be read, everything after it is sent.
 fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -> Vec<Range<u64>> {
     let end = slice.position + u64::from(slice.len);
     let mut scan = if is_resident(&slice.file, slice.position, slice.len as usize) {
@@ -78,7 +78,7 @@ fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -
         }
         run = batch.end()..batch.end();
     }
-    // The scan has ended before the last batch of the slice, so that an extent may still be open.
+    // The scan ended before the last batch of the slice, so the last range may still be open.
     if run.end < end && run.end - run.start >= RUN_MIN {
         runs.push(run);
     }

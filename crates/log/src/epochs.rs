@@ -1,9 +1,10 @@
-//! Leader epochs of a log, each with the offset where it begins (KIP-101), kept in `leader-epoch-checkpoint`.
+//! The leader epochs of a log, and the offsets at which they begin (KIP-101). They are stored in
+//! `leader-epoch-checkpoint`.
 //!
-//! Not here: the decision about truncation, which a follower makes. Format: Kafka's `LeaderEpochCheckpointFile`.
+//! A follower uses them to decide where to truncate its log. The format is that of Kafka's `LeaderEpochCheckpointFile`.
 //!
-//! Invariant: epochs and start offsets both ascend, and the file is never ahead of memory. If the file cannot be
-//! written, the next call that might change the file retries the write.
+//! Invariant: the epochs and their offsets are both ascending, and the file never has more than memory. If the file
+//! cannot be written, the next change tries again.
 
 use std::fs;
 use std::io;
@@ -17,52 +18,54 @@ use crate::partition::read::EpochEnd;
 #[derive(Debug)]
 pub struct Epochs {
     dir: Arc<Path>,
-    /// Epochs in order, each with the offset of its first record.
+    /// The epochs in order, each with the offset of its first record.
     starts: Vec<(i32, i64)>,
     /// True if the file is older than `starts`.
     unsaved: bool,
 }
 
 impl Epochs {
-    /// Creates an empty list of epochs, and does not read the file.
+    /// Creates an empty list, without reading the file.
     pub fn empty(dir: &Arc<Path>) -> Epochs {
         Epochs { dir: dir.clone(), starts: Vec::new(), unsaved: false }
     }
 
-    /// Reads the file; None if it is missing or damaged. The caller then takes the epochs from the batches.
+    /// Reads the file. Returns `None` if it is missing or damaged; the caller should then derive the epochs from the
+    /// batches.
     pub fn load(dir: &Arc<Path>) -> Option<Epochs> {
         let text = fs::read_to_string(dir.join(LEADER_EPOCHS)).ok()?;
         let starts = parse(&text)?;
         Some(Epochs { dir: dir.clone(), starts, unsaved: false })
     }
 
-    /// Returns the newest epoch; None if there is no epoch.
+    /// Returns the newest epoch; `None` if there is none.
     pub fn latest(&self) -> Option<i32> {
         self.starts.last().map(|&(epoch, _)| epoch)
     }
 
-    /// Returns each epoch with the offset of its first record.
+    /// Returns the epochs, each with the offset of its first record.
     pub fn starts(&self) -> &[(i32, i64)] {
         &self.starts
     }
 
-    /// Returns the start of the first epoch, which is the log start; None if there is no epoch.
+    /// Returns the offset at which the first epoch begins, which is the log start; `None` if there is no epoch.
     pub fn log_start(&self) -> Option<i64> {
         self.starts.first().map(|&(_, start)| start)
     }
 
-    /// Returns the epoch whose leader wrote at `offset`; None if it is unknown.
+    /// Returns the epoch in which `offset` was written; `None` if it is unknown.
     pub fn at(&self, offset: i64) -> Option<i32> {
         let after = self.starts.partition_point(|&(_, start)| start <= offset);
         after.checked_sub(1).map(|index| self.starts[index].0)
     }
 
-    /// Records in memory that the leader of `epoch` writes from `offset` on. Returns true if the epoch is new.
+    /// Records that the leader of `epoch` writes from `offset` on, but does not write the file. Returns true if the
+    /// epoch is new.
     pub fn note(&mut self, epoch: i32, offset: i64) -> bool {
         if epoch < 0 || self.latest().is_some_and(|latest| latest >= epoch) {
             return false;
         }
-        // An epoch that begins at or past `offset` has no record, and is forgotten.
+        // Forget epochs that begin at or after `offset`, because they have no records.
         while self.starts.last().is_some_and(|&(_, start)| start >= offset) {
             self.starts.pop();
         }
@@ -70,32 +73,32 @@ impl Epochs {
         true
     }
 
-    /// Moves the start of the first epoch in memory back to the log start.
+    /// Moves the start of the first epoch back to the log start, but does not write the file.
     pub fn begin_at(&mut self, log_start: i64) {
         if let Some(first) = self.starts.first_mut() {
             first.1 = first.1.min(log_start);
         }
     }
 
-    /// Records an epoch as [`Epochs::note`] does, and writes the file.
+    /// Records that the leader of `epoch` writes from `offset` on, and writes the file if the epoch is new.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
         let before = self.starts.clone();
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {
             return if self.unsaved { self.save() } else { Ok(()) };
         }
-        // The first epoch is written without a flush: if a power loss removes the file, the next start derives it from
-        // the batches. Later epochs are flushed, since an outdated file would be trusted.
+        // The first epoch need not be flushed. If a power loss removes the file, the next start derives it from the
+        // batches. Later epochs must be flushed, because an old file would be trusted.
         let saved = if before.is_empty() { fs::write(self.path(), self.text()) } else { self.save() };
         saved.inspect_err(|_| self.starts = before)
     }
 
-    /// Forgets epochs that begin at or past `log_end`.
+    /// Forgets the epochs that begin at or after `log_end`.
     pub fn truncate_to(&mut self, log_end: i64) -> io::Result<()> {
         let kept = self.starts.partition_point(|&(_, start)| start < log_end);
         self.cut(|starts| starts.truncate(kept))
     }
 
-    /// Forgets epochs whose records are all before `log_start`.
+    /// Forgets the epochs whose records are all before `log_start`.
     pub fn advance_to(&mut self, log_start: i64) -> io::Result<()> {
         let passed = self.starts.partition_point(|&(_, start)| start <= log_start);
         self.cut(|starts| {
@@ -112,9 +115,8 @@ impl Epochs {
         if self.starts == before && !self.unsaved { Ok(()) } else { self.save() }
     }
 
-    /// Returns the end of `epoch` in a log that ends at `log_end`.
-    /// `current` is the epoch of the log's leader. Returns epoch and offset -1 if `epoch` is negative or newer than
-    /// `current`.
+    /// Returns where `epoch` ends, in a log that ends at `log_end` and whose leader is in the epoch `current`. If
+    /// `epoch` is negative or newer than `current`, returns -1 as epoch and offset.
     pub fn end_of(&self, epoch: i32, current: i32, log_end: i64) -> EpochEnd {
         let end = |leader_epoch, end_offset| EpochEnd { leader_epoch, end_offset };
         if epoch < 0 || epoch > current {

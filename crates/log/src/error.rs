@@ -1,4 +1,4 @@
-//! Errors of a log's files.
+//! The errors of a log's files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,58 +6,58 @@ use std::sync::Arc;
 use crate::partition::error::{AppendError, ReadError};
 use fullbore_host::files::is_full;
 
-/// Fault of a partition's files. Cheap to clone, since it is kept and returned again.
+/// A fault in a partition's files. It is cheap to clone, because it is kept and returned several times.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum StorageError {
-    /// The system refused an operation on a file.
+    /// The operating system refused an operation on a file.
     #[error("{path}: {error}")]
     Io {
-        /// File or directory.
+        /// The file or directory.
         path: PathBuf,
         /// The system's error.
         error: Arc<std::io::Error>,
     },
-    /// Damage or missing offsets at acknowledged records, or before such records.
+    /// Records that were acknowledged are damaged or missing, or records before them are.
     #[error(
         "{path}: corrupt at byte {position}, where acknowledged records are: {why}; restore the file, or move it \
          and those after it away to go on without their records"
     )]
     Corrupt {
-        /// Log file of the segment.
+        /// The log file of the damaged segment.
         path: PathBuf,
-        /// Position of the first bad batch in the file.
+        /// The position of the first bad batch in the file.
         position: u64,
-        /// The damage.
+        /// A description of the damage.
         why: String,
     },
-    /// Offsets between two segments are in no file.
+    /// The offsets between two segments are in no file.
     #[error(
         "{path}: offsets {from} to {last} are missing: {from:020}.log is gone, or the file before it was cut; \
          restore it, or move the log files from {next:020} on away"
     )]
     Gap {
-        /// Directory of the partition.
+        /// The partition's directory.
         path: PathBuf,
-        /// First missing offset.
+        /// The first missing offset.
         from: i64,
-        /// Last missing offset.
+        /// The last missing offset.
         last: i64,
-        /// Base offset of the segment behind the gap.
+        /// The first offset of the segment after the gap.
         next: i64,
     },
-    /// Committed records are missing at the end of the log, and another replica has them.
+    /// The end of the log lacks committed records, but another replica has them.
     #[error(
         "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"
     )]
     EndMissing {
-        /// Directory of the partition.
+        /// The partition's directory.
         path: PathBuf,
-        /// End of the log; 0 if there is no directory.
+        /// The end of the log; 0 if there is no directory.
         log_end: i64,
-        /// High watermark of the checkpoint.
+        /// The high watermark from the checkpoint.
         high_watermark: i64,
     },
-    /// The partition is deleted, or the broker is stopping.
+    /// The partition has been deleted, or the broker is stopping.
     #[error("the partition was deleted, or the broker is stopping")]
     Gone,
 }
@@ -87,11 +87,11 @@ impl From<&StorageError> for ReadError {
     }
 }
 
-/// Error of a data directory that cannot be used.
+/// The data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{path}: {error}")]
 pub struct OpenError {
-    /// File or directory.
+    /// The file or directory.
     pub path: PathBuf,
     /// The system's error.
     pub error: std::io::Error,

@@ -1,9 +1,10 @@
-//! Names of the files and directories of a data directory, and its small text files.
+//! Names of the files and directories in a data directory, and its small text files.
 //!
-//! Not here: segments, indexes and snapshots. At any instant, a file of this module is the whole old one or the whole
-//! new one: the new one is written under another name and renamed.
+//! Segments, indexes and snapshots have modules of their own. A text file is never half written: the new version is
+//! written under another name and then renamed.
 //!
-//! Formats: Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile`, `CleanShutdownFileHandler`.
+//! The formats are those of Kafka's `LogFileUtils`, `OffsetCheckpointFile`, `PartitionMetadataFile` and
+//! `CleanShutdownFileHandler`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::{self, File};
@@ -19,37 +20,37 @@ pub const OFFSET_INDEX: &str = "index";
 pub const TIME_INDEX: &str = "timeindex";
 pub const TXN_INDEX: &str = "txnindex";
 pub const SNAPSHOT: &str = "snapshot";
-/// Suffix of the files of a retired segment, which will be removed. A number comes before this suffix.
+/// Suffix of the files of a retired segment, which will be removed later. A number precedes it.
 pub const DELETED: &str = "deleted";
-/// Suffix of the files of a segment that a cleaning is writing.
+/// Suffix of the files of a segment that compaction is writing.
 pub const CLEANED: &str = "cleaned";
-/// Suffix of the files of a segment that will replace other segments.
+/// Suffix of the files of a segment that is about to replace other segments.
 pub const SWAP: &str = "swap";
-/// Suffix of files with records that were set aside. A number follows this suffix.
+/// Suffix of files with records that were set aside. A number follows it.
 pub const ASIDE: &str = "aside-";
-/// Suffix of the directory of a partition that will be removed.
+/// Suffix of the directory of a deleted partition, which will be removed later.
 pub const DELETED_DIR: &str = "delete";
 pub const CLEAN_SHUTDOWN: &str = ".kafka_cleanshutdown";
 pub const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
-/// File of high watermarks, with Kafka's name and format (`ReplicaManager.HighWatermarkFilename`).
+/// The file with the high watermarks. Its name and format are Kafka's (`ReplicaManager.HighWatermarkFilename`).
 pub const HIGH_WATERMARKS: &str = "replication-offset-checkpoint";
 pub const LOG_STARTS: &str = "log-start-offset-checkpoint";
-/// File of the offsets up to which compacted logs are clean.
+/// The file with the offsets up to which compacted logs have been cleaned.
 pub const CLEANER_OFFSETS: &str = "cleaner-offset-checkpoint";
-/// File of partitions that were not opened since a crash; also records if the machine has booted since. Kafka has no
-/// such file.
+/// The file that lists the partitions that have not been opened since a crash. It also records if the machine has
+/// booted since then. Kafka does not have this file.
 pub const UNRECOVERED: &str = "unrecovered-checkpoint";
 pub const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const METADATA: &str = "partition.metadata";
-/// Longest file name in a Linux file system.
+/// Maximum length of a file name on Linux.
 const NAME_MAX: usize = 255;
 
-/// Returns `<20 digits>.<suffix>` in `dir`.
+/// Returns the path `<20 digits>.<suffix>` in `dir`.
 pub fn offset_path(dir: &Path, offset: i64, suffix: &str) -> PathBuf {
     dir.join(format!("{offset:020}.{suffix}"))
 }
 
-/// Returns offset and suffix of a name that [`offset_path`] makes; None for another name.
+/// Returns the offset and suffix of a name that [`offset_path`] has made; `None` for other names.
 pub fn parse_offset_name(name: &str) -> Option<(i64, &str)> {
     let (digits, suffix) = name.split_once('.')?;
     (digits.len() == 20).then(|| digits.parse().ok().map(|offset| (offset, suffix)))?
@@ -60,31 +61,31 @@ pub fn partition_dir(data_dir: &Path, topic: &str, index: i32) -> PathBuf {
     data_dir.join(format!("{topic}-{index}"))
 }
 
-/// Returns the path to which a partition's directory is renamed once it is no longer in use. `unique` distinguishes
-/// recreated topics.
+/// Returns the path to which a partition's directory is renamed when the partition is no longer used. `unique`
+/// distinguishes topics that were deleted and created again.
 pub fn retired_dir(data_dir: &Path, topic: &str, index: i32, unique: u128, suffix: &str) -> PathBuf {
     let tail = format!("-{index}.{unique:032x}-{suffix}");
     let room = NAME_MAX - tail.len();
     data_dir.join(format!("{}{tail}", &topic[..topic.len().min(room)]))
 }
 
-/// Returns topic and index of the partition in a name of [`retired_dir`]; None for another name. Of a topic with a long
-/// name, only the beginning of the name is left.
+/// Returns topic and number of the partition from a name that [`retired_dir`] has made; `None` for other names. A long
+/// topic name may be cut off.
 pub fn retired_partition(name: &str) -> Option<(String, i32)> {
     let (partition, _) = name.rsplit_once('.')?;
     let (topic, index) = partition.rsplit_once('-')?;
     Some((topic.to_owned(), index.parse().ok()?))
 }
 
-/// Flushes `dir`, so that names created or renamed in it survive a power loss.
+/// Flushes the directory, so that new and renamed files in it survive a power loss.
 pub fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// Offsets by topic and partition, as in one checkpoint file.
+/// The contents of a checkpoint file: offsets by topic and partition.
 pub type OffsetsByPartition = HashMap<(String, i32), i64>;
 
-/// Reads an offset checkpoint; `None` if it is missing or damaged.
+/// Reads an offset checkpoint. Returns `None` if the file is missing or damaged.
 pub fn read_offsets(path: &Path) -> Option<OffsetsByPartition> {
     let bytes = fs::read(path).ok()?;
     let offsets = std::str::from_utf8(&bytes).ok().and_then(parse_offsets);
@@ -109,12 +110,12 @@ fn parse_offsets(text: &str) -> Option<OffsetsByPartition> {
     (offsets.len() == count).then_some(offsets)
 }
 
-/// Writes an offset checkpoint, sorted by topic and partition. The file is on the disk before it gets its name.
+/// Writes an offset checkpoint, sorted by topic and partition. The data is on the disk before the file gets its name.
 pub fn write_offsets(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
     replace(path, offsets_text(offsets).as_bytes())
 }
 
-/// Writes an offset checkpoint without a flush; the system writes the file to the disk later.
+/// Writes an offset checkpoint without a flush. The system writes it to the disk later.
 pub fn write_offsets_unsynced(path: &Path, offsets: &OffsetsByPartition) -> io::Result<()> {
     replace_unsynced(path, offsets_text(offsets).as_bytes())
 }
@@ -129,10 +130,10 @@ fn offsets_text(offsets: &OffsetsByPartition) -> String {
     text
 }
 
-/// Returns the topic id of a partition's directory; None if the directory has no id, or does not exist.
+/// Returns the topic id in a partition's directory. Returns `None` if the directory has no id or does not exist.
 ///
 /// # Errors
-/// Error of the system: the directory's topic is then unknown.
+/// Returns the system's error if the file cannot be read. The topic is then unknown.
 pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
     let bytes = match fs::read(dir.join(METADATA)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -142,8 +143,8 @@ pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
     Ok(text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim())))
 }
 
-/// Writes the topic id of a partition's directory, before there are records in it: a directory with records and without
-/// an id is not opened. The file reaches the disk with the first flush.
+/// Writes the topic id to a partition's directory. This must be done before there are records, since a directory with
+/// records but without an id is not opened. The file reaches the disk with the first flush.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
     replace_unsynced(&dir.join(METADATA), text.as_bytes())
@@ -157,7 +158,7 @@ pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns true if a partition's directory has a segment that is not empty.
+/// Returns true if a partition's directory has a segment with records.
 pub fn has_records(dir: &Path) -> io::Result<bool> {
     for entry in fs::read_dir(dir)? {
         let entry = entry?;
@@ -170,7 +171,7 @@ pub fn has_records(dir: &Path) -> io::Result<bool> {
     Ok(false)
 }
 
-/// Returns the bytes of the segments in a partition's directory; 0 if there is no directory.
+/// Returns the total size of the segments in a partition's directory; 0 if there is no directory.
 pub fn segments_size(dir: &Path) -> io::Result<u64> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
@@ -183,7 +184,7 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
         if let Some((_, LOG)) = name.to_str().and_then(parse_offset_name) {
             match entry.metadata() {
                 Ok(metadata) => size += metadata.len(),
-                // Retention has renamed or removed the file since the directory was listed.
+                // Retention has renamed or removed the file in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -192,7 +193,7 @@ pub fn segments_size(dir: &Path) -> io::Result<u64> {
     Ok(size)
 }
 
-/// Returns topic and number of every partition's directory.
+/// Returns topic and number of every partition that has a directory.
 pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     let parse = |name: String| {
         let (topic, index) = name.rsplit_once('-')?;
@@ -201,8 +202,8 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
     Ok(list_dirs(dir)?.into_iter().filter_map(parse).collect())
 }
 
-/// Returns name and id of each topic with directories, and one more than the largest number of its partitions. Leaves
-/// out directories without a topic id.
+/// Returns the name and id of each topic that has directories, and its number of partitions as far as the directories
+/// show it. Directories without a topic id are skipped.
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {
@@ -214,7 +215,7 @@ pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     Ok(topics)
 }
 
-/// Returns the names of the directories in a directory.
+/// Returns the names of the subdirectories.
 pub fn list_dirs(dir: &Path) -> io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in fs::read_dir(dir)? {

@@ -1,9 +1,9 @@
-//! fsync: the data that a partition has to flush, and the consequence of a failed flush.
+//! Flushes a log to the disk with fsync, and handles failed flushes.
 //!
-//! Group commit follows from the design: appends go on while a flush of the partition runs, and one more flush covers
-//! them all. After a failed fsync, a repeated one would prove nothing, since the system may have dropped the pages. The
-//! partition therefore takes no appends until the broker's next start has read the files. A file that could not be
-//! opened, for lack of descriptors, was not fsynced at all: nothing is lost, and the flush is retried.
+//! Appends continue while a flush runs, and a single flush then covers all of them. If an fsync fails, repeating it
+//! would prove nothing, because the system may have dropped the data. The partition therefore accepts no appends until
+//! the broker's next start has read the files. If a file could not be opened for lack of descriptors, no fsync was
+//! tried. Nothing is lost in that case, and the flush is repeated.
 //!
 //! Invariant: every record before the recovery point is on the disk.
 
@@ -19,20 +19,21 @@ use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
-/// Most sealed segments that wait for their flush. With more, the append that rolls a segment flushes them itself.
+/// Maximum number of sealed segments that wait for a flush. If there are more, the next append that seals a segment
+/// flushes them first.
 const SEALED_MAX: usize = 16;
 
-/// Segment without further appends that is not on the disk yet.
+/// A segment that gets no more appends, but is not on the disk yet.
 #[derive(Debug, Clone)]
 pub struct Sealed {
     file: Arc<File>,
     indexes: Vec<PathBuf>,
-    /// Offset after the segment's last record.
+    /// The offset after the segment's last record.
     end_offset: i64,
 }
 
 impl Sealed {
-    /// Creates the entry of a segment that ends at `end_offset`.
+    /// Takes the files of a segment that ends at `end_offset`.
     pub fn new(segment: &mut Segment, end_offset: i64) -> io::Result<Sealed> {
         Ok(Sealed { file: segment.file()?, indexes: segment.index_paths(), end_offset })
     }
@@ -51,18 +52,18 @@ impl Sealed {
     }
 }
 
-/// Reason why a flush is incomplete.
+/// The reason why a flush is incomplete.
 #[derive(Debug)]
 pub enum FlushError {
-    /// A file could not be opened for the moment; the written data is unaffected.
+    /// A file could not be opened at the moment. The data is not affected.
     Unopened(io::Error),
-    /// An fsync has failed, or a file to be fsynced is missing.
+    /// An fsync failed, or a file is missing.
     Failed(io::Error),
 }
 
 impl FlushError {
-    /// Returns the error of a flush that could not open a file. Only a momentary cause, such as a lack of descriptors,
-    /// is [`FlushError::Unopened`].
+    /// Returns the error for a file that could not be opened. The result is [`FlushError::Unopened`] only if the cause
+    /// is temporary, such as a lack of descriptors.
     pub fn of_open(error: io::Error) -> FlushError {
         if is_momentary(&error) { FlushError::Unopened(error) } else { FlushError::Failed(error) }
     }
@@ -74,20 +75,20 @@ impl From<io::Error> for FlushError {
     }
 }
 
-/// Flush that runs without the partition's lock.
+/// A flush that runs without the partition's lock.
 #[derive(Debug)]
 pub struct FlushPlan {
     sealed: Vec<Sealed>,
     active: Option<Arc<File>>,
     dir: Option<Arc<Path>>,
-    /// Offset before which every record will be on the disk.
+    /// The offset before which all records will be on the disk.
     upto: i64,
-    /// Number of truncations of the log when the flush was planned.
+    /// How often the log had been truncated when the flush was planned.
     cuts: u32,
 }
 
 impl FlushPlan {
-    /// Flushes, and blocks until the disk has the data.
+    /// Runs the flush, and blocks until the data is on the disk.
     pub fn run(&self) -> Result<(), FlushError> {
         self.sealed.iter().try_for_each(Sealed::sync)?;
         if let Some(active) = &self.active {
@@ -103,37 +104,37 @@ impl FlushPlan {
     }
 }
 
-/// Flush state of a log: the flushed part, and what the next flush must cover.
+/// How far a log is flushed, and what the next flush must include.
 #[derive(Debug)]
 pub struct Flushes {
     dir: Arc<Path>,
-    /// Offset before which every record is on the disk.
+    /// The offset before which all records are on the disk.
     recovery_point: i64,
-    /// Rolled segments that are not on the disk yet.
+    /// Sealed segments that are not on the disk yet.
     sealed: Vec<Sealed>,
-    /// True if names were added to the directory since its last sync.
+    /// True if files were created or renamed since the directory was last flushed.
     has_new_names: bool,
-    /// Sender that reports every flush; created for the first waiter.
+    /// Reports the progress of flushes. Created when the first caller waits for one.
     told: Option<watch::Sender<Flushed>>,
     /// True once the state of the disk is unknown.
     is_broken: bool,
-    /// Number of truncations of the log. A flush that began before a truncation proves nothing about later records.
+    /// How often the log was truncated. A flush that began before a truncation proves nothing about later records.
     cuts: u32,
 }
 
 impl Flushes {
-    /// Creates the state of a log that is being opened.
+    /// Creates the state for a log that is being opened.
     pub fn new(dir: &Arc<Path>, recovery_point: i64) -> Flushes {
         let (sealed, told) = (Vec::new(), None);
         Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, told, is_broken: false, cuts: 0 }
     }
 
-    /// Returns the offset before which every record is on the disk.
+    /// Returns the offset before which all records are on the disk.
     pub fn recovery_point(&self) -> i64 {
         self.recovery_point
     }
 
-    /// Returns the number of truncations of the log.
+    /// Returns how often the log was truncated.
     pub fn cuts(&self) -> u32 {
         self.cuts
     }
@@ -143,28 +144,28 @@ impl Flushes {
         self.is_broken
     }
 
-    /// Adds a segment to the next flush.
+    /// Includes a segment in the next flush.
     pub fn seal(&mut self, sealed: Sealed) {
         self.sealed.push(sealed);
     }
 
-    /// Returns true if [`SEALED_MAX`] segments wait for a flush: the caller must flush them.
+    /// Returns true if [`SEALED_MAX`] segments wait for a flush. The caller must then flush them.
     pub fn is_crowded(&self) -> bool {
         self.sealed.len() >= SEALED_MAX
     }
 
-    /// Makes the next flush sync the directory.
+    /// Makes the next flush also flush the directory, because files were created or renamed.
     pub fn note_new_names(&mut self) {
         self.has_new_names = true;
     }
 
-    /// Lowers the recovery point to `log_end` at most: later records may not be on the disk.
+    /// Lowers the recovery point to `log_end` if it is larger, because later records may not be on the disk.
     pub fn lower(&mut self, log_end: i64) {
         self.recovery_point = self.recovery_point.min(log_end);
     }
 
-    /// Records a truncation to `log_end`. Every waiter is notified of a failure: waiters for removed records cannot be
-    /// distinguished from the others.
+    /// Records that the log was truncated to `log_end`. All callers that wait for a flush get an error, because it is
+    /// not known which of them wait for removed records.
     pub fn cut(&mut self, log_end: i64) {
         self.told = None;
         self.lower(log_end);
@@ -173,12 +174,13 @@ impl Flushes {
         self.has_new_names = true;
     }
 
-    /// Drops the files of segments that retention has removed.
+    /// Forgets segments that retention has removed.
     pub fn forget_before(&mut self, log_start: i64) {
         self.sealed.retain(|sealed| sealed.end_offset > log_start);
     }
 
-    /// Plans a flush up to the offset `upto`: of all sealed segments, and of `active` if there is one.
+    /// Plans a flush of all sealed segments, and of `active` if it is set. `upto` is the offset up to which they have
+    /// records.
     pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
         FlushPlan {
             sealed: self.sealed.clone(),
@@ -189,11 +191,11 @@ impl Flushes {
         }
     }
 
-    /// Records a finished flush. A flush that could not open a file must be retried.
+    /// Records the result of a flush. If a file could not be opened, the flush must be repeated.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
-            // An earlier failure stays, since it may have lost pages that this flush did not cover. A flush planned
-            // before a truncation proves nothing.
+            // If an earlier flush failed, this one does not help, because data may be lost that it did not cover. A
+            // flush that was planned before a truncation proves nothing.
             Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
@@ -205,20 +207,20 @@ impl Flushes {
         }
     }
 
-    /// Logs a failed flush, and ends appends until the broker restarts.
+    /// Logs that a flush has failed, and stops all appends until the broker restarts.
     pub fn failed(&mut self, error: &io::Error) {
         tracing::error!(dir = %self.dir.display(), %error, "cannot flush the log: no appends until the next start");
         self.give_up();
     }
 
-    /// Ends appends, since the state of the disk is unknown, and notifies all waiters for a flush of the failure.
+    /// Stops all appends, because the state of the disk is unknown. All callers that wait for a flush get an error.
     pub fn give_up(&mut self) {
         self.is_broken = true;
         self.tell(Flushed::Failed);
     }
 
-    /// Resolves all waiters for a flush as flushed. Called once the deletion of the topic is on the disk: producers
-    /// need not send deleted records again.
+    /// Completes all waits for a flush. Called after the deletion of the topic is on the disk, so that producers do not
+    /// send deleted records again.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
             self.tell(Flushed::Upto(log_end));
@@ -231,7 +233,8 @@ impl Flushes {
         }
     }
 
-    /// Returns a ticket that resolves once all records before `upto` are on the disk, or can never be.
+    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if they can no longer
+    /// reach the disk.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())

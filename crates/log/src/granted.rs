@@ -1,10 +1,11 @@
-//! The largest idempotence window that producers of a partition may still count on, in a file beside its log.
+//! Stores the largest idempotence window that any producer of a partition may still rely on. It is in a file next to
+//! the log.
 //!
-//! Not here: the windows themselves, which are in the newest producer snapshot and in the batches after it. A replay of
-//! these batches needs this largest window, since the setting may have become smaller.
+//! The windows themselves are restored from the newest producer snapshot and the batches after it. The setting may have
+//! become smaller since, so the replay of these batches needs the largest window.
 //!
-//! Invariant: unless the machine loses power, the file has at least the size of every producer's window. Without the
-//! file, that size is [`WINDOW_MIN`].
+//! Invariant: the file's value is at least the size of every producer's window, unless the machine loses power. If
+//! there is no file, the value is [`WINDOW_MIN`].
 
 use std::fs;
 use std::io;
@@ -16,18 +17,18 @@ use super::files::replace_unsynced;
 
 const FILE: &str = "producer-window-checkpoint";
 
-/// Largest window, as in the file.
+/// The largest window, as stored in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Granted(usize);
 
 impl Granted {
-    /// Window of a directory without the file.
+    /// The value for a directory without the file.
     pub const LEAST: Granted = Granted(WINDOW_MIN);
 
-    /// Reads the file; a damaged file counts as missing.
+    /// Reads the file. If it is damaged, it counts as missing.
     ///
     /// # Errors
-    /// Error of the system, such as a lack of descriptors: the window is then unknown.
+    /// Returns the system's error, for example for lack of descriptors. The window is then unknown.
     pub fn load(dir: &Path) -> io::Result<Granted> {
         let bytes = match fs::read(path(dir)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Granted::LEAST),
@@ -42,14 +43,14 @@ impl Granted {
         self.0
     }
 
-    /// Raises the window to `window`, if that is larger. Must be called before a batch is appended with this window.
-    /// The file reaches the disk with the next flush.
+    /// Raises the stored value to `window` if that is larger. Must be called before a batch is appended with this
+    /// window. The file reaches the disk with the next flush.
     pub fn raise(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window > self.0 { self.set(dir, window) } else { Ok(()) }
     }
 
-    /// Lowers the window to `window`, the largest size of any producer's window. Must be called only after a snapshot
-    /// of all windows is written.
+    /// Lowers the stored value to `window`, which must be the largest window of any producer. Call this only after a
+    /// snapshot of all windows has been written.
     pub fn lower(&mut self, dir: &Path, window: usize) -> io::Result<()> {
         if window < self.0 { self.set(dir, window) } else { Ok(()) }
     }

@@ -1,13 +1,13 @@
-//! A segment's index file: entries of fixed size in ascending order, appended and searched.
+//! An index file of a segment. Its entries have a fixed size and are in ascending order, so that they can be searched.
 //!
-//! The newest entries are in memory and reach the file a page at a time. An index therefore costs no memory mapping, no
-//! descriptor and at most [`TAIL_MAX`] entries of memory. After a crash the file may lack its end, and recovery
+//! The newest entries are kept in memory and written to the file a page at a time. An index therefore needs no memory
+//! mapping, no open file, and memory for at most [`TAIL_MAX`] entries. If a crash loses the end of the file, recovery
 //! rebuilds it.
 //!
-//! Invariant: the file's entries followed by those in memory are ascending in every field.
+//! Invariant: the entries in the file, followed by those in memory, are ascending in every field.
 //!
-//! Formats: Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64, relative offset
-//! i32). The index of aborted transactions is [`super::txn_index`].
+//! The formats are those of Kafka's `OffsetIndex` (relative offset i32, position i32) and `TimeIndex` (timestamp i64,
+//! relative offset i32). The index of aborted transactions is in [`super::txn_index`].
 
 use std::fs::File;
 use std::io;
@@ -15,28 +15,28 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Most entries kept in memory before they are written. In an offset index they are 4 KiB, for 2 MiB of log at the
-/// default index.interval.bytes.
+/// Maximum number of entries in memory before they are written. In an offset index they take 4 KiB, and cover 2 MiB of
+/// log with the default index.interval.bytes.
 const TAIL_MAX: usize = 512;
 
-/// Most bytes of an entry of any kind.
+/// Maximum size of an entry of any kind, in bytes.
 const ENTRY_MAX: usize = 34;
 
-/// Entry of an index.
+/// An entry of an index.
 pub trait Entry: Copy {
-    /// Bytes of an entry in the file.
+    /// The size of an entry in the file, in bytes.
     const LEN: usize;
     fn encode(self, into: &mut Vec<u8>);
-    /// Decodes an entry from `bytes`, whose length is [`Entry::LEN`].
+    /// Decodes an entry from `bytes`, which must have the length [`Entry::LEN`].
     fn decode(bytes: &[u8]) -> Self;
 }
 
-/// Entry of a batch, by the offset of its last record.
+/// The position of a batch in the log file, by the offset of its last record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OffsetEntry {
-    /// Offset less the segment's base offset.
+    /// The offset, relative to the segment's base offset.
     pub relative_offset: u32,
-    /// Position of the batch in the log file.
+    /// The batch's position in the log file.
     pub position: u32,
 }
 
@@ -56,11 +56,11 @@ impl Entry for OffsetEntry {
     }
 }
 
-/// Largest timestamp up to a batch, with the last offset of the batch that has it.
+/// The largest timestamp up to a batch, with the last offset of the batch that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeEntry {
     pub timestamp: i64,
-    /// Offset less the segment's base offset.
+    /// The offset, relative to the segment's base offset.
     pub relative_offset: u32,
 }
 
@@ -80,7 +80,8 @@ impl Entry for TimeEntry {
     }
 }
 
-/// Index file. It does not store its path, since segments are many and their names follow from offsets.
+/// An index file, and its entries in memory. The path is not stored, because there are many segments and their names
+/// follow from their offsets.
 #[derive(Debug)]
 pub struct Index<E> {
     on_disk: u32,
@@ -88,12 +89,12 @@ pub struct Index<E> {
 }
 
 impl<E: Entry> Index<E> {
-    /// Creates an empty index. The first write replaces the contents of the file.
+    /// Creates an empty index. The first write replaces the contents of the file, if it exists.
     pub fn empty() -> Self {
         Index { on_disk: 0, tail: Vec::new() }
     }
 
-    /// Returns the index of a file of `bytes` bytes; None if these are no whole number of entries.
+    /// Creates the index for a file with this number of bytes. Returns `None` if it is not a whole number of entries.
     pub fn of_file_len(bytes: u64) -> Option<Self> {
         let entries = u32::try_from(bytes / E::LEN as u64).ok()?;
         bytes.is_multiple_of(E::LEN as u64).then(|| Index { on_disk: entries, tail: Vec::new() })
@@ -104,40 +105,40 @@ impl<E: Entry> Index<E> {
         self.on_disk as usize + self.tail.len()
     }
 
-    /// Returns the entries that are in the file, and those in memory that follow.
+    /// Returns the entries in the file, and those in memory that follow them.
     pub fn parts(&self) -> (OnDisk, &[E]) {
         (OnDisk { entries: self.on_disk }, &self.tail)
     }
 
-    /// Drops the entries in memory, beginning with the first for which `is_before` returns false.
+    /// Removes the entries in memory from the first one on for which `is_before` returns false.
     pub fn cut_tail(&mut self, is_before: impl Fn(&E) -> bool) {
         self.tail.truncate(self.tail.partition_point(is_before));
     }
 
-    /// Drops the entries in memory, and all but the first `count` entries of the file. The next write cuts the file
-    /// off.
+    /// Removes the entries in memory, and all but the first `count` entries in the file. The file is cut off at the
+    /// next write.
     pub fn cut_to(&mut self, count: u32) {
         self.on_disk = self.on_disk.min(count);
         self.tail = Vec::new();
     }
 
-    /// Adds an entry in memory.
+    /// Adds an entry, which stays in memory until the next write.
     pub fn push(&mut self, entry: E) {
         self.tail.push(entry);
     }
 
-    /// Adds the entry, if there is one, in memory.
+    /// Adds the entry, if there is one.
     pub fn extend(&mut self, entry: Option<E>) {
         self.tail.extend(entry);
     }
 
-    /// Returns true if the entries in memory must be written before more are added. After a failed write, returns true
-    /// only once [`TAIL_MAX`] more entries have gathered.
+    /// Returns true if the entries in memory should be written before more are added. After a failed write, returns
+    /// true again only when [`TAIL_MAX`] more entries have gathered.
     pub fn is_tail_full(&self) -> bool {
         !self.tail.is_empty() && self.tail.len().is_multiple_of(TAIL_MAX)
     }
 
-    /// Writes all entries; the file is then exactly the index. An error loses nothing.
+    /// Writes all entries that are in memory, so that the file has the whole index. If this fails, no entry is lost.
     pub fn write(&mut self, path: &Path) -> io::Result<()> {
         let start = u64::from(self.on_disk) * E::LEN as u64;
         let mut bytes = Vec::with_capacity(self.tail.len() * E::LEN);
@@ -159,9 +160,9 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry for which `is_before` returns true. Such entries must be a prefix of all entries. If
-    /// memory does not have the entry, returns the part in the file: the caller searches this part by
-    /// [`OnDisk::last_before`], without a lock.
+    /// Returns the last entry for which `is_before` returns true. It must return true for a prefix of all entries. If
+    /// the entry is not in memory, returns the part of the index in the file instead. The caller can then search it
+    /// with [`OnDisk::last_before`], without holding a lock.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -171,17 +172,17 @@ impl<E: Entry> Index<E> {
     }
 }
 
-/// Location of an entry.
+/// The location of an index entry: in memory or in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EntryLocation<E> {
-    /// Entry in memory; `None` if the index has no such entry.
+    /// The entry is in memory, or does not exist (`None`).
     Entry(Option<E>),
-    /// Part of the index in the file, which may have the entry.
+    /// The entry is in the file, if it exists.
     OnDisk(OnDisk),
 }
 
 impl<E: Entry> EntryLocation<E> {
-    /// Returns the entry, and reads it from the file if memory does not have it; None if there is no such entry.
+    /// Returns the entry, and reads the file if necessary. Returns `None` if there is no such entry.
     pub fn load(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         match self {
             EntryLocation::Entry(entry) => Ok(entry),
@@ -190,14 +191,14 @@ impl<E: Entry> EntryLocation<E> {
     }
 }
 
-/// Part of an index that is in its file. The file is never rewritten while the segment lives.
+/// The part of an index that is in its file. While the segment exists, the file is never rewritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnDisk {
     pub entries: u32,
 }
 
 impl OnDisk {
-    /// Returns the last entry of the file for which `is_before` returns true; None if there is no such entry.
+    /// Returns the last entry in the file for which `is_before` returns true; `None` if there is no such entry.
     pub fn last_before<E: Entry>(self, path: &Path, is_before: impl Fn(&E) -> bool) -> io::Result<Option<E>> {
         let file = File::open(path)?;
         match self.count_before(&file, is_before)? {
@@ -206,8 +207,8 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file for which `is_before` returns true. Such entries must be a prefix of
-    /// all entries.
+    /// Returns the number of entries in the file for which `is_before` returns true. It must return true for a prefix
+    /// of all entries.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {
@@ -217,7 +218,7 @@ impl OnDisk {
         Ok(low)
     }
 
-    /// Reads the entries of the file at these indexes.
+    /// Reads a range of entries from the file.
     pub fn read<E: Entry>(self, file: &File, entries: Range<u32>) -> io::Result<Vec<E>> {
         let mut bytes = vec![0; entries.len() * E::LEN];
         file.read_exact_at(&mut bytes, u64::from(entries.start) * E::LEN as u64)?;

@@ -1,17 +1,16 @@
-//! The log of one partition on the disk, as Kafka keeps it: segments with their indexes, producers' state and leader
-//! epochs.
+//! The log of one partition, stored on disk in Kafka's format: segments with their indexes, the state of producers, and
+//! the leader epochs.
 //!
-//! The log knows neither leader nor followers, and has no lock; the broker's `replica` has these. The only thread here
-//! is that of the page cache. All calls block on the disk.
+//! The log does not know about leaders, followers or locks. The broker's `replica` adds these. All calls block on the
+//! disk. The only thread here belongs to the page cache.
 //!
-//! An append goes through `append`, `partition::stamping`, `segment` and `index`; a read is planned by
-//! `lookup` and executed without the log. `recovery` opens a log,
-//! `retention` removes its oldest segments, and `truncate` cuts it off. Markers end
-//! `transactions`. Each of those files is a part of [`Log`]; the files that they use (`segment`, `index`,
-//! `flush`, `epochs`, `snapshot`, ...) do not use `Log`.
+//! An append goes through `append`, `partition::stamping`, `segment` and `index`. A read is planned by `lookup`, and
+//! then carried out without the log. `recovery` opens a log, `retention` removes its oldest segments, `truncate` cuts
+//! off its end, and `transactions` handles markers. All these files are parts of [`Log`]. The files that they build on
+//! (`segment`, `index`, `flush`, `epochs`, `snapshot` and others) do not use `Log`.
 //!
-//! Invariant: there is always a segment, the last one is active, and each begins where the one before ends. An append
-//! changes nothing unless all its bytes are in the file. Offsets are never reused, and are dense except where
+//! Invariant: there is always a segment. The last one is active, and each begins where the one before it ends. An
+//! append changes nothing unless all its bytes are in the file. Offsets are never reused. They have gaps only where
 //! compaction has removed records.
 
 mod append;
@@ -70,22 +69,22 @@ pub struct Log {
     log_end: i64,
     flushes: Flushes,
     producers: Producers,
-    /// Largest window that producers may still count on, as stored on the disk.
+    /// The largest window that producers may still rely on, as stored on disk.
     granted: Granted,
     epochs: Epochs,
-    /// Offset of the newest producer snapshot.
+    /// The offset of the newest producer snapshot.
     snapshot_offset: i64,
     recent: Recent,
-    /// Written bytes that the page cache's policy has not received yet.
+    /// Written bytes that the page cache does not know about yet.
     written: Written,
-    /// Number of exchanges of segments. After each exchange, file names stand for other segments.
+    /// Counts how often segments were replaced, since a file name then stands for a different segment.
     generation: Arc<AtomicU64>,
-    /// Rounds of housekeeping since the last use.
+    /// How many rounds of housekeeping have passed since the log was last used.
     idle_rounds: u32,
 }
 
 impl Log {
-    /// Begins a new segment. If a step fails, the old segment stays active and the next append retries.
+    /// Starts a new segment. If a step fails, the old segment stays active and the next append tries again.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
         if self.flushes.is_crowded() {
             self.flush_sealed()?;
@@ -102,12 +101,12 @@ impl Log {
         Ok(())
     }
 
-    /// Returns true if the log never had a record, and no producer state was carried over from a deleted partition.
+    /// Returns true if the log never had a record, and did not take over producers from a deleted partition.
     pub fn is_blank(&self) -> bool {
         self.log_end == 0 && self.snapshot_offset == -1
     }
 
-    /// Writes a producer snapshot as of the log end, unless there is one.
+    /// Writes a producer snapshot for the current log end, unless there already is one.
     pub fn take_snapshot(&mut self) -> io::Result<()> {
         if self.snapshot_offset == self.log_end {
             return Ok(());
@@ -119,14 +118,15 @@ impl Log {
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())
     }
 
-    /// Completes the files, so that the broker's next start has nothing to recover. The caller must still fsync them.
+    /// Writes everything that is still in memory, so that the next start has nothing to recover. The caller must flush
+    /// the files afterwards.
     pub fn finish(&mut self) -> io::Result<()> {
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;
         self.take_snapshot()
     }
 
-    /// Closes the descriptors of sealed segments, and with `all` that of the active one.
+    /// Closes the files of the sealed segments. If `all` is true, also closes that of the active one.
     pub fn close_files(&mut self, all: bool) {
         let count = self.segments.len() - usize::from(!all);
         self.segments.iter_mut().take(count).for_each(|segment| {
@@ -139,12 +139,12 @@ impl Log {
         &self.dir
     }
 
-    /// Returns the first offset of the log.
+    /// Returns the log's first offset.
     pub fn log_start(&self) -> i64 {
         self.log_start
     }
 
-    /// Returns the offset that the next record gets.
+    /// Returns the offset that the next record will get.
     pub fn log_end(&self) -> i64 {
         self.log_end
     }
@@ -154,12 +154,12 @@ impl Log {
         self.segments.iter().map(|segment| segment.size).sum()
     }
 
-    /// Returns the offset with which the active segment begins.
+    /// Returns the first offset of the active segment.
     pub fn active_base_offset(&self) -> i64 {
         self.segments.back().map_or(self.log_start, |active| active.base_offset)
     }
 
-    /// Returns the first offset with records on the disk. It may be before the log start.
+    /// Returns the first offset of the oldest segment. It may be before the log start.
     pub fn first_base_offset(&self) -> i64 {
         self.segments.front().map_or(0, |first| first.base_offset)
     }
@@ -169,19 +169,19 @@ impl Log {
         &self.producers
     }
 
-    /// Forgets producers without a batch for `expiration_ms`.
+    /// Forgets producers that have sent no batch for `expiration_ms`.
     pub fn expire_producers(&mut self, now_ms: i64, expiration_ms: i64) {
         self.producers.expire(now_ms, expiration_ms);
     }
 
-    /// Forgets at most `count` producers without a batch since `since_ms`, the longest idle first. Returns their
-    /// number.
+    /// Forgets at most `count` producers that have sent no batch since `since_ms`, beginning with those idle for
+    /// longest. Returns their number.
     pub fn forget_producers(&mut self, since_ms: i64, count: usize) -> usize {
         self.producers.forget_idle(since_ms, count)
     }
 
-    /// Takes over the producer state of an earlier partition of this name. Writes a snapshot, so that the state
-    /// survives a restart before the first record.
+    /// Takes over the producers of a deleted partition with the same name. Writes a snapshot, so that they survive a
+    /// restart even before the first record.
     pub fn succeed(&mut self, tails: ProducerTails, now_ms: i64) -> io::Result<()> {
         if tails.is_empty() {
             return Ok(());
@@ -190,47 +190,49 @@ impl Log {
         self.take_snapshot()
     }
 
-    /// Returns the leader epochs, with the offsets where they begin.
+    /// Returns the leader epochs and the offsets at which they begin.
     pub fn epochs(&self) -> &Epochs {
         &self.epochs
     }
 
-    /// Returns the offset before which every record is on the disk.
+    /// Returns the recovery point. All records before this offset are on the disk.
     pub fn recovery_point(&self) -> i64 {
         self.flushes.recovery_point()
     }
 
-    /// Returns true if the log takes no appends until the broker's next start, since the state of the disk is unknown.
+    /// Returns true if the log accepts no appends until the broker's next start, because the state of the disk is
+    /// unknown.
     pub fn is_broken(&self) -> bool {
         self.flushes.is_broken()
     }
 
-    /// Returns an object that identifies the log until it is opened again.
+    /// Returns an object by which this opening of the log can be recognised.
     pub fn identity(&self) -> Arc<AtomicU64> {
         self.generation.clone()
     }
 
-    /// Ends appends, since the state of the disk is unknown.
+    /// Stops all appends, because the state of the disk is unknown.
     pub fn give_up(&mut self) {
         self.flushes.give_up();
     }
 
-    /// Resolves all waiters for a flush, since the topic is deleted.
+    /// Completes all waits for a flush, because the topic has been deleted.
     pub fn went_with_its_topic(&self) {
         self.flushes.went_with_its_topic(self.log_end);
     }
 
-    /// Returns a ticket that resolves once all records before `upto` are on the disk, or can never be.
+    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if they can no longer
+    /// reach the disk.
     pub fn flush_ticket(&mut self, upto: i64) -> FlushTicket {
         self.flushes.ticket(upto)
     }
 
-    /// Makes the next flush sync the directory.
+    /// Makes the next flush also flush the directory, because files were created or renamed.
     pub fn note_new_names(&mut self) {
         self.flushes.note_new_names();
     }
 
-    /// Plans a flush of the sealed segments, and with `active` of the whole log.
+    /// Plans a flush of the sealed segments, or of the whole log if `active` is true.
     pub fn plan_flush(&mut self, active: bool) -> io::Result<FlushPlan> {
         let last = self.segments.back_mut().expect("a log has a segment");
         let upto = if active { self.log_end } else { last.base_offset };
@@ -238,17 +240,17 @@ impl Log {
         Ok(self.flushes.plan(active, upto))
     }
 
-    /// Records a finished flush.
+    /// Records the result of a flush.
     pub fn flushed(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         self.flushes.done(plan, result);
     }
 
-    /// Records a failed flush.
+    /// Records that a flush has failed.
     pub fn flush_failed(&mut self, error: &io::Error) {
         self.flushes.failed(error);
     }
 
-    /// Flushes the sealed segments and waits for the disk, because too many of them wait for a flush.
+    /// Flushes the sealed segments and waits for the disk. Called when too many of them wait for a flush.
     fn flush_sealed(&mut self) -> io::Result<()> {
         let plan = self.plan_flush(false)?;
         let result = plan.run();
@@ -260,24 +262,24 @@ impl Log {
         }
     }
 
-    /// Hands complete stretches of written bytes to the page cache's policy.
+    /// Reports written bytes to the page cache once enough of them have gathered.
     pub fn hand_over_written(&mut self, page_cache: &PageCache) {
         if self.written.is_ready() {
             page_cache.take(&mut self.written);
         }
     }
 
-    /// Records a use of the log.
+    /// Records that the log was used.
     pub fn note_use(&mut self) {
         self.idle_rounds = 0;
     }
 
-    /// Returns the rounds of housekeeping since the last use.
+    /// Returns how many rounds of housekeeping have passed since the log was last used.
     pub fn idle_rounds(&self) -> u32 {
         self.idle_rounds
     }
 
-    /// Counts a round of housekeeping without use; returns the count.
+    /// Counts a round of housekeeping in which the log was not used, and returns the count.
     pub fn note_idle_round(&mut self) -> u32 {
         self.idle_rounds = self.idle_rounds.saturating_add(1);
         self.idle_rounds

@@ -1,11 +1,11 @@
-//! Search for records: by offset for a fetch, by time for ListOffsets.
+//! Finds records: by offset for fetches, and by timestamp for ListOffsets.
 //!
-//! A search has two steps, so that no file is read under the partition's lock. An [`OffsetLookup`] is planned from
-//! memory under the lock, and run without it. Segments may be retired in between; an open file stays readable until it
-//! is removed for good. If a file is then gone
-//! ([`is_gone`]), or an index may be that of a replacement ([`OffsetLookup::is_stale`]), the caller plans again.
+//! A search has two steps, so that no file is read under the partition's lock. First an [`OffsetLookup`] is planned
+//! under the lock, from memory alone. Then it runs without the lock. Segments may be retired in between. An open file
+//! stays readable until it is removed for good. The caller must plan again if a file is gone ([`is_gone`]), or if an
+//! index may belong to another segment now ([`OffsetLookup::is_stale`]).
 //!
-//! Invariant: a slice has nothing at or past the high watermark.
+//! Invariant: a slice contains nothing at or after the high watermark.
 
 use std::fs::File;
 use std::io;
@@ -24,56 +24,56 @@ use super::scan::{Header, Scan, ScanError};
 use super::segment::Segment;
 use crate::direct_io::DirectReads;
 
-/// Begin of the search for a batch.
+/// The point from which a batch is searched.
 #[derive(Debug)]
 enum LookupStart {
-    /// Position of the batch.
+    /// The batch is at this position.
     At(BatchPosition),
-    /// Entry of the index; the batch is there or later.
+    /// The batch is at this index entry or after it.
     From(EntryLocation<OffsetEntry>),
 }
 
-/// Plan to find an offset in one segment without the partition's lock.
+/// A plan to find an offset in a segment without the partition's lock.
 #[derive(Debug)]
 pub struct OffsetLookup {
     file: Arc<File>,
     index_path: PathBuf,
     base_offset: i64,
     offset: i64,
-    /// Bytes of the file that are whole batches.
+    /// The length of the file up to the end of its last complete batch.
     size: u64,
     start: LookupStart,
-    /// Offset where the read ends, if it is within this segment.
+    /// The offset at which the read must end, if it is within this segment.
     limit_offset: Option<i64>,
-    /// Known end of a batch at or before the byte limit, with the offset after that batch.
+    /// The end of a batch at or before the byte limit, and the offset that follows it, if they are known.
     soft_end: Option<(u64, i64)>,
-    /// Entry of the index that is about as far behind the first batch as the byte limit, if it is in memory.
+    /// An index entry about as far after the first batch as the byte limit, if it is in memory.
     near_end: Option<OffsetEntry>,
-    /// Offset after the segment, or the read's limit if the limit's position is known.
+    /// The offset after the segment. If the position of the read's limit is known, that limit instead.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
 }
 
-/// Outcome of a search for an offset.
+/// The result of a search for an offset.
 #[derive(Debug)]
 pub enum Slice {
-    /// Slice from the batch with the offset on, or from the next batch in the segment.
+    /// A slice that begins with the batch that contains the offset, or with the next batch in the segment.
     Of(FileSlice),
-    /// The first batch alone exceeds the limit.
+    /// The first batch is larger than the limit.
     TooLarge,
-    /// The segment has no batch at or after the offset, since compaction has removed it.
+    /// The segment has no batch at or after the offset, because compaction has removed it.
     Hole,
 }
 
-/// Returns true for the errors of a lookup whose segment was removed after the plan: the index file does not exist, or
-/// the log file is empty.
+/// Returns true if the error means that the segment was removed after the plan was made. The index file then no longer
+/// exists, or the log file is empty.
 pub fn is_gone(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::UnexpectedEof)
 }
 
 impl Log {
-    /// Plans a read from `offset` to `limit`. `offset` is at least the log start, and below `limit`.
+    /// Plans a read from `offset` up to `limit`. `offset` must be at least the log start, and less than `limit`.
     pub fn plan_read(&mut self, offset: i64, max_bytes: u32, limit: i64) -> io::Result<OffsetLookup> {
         let index = self.segment_of(offset);
         let is_active = index + 1 == self.segments.len();
@@ -100,7 +100,8 @@ impl Log {
         Ok(plan)
     }
 
-    /// Returns the index in `segments` of the segment that covers `offset`, or of the first segment.
+    /// Returns the index in `segments` of the segment that contains `offset`. Returns 0 if the offset is before all of
+    /// them.
     pub fn segment_of(&self, offset: i64) -> usize {
         let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
         after.saturating_sub(1)
@@ -108,7 +109,7 @@ impl Log {
 }
 
 impl OffsetLookup {
-    /// Plans to find `offset` in `segment` through its index.
+    /// Plans to find `offset` in `segment` with the help of its index.
     pub fn new(
         segment: &mut Segment,
         offset: i64,
@@ -133,14 +134,14 @@ impl OffsetLookup {
         })
     }
 
-    /// Returns true if segments were exchanged since the plan: what was read from an index may then be another
-    /// segment's.
+    /// Returns true if segments were replaced after the plan was made. The index that was read may then belong to
+    /// another segment.
     pub fn is_stale(&self) -> bool {
         self.generation.load(Acquire) != self.planned_in
     }
 
-    /// Returns the slice from the batch with the offset on. It has at most `max_bytes`, but a first batch alone may
-    /// exceed that with `at_least_one`.
+    /// Returns a slice of at most `max_bytes` that begins with the batch that contains the offset. If `at_least_one` is
+    /// true, the first batch is returned even if it is larger.
     pub fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads) -> io::Result<Slice> {
         let Some(place) = self.place(cold)? else {
             return Ok(Slice::Hole);
@@ -168,7 +169,7 @@ impl OffsetLookup {
         }))
     }
 
-    /// Cuts a partial batch off the slice's end. Returns the offset after the last whole batch.
+    /// Removes an incomplete batch from the end of the slice. Returns the offset after the last complete batch.
     pub fn whole(&self, slice: &mut FileSlice, cold: &DirectReads) -> io::Result<i64> {
         let end = slice.position + u64::from(slice.len);
         match self.soft_end {
@@ -189,21 +190,21 @@ impl OffsetLookup {
         Ok(offset)
     }
 
-    /// Returns true if batches before the offset `limit` are known to follow the slice.
+    /// Returns true if it is known that more batches below the offset `limit` follow the slice.
     pub fn goes_on(&self, slice: &FileSlice, limit: i64) -> bool {
         let end = slice.position + u64::from(slice.len);
         self.limit_offset.is_none() && (end < self.size || self.end_offset < limit)
     }
 
-    /// Returns a scan that begins at the last batch between `from` and `end` that the index names; at `from`, where a
-    /// batch begins, if the index names none.
+    /// Returns a scan that begins as close before `end` as the index allows, but not before `from`, where a batch
+    /// begins.
     fn scan_before<'a>(&'a self, from: u64, end: u64, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let is_before = |entry: &OffsetEntry| u64::from(entry.position) < end;
         let entry = match (self.near_end, &self.start) {
             (Some(entry), _) => Some(entry).filter(is_before),
             (None, LookupStart::From(found @ EntryLocation::OnDisk(_))) => {
-                // Retention or compaction may remove the index after the plan. The scan then reads all headers from
-                // `from` on.
+                // Retention or compaction may have removed the index since the plan was made. The scan then reads all
+                // headers from `from` on.
                 found.load(&self.index_path, is_before).ok().flatten()
             }
             (None, _) => None,
@@ -228,7 +229,7 @@ impl OffsetLookup {
         }
     }
 
-    /// Returns the end of the visible bytes of the file, by a scan from a batch's position.
+    /// Returns the end of the bytes that may be read. It is found by a scan from `from`, where a batch begins.
     fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);
@@ -237,14 +238,14 @@ impl OffsetLookup {
         Ok(first_reaching(scan, offset)?.map_or(self.size, |batch| batch.position))
     }
 
-    /// Returns the batch with the offset, or the next one in the segment, by the index and the headers that follow its
-    /// entry; None if the segment has neither.
+    /// Returns the batch that contains the offset, or the next one in the segment; `None` if there is neither. Scans
+    /// the headers from the index entry on.
     fn find(&self, cold: &DirectReads) -> io::Result<Option<Header>> {
         Ok(first_reaching(self.indexed(cold)?, self.offset)?)
     }
 
-    /// Returns a scan from the entry of the index, or from the begin of the segment if the entry's batch does not
-    /// exist.
+    /// Returns a scan that begins at the index entry. If the entry's batch does not exist, the scan begins at the start
+    /// of the segment.
     fn indexed<'a>(&'a self, cold: &'a DirectReads) -> io::Result<Scan<'a>> {
         let relative = self.offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -263,9 +264,8 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Returns the first result of
-    /// `look` for a batch at or after the offset whose largest timestamp reaches `timestamp`; None if there is no such
-    /// result.
+    /// Calls `look` for each batch at or after the offset whose largest timestamp is at least `timestamp`, until it
+    /// returns a result. Returns that result, or `None` if there is none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
@@ -285,13 +285,13 @@ impl OffsetLookup {
         Ok(None)
     }
 
-    /// Returns the file of the plan.
+    /// Returns the log file that the plan reads.
     pub fn file(&self) -> &Arc<File> {
         &self.file
     }
 }
 
-/// Returns the first batch that ends at or after the offset; None if there is no such batch.
+/// Returns the first batch that ends at or after the offset; `None` if there is none.
 fn first_reaching(mut scan: Scan<'_>, offset: i64) -> Result<Option<Header>, ScanError> {
     while let Some(batch) = scan.next()? {
         if batch.last_offset() >= offset {
@@ -349,7 +349,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // These are more batches than the index entries in memory cover.
+        // There are now more batches than the index entries in memory can cover.
         for _ in 0..1500 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
@@ -372,7 +372,7 @@ mod tests {
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         (0..500).for_each(|_| _ = log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended"));
-        // Forgets the positions in memory, so that the file is read.
+        // Forget the positions in memory, so that the file must be read.
         log.recent.clear();
         let cold = DirectReads::default();
         let (begun, first) =
@@ -395,7 +395,7 @@ mod tests {
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
         let batch = ValidBatch::unchecked(&bytes);
-        // These are more batches than the index entries in memory cover.
+        // This is more than the index entries in memory can cover.
         let batches = 1500;
         for _ in 0..batches {
             log.append(&batch, 0, 0, &config).expect("appended");

@@ -1,17 +1,17 @@
-//! Policy on the part of written data that stays in the page cache.
+//! Decides how much of the written data stays in the page cache.
 //!
-//! The system keeps as many pages as it has memory for, and consumers that are behind read them. While memory costs
-//! nothing, the broker leaves the choice to the system. On a virtual machine whose host takes free memory back, each
-//! page by which the cache grows comes from the host first. That takes several times as long as filling the page. Where
-//! writes show this cost, the broker writes its data to the disk soon and drops all but the newest pages. The next
-//! writes then reuse the dropped pages. Consumers further behind read the disk, around the page cache
-//! (`crate::direct_io`). Ranges that readers return to are kept as well ([`Ghosts`]): the cache grows by them once,
-//! instead of a disk read for each return.
+//! The system caches as many pages as it has memory for, and consumers that are behind read from the cache. As long as
+//! memory is cheap, the broker leaves this to the system. On a virtual machine whose host takes free memory back, each
+//! additional page must first come from the host, which takes several times as long as filling it. If writes turn out
+//! to be slowed down by this, the broker writes its data to the disk early and drops all but the newest pages. The next
+//! writes can then reuse the dropped pages. Consumers that are further behind then read from the disk, without the page
+//! cache (`crate::direct_io`). If readers keep returning to dropped data, the cache becomes larger by that amount (see
+//! [`Ghosts`]).
 //!
-//! Not here: durability. Nothing here waits for the disk or learns of its errors, which [`super::flush`] handles. No
-//! error matters here: pages that are not dropped are left to the system.
+//! This has nothing to do with durability. Nothing here waits for the disk or sees its errors, which [`super::flush`]
+//! handles. Errors do not matter: pages that cannot be dropped are left to the system.
 //!
-//! Lock: `queue`; no other lock is taken under it.
+//! Lock: `queue`. No other lock is taken while it is held.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,57 +27,59 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Bytes after which a stretch of a file is complete.
+/// Size at which a stretch of a file is handed over.
 const STRETCH: u64 = 4 << 20;
-/// Fewest bytes of a stretch. A shorter stretch is left to the system: files that are closed soon after each write
-/// would make too many stretches.
+/// Minimum size of a stretch. Shorter ones are left to the system. Otherwise there would be too many, from files that
+/// are closed soon after each write.
 const STRETCH_MIN: u64 = 64 << 10;
-/// Most stretches that are remembered, whatever their length.
+/// Maximum number of stretches that are remembered.
 const STRETCHES_MAX: usize = 64 << 10;
-/// Most jobs that wait for the thread. Further jobs are dropped, and their pages are left to the system.
+/// Maximum number of jobs that wait for the thread. Jobs beyond this limit are dropped, and their pages are left to the
+/// system.
 const JOBS_MAX: usize = 256;
 
-/// Fewest bytes of a write whose time is measured: a smaller write is mostly a system call.
+/// Minimum size of a write whose time is measured. The time of a smaller write is mostly that of the system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Fewest bytes from one measured write to the next, since reading the clock is a system call as well.
+/// Minimum number of bytes between two measured writes. Reading the clock is a system call, too.
 const SAMPLED_EVERY: usize = 64 << 10;
-/// Most nanoseconds per byte of a write that counts as cheap, since it only copies; a slower write is expensive.
-/// Copying takes a third of this limit on a slow machine.
+/// Limit for the time of a write, in nanoseconds per byte. A write that takes longer is expensive. Copying the bytes
+/// takes a third of this limit even on a slow machine.
 const DEAR_NS: u128 = 1;
-/// Bytes of measured writes after which the broker decides whether most of them were expensive.
+/// After this many bytes of measured writes, the broker decides if most of them were expensive.
 const DECIDED_AFTER: u64 = 8 << 20;
-/// Time for which a decision against growth stands. After that time the machine may have got all of its memory from the
-/// host, so that growth is cheap.
+/// How long the cache is kept from growing before growth is tried again. By then the machine may have got all its
+/// memory from the host, so that growth is cheap.
 const DECIDED_FOR: Duration = Duration::from_secs(600);
 
-/// Part of a log file that was written without a gap.
+/// A part of a log file that was written without gaps.
 #[derive(Debug, Clone)]
 struct Stretch {
-    /// File of the stretch. The reference is weak, so that a deleted or closed segment is not kept open.
+    /// The file. The reference is weak, so that a deleted or closed segment does not stay open.
     file: Weak<File>,
     from: u64,
     len: u64,
     sample: Sample,
 }
 
-/// Bytes of measured writes, by their cost.
+/// Bytes of measured writes that were cheap or expensive.
 #[derive(Debug, Default, Clone, Copy)]
 struct Sample {
     cheap: u64,
     dear: u64,
 }
 
-/// Bytes that one log has written and the page cache's policy has not received yet.
+/// The written bytes of a log that are not yet handed over to the page cache's policy.
 #[derive(Debug, Default)]
 pub struct Written {
     open: Option<Stretch>,
-    /// Stretches to hand over, at most two: the last of a file, and the first of the next.
+    /// Stretches that can be handed over. There are at most two: the last of one file and the first of the next.
     ready: Vec<Stretch>,
-    /// Bytes since the last measured write.
+    /// Number of bytes since the last measured write.
     untimed: usize,
 }
 
-/// Clock of a thread's processor time. A write that only waits, for a slow disk or a processor, is not expensive.
+/// Measures the processor time of this thread. A write that only waits for the disk or a processor does not count as
+/// expensive.
 #[derive(Debug, Clone, Copy)]
 pub struct ThreadClock {
     began: Timespec,
@@ -95,7 +97,7 @@ impl ThreadClock {
 }
 
 impl Written {
-    /// Returns the clock for the next write if that write is to be measured, else None.
+    /// Returns a clock if the next write should be measured, and `None` otherwise.
     pub fn clock(&mut self, len: usize) -> Option<ThreadClock> {
         self.untimed += len;
         if len < SAMPLE_MIN || self.untimed < SAMPLED_EVERY {
@@ -105,7 +107,7 @@ impl Written {
         Some(ThreadClock::start())
     }
 
-    /// Records a write of `len` bytes, after which the file ends at `end`.
+    /// Records a write of `len` bytes, after which the file has the length `end`.
     pub fn add(&mut self, file: &Arc<File>, end: u64, len: usize, clock: Option<ThreadClock>) {
         let took = clock.map(ThreadClock::elapsed);
         if self.open.as_ref().is_some_and(|open| !std::ptr::eq(open.file.as_ptr(), Arc::as_ptr(file))) {
@@ -126,7 +128,7 @@ impl Written {
         }
     }
 
-    /// Returns true if stretches are to be handed over.
+    /// Returns true if there are stretches to hand over.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -139,7 +141,7 @@ impl Sample {
     }
 }
 
-/// Decision on growth of the page cache.
+/// Decides if the page cache may grow.
 #[derive(Debug, Default)]
 struct Growth {
     sample: Sample,
@@ -147,7 +149,7 @@ struct Growth {
 }
 
 impl Growth {
-    /// Records the cost of writes; returns true if the cache may grow now.
+    /// Records the cost of writes. Returns true if the cache may grow now.
     fn note(&mut self, sample: Sample, now: Instant) -> bool {
         if let Some(stopped_at) = self.stopped_at {
             if now.duration_since(stopped_at) < DECIDED_FOR {
@@ -165,12 +167,12 @@ impl Growth {
     }
 }
 
-/// Policy for the logs of one data directory, with its queue of advice to the system.
+/// The policy for all logs in a data directory, and its queue of jobs.
 #[derive(Debug)]
 pub struct PageCache {
-    /// Most bytes that stay where growth is expensive; `None` leaves all to the system.
+    /// How many bytes stay in the cache if growth is expensive. `None` leaves everything to the system.
     kept_max: Option<u64>,
-    /// Dropped ranges, to which readers may return.
+    /// The ranges that were dropped, to which readers may return.
     ghosts: Arc<Ghosts>,
     queue: Mutex<PageCacheQueue>,
     changed: Condvar,
@@ -179,7 +181,7 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct PageCacheQueue {
     growth: Growth,
-    /// The newest stretches since growth was stopped, oldest first, and their bytes.
+    /// The stretches since growth was stopped that are still in the cache, oldest first, and their total size.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
@@ -188,12 +190,12 @@ struct PageCacheQueue {
     stopping: bool,
 }
 
-/// Advice to the system.
+/// A job for the thread: advice to the system about a stretch.
 #[derive(Debug)]
 enum PageCacheJob {
-    /// Advice to begin writing the pages to the disk.
+    /// Begin to write the pages to the disk.
     Write(Stretch),
-    /// Advice to drop the written pages.
+    /// Drop the pages, which are on the disk by now.
     LetGo(Stretch),
 }
 
@@ -202,7 +204,7 @@ impl PageCache {
         PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes over the stretches that a log has ready.
+    /// Moves the finished stretches of a log from `written` to the queue; drops them if `kept_max` is `None`.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };
@@ -216,13 +218,13 @@ impl PageCache {
         }
     }
 
-    /// Starts the thread, which ends after [`PageCache::stop`].
+    /// Starts the thread, which runs until [`PageCache::stop`].
     pub fn start(self: &Arc<Self>) -> std::io::Result<JoinHandle<()>> {
         let cache = self.clone();
         std::thread::Builder::new().name("page-cache".to_owned()).spawn(move || cache.run())
     }
 
-    /// Ends the thread; jobs that it has not done are left to the system.
+    /// Ends the thread. The remaining jobs are dropped, and their pages are left to the system.
     pub fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_all();
@@ -277,9 +279,9 @@ impl PageCacheJob {
         let Some(file) = stretch.file.upgrade() else { return };
         match &self {
             PageCacheJob::Write(_) => begin_to_write(&file, stretch.from, stretch.len),
-            // If the system ignores the advice, the pages stay.
+            // If the system ignores the advice, the pages just stay.
             PageCacheJob::LetGo(_) => {
-                // The ghost is added before the pages are dropped, so that a reader that comes at once finds it.
+                // Add the ghost before the pages are dropped, so that a reader that comes at once finds it.
                 ghosts.add(&stretch.file, stretch.from, stretch.len);
                 let _ = fadvise(&*file, stretch.from, NonZeroU64::new(stretch.len), Advice::DontNeed);
             }
@@ -287,11 +289,11 @@ impl PageCacheJob {
     }
 }
 
-/// Begins to write a range to the disk, by sync_file_range(2) without a wait. Errors of the disk are left to the caller
-/// of fsync.
+/// Begins to write a range to the disk, with sync_file_range(2), and does not wait. Disk errors are reported to the
+/// caller of fsync.
 fn begin_to_write(file: &File, from: u64, len: u64) {
     let (Ok(from), Ok(len)) = (i64::try_from(from), i64::try_from(len)) else { return };
-    // SAFETY: three numbers and a descriptor that is open as long as `file` is borrowed.
+    // SAFETY: the arguments are three numbers and a descriptor, which stays open while `file` is borrowed.
     unsafe { libc::sync_file_range(file.as_raw_fd(), from, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
@@ -360,7 +362,7 @@ mod tests {
         assert_eq!(ready, [(Arc::as_ptr(&files[0]), 900, STRETCH), (Arc::as_ptr(&files[0]), 900 + STRETCH, 50)]);
     }
 
-    /// Writes the stretch with this number, and hands it over once the disk has it.
+    /// Writes the stretch with this number, and hands it over once it is on the disk.
     fn write(file: &Arc<File>, cache: &PageCache, number: u64) {
         file.write_all_at(&vec![7; STRETCH as usize], number * STRETCH).expect("written");
         file.sync_data().expect("on disk");

@@ -1,18 +1,18 @@
-//! Positions of the last batches of the active segment, so that a consumer at the tail needs no index.
+//! Remembers the positions of the newest batches in the active segment. Consumers at the end of the log then need no
+//! index.
 //!
-//! Not here: records, which are in the page cache. Invariant: the batches are of one segment, in order and without a
-//! gap.
+//! The records themselves are in the page cache. Invariant: the batches are in one segment, in order and without gaps.
 
 use std::collections::VecDeque;
 
-/// Most batches that are remembered, at 16 bytes each.
+/// Maximum number of batches that are remembered. Each takes 16 bytes.
 const RECENT_MAX: usize = 64;
 
-/// Newest batches: base offset and position.
+/// The newest batches, with base offset and position.
 #[derive(Debug, Default)]
 pub struct Recent(VecDeque<(i64, u64)>);
 
-/// Position and size of a batch in its file.
+/// The position and size of a batch in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchPosition {
     pub position: u64,
@@ -31,8 +31,8 @@ impl Recent {
         self.0.clear();
     }
 
-    /// Returns the batch with `offset`, which is before the log end; None if its position is not remembered. `size` is
-    /// that of the file.
+    /// Returns the batch that contains `offset`, which must be before the log end. Returns `None` if the batch is not
+    /// remembered. `size` is the size of the file.
     pub fn find(&self, offset: i64, size: u64) -> Option<BatchPosition> {
         let after = self.0.partition_point(|&(base_offset, _)| base_offset <= offset);
         let (_, position) = *self.0.get(after.checked_sub(1)?)?;
@@ -40,8 +40,8 @@ impl Recent {
         Some(BatchPosition { position, size: end - position })
     }
 
-    /// Returns the last known end of a batch at or before `limit`, with the offset of the batch that begins there; None
-    /// if no such end is remembered.
+    /// Returns the last known position at or before `limit` at which a batch ends, with the base offset of the batch
+    /// that begins there. Returns `None` if no such position is remembered.
     pub fn end_before(&self, limit: u64) -> Option<(u64, i64)> {
         let after = self.0.partition_point(|&(_, position)| position <= limit);
         self.0.get(after.checked_sub(1)?).map(|&(base_offset, position)| (position, base_offset))

@@ -1,12 +1,14 @@
-//! Opening a log: the files on the disk become a [`Log`] again, after a clean shutdown or a crash.
+//! Opens a log: turns the files on the disk into a [`Log`], after a clean shutdown or a crash.
 //!
-//! After a clean shutdown the files are trusted. After a crash every batch past the recovery point, or in the page
-//! before it, is read and its checksum verified. The indexes of those segments are rebuilt. Bytes that are no batch are
-//! - a torn tail, if they were not flushed and no batch that could continue the log follows them. They are cut off;
-//! - damage by a power loss, if the machine has booted since, and either no batch follows, or all flushed batches come
-//!   before these bytes. The bytes from there on are set aside ([`super::aside`]), and the log is cut off;
-//! - corruption otherwise. The partition is refused, the error names the file and the byte, and nothing is changed on
-//!   the disk.
+//! After a clean shutdown, the files are trusted. After a crash, all batches after the recovery point, and in the page
+//! before it, are read and their checksums verified. The indexes of those segments are rebuilt. Bytes that are not a
+//! batch can be one of three things:
+//! - An incomplete write, if the bytes were not flushed and no batch follows that could continue the log. The bytes are
+//!   cut off.
+//! - Damage by a power loss, if the machine has booted since, and either no batch follows or all flushed batches come
+//!   before. The bytes from there on are set aside ([`super::aside`]), and the log ends before them.
+//! - Corruption, in all other cases. The partition is not opened, the error names the file and the position, and
+//!   nothing on the disk is changed.
 //!
 //! Invariant: an opened log ends after its last good batch, and its producers are those of its batches.
 
@@ -34,40 +36,40 @@ use crate::cleaner::swap;
 use fullbore_config::TopicConfig;
 use fullbore_host::files::{is_full, is_momentary, remove_for_good};
 
-/// Most bytes before the recovery point that are checked as well: the next write began within a page, and a power loss
-/// may tear that whole page.
+/// How many bytes before the recovery point are also checked. The next write began within a page, and a power loss may
+/// damage that whole page.
 const TORN_MAX: u64 = 4096;
 
-/// Facts about a log before it is opened.
+/// Facts that are known about a log before it is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecoveryHint {
     /// True if the broker was shut down cleanly.
     pub clean: bool,
     pub recovery_point: i64,
-    /// Log start in the checkpoint; `None` if it cannot be read.
+    /// The log start from the checkpoint; `None` if it cannot be read.
     pub log_start: Option<i64>,
-    /// True if the machine has booted since an unclean shutdown: unflushed data may be lost.
+    /// True if the machine has booted since an unclean shutdown, so that data may be lost that was not flushed.
     pub rebooted: bool,
-    /// True if the last segment may lack offsets, as closed ones do. A follower receives batches as its leader's
-    /// compaction has left them.
+    /// True if even the last segment may have gaps in its offsets. This is possible on a follower, which receives the
+    /// batches that its leader's compaction has left.
     pub may_have_gaps: bool,
 }
 
 impl RecoveryHint {
-    /// Facts about a partition that never existed.
+    /// The facts about a partition that is new.
     pub const NOTHING: RecoveryHint =
         RecoveryHint { clean: true, recovery_point: 0, log_start: Some(0), rebooted: false, may_have_gaps: false };
 }
 
 impl Log {
-    /// Opens the log in `dir`, which exists; an empty directory becomes an empty log.
+    /// Opens the log in `dir`, which must exist. An empty directory becomes an empty log.
     #[cfg(test)]
     pub fn open(dir: &Arc<Path>, known: RecoveryHint, now_ms: i64, config: &TopicConfig) -> Result<Log, StorageError> {
         Log::open_unless(&AtomicBool::new(false), dir, known, now_ms, config)
     }
 
-    /// Opens the log in `dir`, which exists; an empty directory becomes an empty log. Ends with an error once `stop` is
-    /// set; the next opening begins again.
+    /// Opens the log in `dir`, which must exist. An empty directory becomes an empty log. Stops with an error once
+    /// `stop` is set; the log can be opened again later.
     pub fn open_unless(
         stop: &AtomicBool,
         dir: &Arc<Path>,
@@ -79,9 +81,9 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // In a replicated partition, the lack of segments means a kill while the follower began again at its leader's
-        // log start: the leader sends the records again. Without other replicas the log begins at the recovery point,
-        // so that no offset is reused.
+        // There are no segments. On a follower this means that it was killed while it began again at its leader's log
+        // start, and the leader will send the records again. Without other replicas, the log must begin at the recovery
+        // point, so that no offset is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -109,14 +111,14 @@ impl Log {
         if let Some(first) = unsound_from {
             unless_full(log.rebuild_aborted(stop, first)).map_err(failed)?;
         }
-        // Closes the files, because most logs are opened for their offsets only.
+        // Close the files, since most logs are only opened to find out their offsets.
         log.close_files(true);
         log.seal_recovered(known).map_err(failed)?;
         Ok(log.settled())
     }
 
-    /// Adds to the next flush the segments that a killed broker had not flushed, so that the recovery point does not
-    /// pass them.
+    /// Adds segments that a killed broker had not flushed to the next flush. Otherwise the recovery point could move
+    /// past them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -127,7 +129,7 @@ impl Log {
         if self.flushes.is_crowded() { self.flush_sealed() } else { Ok(()) }
     }
 
-    /// Limits log start and recovery point to the offsets that the log has.
+    /// Limits the log start and the recovery point to offsets that the log has.
     fn settled(mut self) -> Log {
         let first = self.segments[0].base_offset;
         self.log_start = self.log_start.max(first).min(self.log_end);
@@ -135,8 +137,8 @@ impl Log {
         self
     }
 
-    /// Recovers the contents of every segment, and with them the log end. Returns the base offset of the first segment
-    /// from which the aborted transactions must be derived again; None if all indexes are sound.
+    /// Recovers all segments, which also determines the log end. Returns the base offset of the first segment whose
+    /// aborted transactions must be found again; `None` if all indexes can be trusted.
     fn recover_segments(
         &mut self,
         stop: &AtomicBool,
@@ -167,9 +169,9 @@ impl Log {
         Ok(unsound_from)
     }
 
-    /// Refuses a log that lacks offsets between segment `index`, whose end was just found, and the next segment: a file
-    /// is missing, or was cut after a batch. A log that was compacted before is not refused; gaps within its segments
-    /// show that.
+    /// Refuses the log if offsets are missing between segment `index`, whose end was just found, and the next one. Then
+    /// a file is missing, or was cut off after a batch. A log that was compacted in the past is accepted. Gaps inside
+    /// its segments show this.
     fn refuse_hole(&mut self, stop: &AtomicBool, index: usize, config: &TopicConfig) -> Result<(), StorageError> {
         let end = self.log_end;
         let next_base = self.segments.get(index + 1).map(|next| next.base_offset).filter(|&next_base| end < next_base);
@@ -181,7 +183,7 @@ impl Log {
         Err(StorageError::Gap { path: self.dir.to_path_buf(), from: end, last: next_base - 1, next: next_base })
     }
 
-    /// Returns true if a batch begins after the end of the one before it in the same segment.
+    /// Returns true if any segment has a gap between two of its batches.
     fn has_gaps_within(&mut self, stop: &AtomicBool) -> io::Result<bool> {
         for segment in &mut self.segments {
             let was_open = segment.has_open_file();
@@ -201,9 +203,9 @@ impl Log {
         Ok(false)
     }
 
-    /// Trusts a segment, except for missing or wrong indexes, which are rebuilt. Returns false if the segment must be
-    /// recovered: its indexes cannot be rebuilt from the batches, or it is the last segment and does not end with a
-    /// whole batch.
+    /// Trusts a segment, and only rebuilds its indexes if they are missing or wrong. Returns false if the segment must
+    /// be recovered. This is so if its indexes cannot be rebuilt, or if it is the last one and ends with an incomplete
+    /// batch.
     fn believe(
         &mut self,
         stop: &AtomicBool,
@@ -237,8 +239,8 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, verifies checksums from the recovery point on, and rebuilds its indexes. Returns true if
-    /// the segment has control batches, so that the index of aborted transactions must be rebuilt.
+    /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. Returns true
+    /// if the segment has control batches. In that case the index of aborted transactions must be rebuilt as well.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -254,7 +256,7 @@ impl Log {
         let len = segment.size;
         let checked_from = if known.clean { 0 } else { known.recovery_point };
         let unchecked = segment.position_of(checked_from).map_err(failed)?.saturating_sub(TORN_MAX);
-        // A compacted segment has gaps. It may be the last segment now, if an operator has moved later ones away.
+        // A compacted segment has gaps. It may be the last one if an operator has moved later segments away.
         let may_have_gaps = known.may_have_gaps || config.cleanup.compact;
         let mut walk = Walk {
             next_offset: segment.base_offset,
@@ -277,8 +279,8 @@ impl Log {
         Ok(walk.has_markers)
     }
 
-    /// Ends the log after a segment's last good batch. Refuses the log if acknowledged bytes come after it, and a power
-    /// loss does not explain the damage.
+    /// Ends the log after the last good batch of the segment. Refuses the log instead if acknowledged bytes follow, and
+    /// a power loss cannot be the cause of the damage.
     fn cut(
         &mut self,
         stop: &AtomicBool,
@@ -317,7 +319,7 @@ impl Log {
         self.cut_segment(index, walk.end).map_err(failed)
     }
 
-    /// Returns true if records follow the bad bytes, in this segment or a later one.
+    /// Returns true if there are records after the bad bytes, in this segment or a later one.
     fn has_records_after(&mut self, stop: &AtomicBool, index: usize, walk: &Walk) -> io::Result<bool> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -325,7 +327,7 @@ impl Log {
         Ok(follows_here.is_some() || self.segments.iter().skip(index + 1).any(|segment| segment.size > 0))
     }
 
-    /// Cuts the segment at `end`, and makes it the last segment.
+    /// Cuts off the segment at `end`, and removes all later segments.
     fn cut_segment(&mut self, index: usize, end: u64) -> io::Result<()> {
         let segment = &mut self.segments[index];
         let file = segment.file()?;
@@ -335,17 +337,17 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes later segments, which are empty.
+    /// Removes the segments after this one, which are empty.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
 
-    /// Loads the epochs from their file, or else from the batches, and with them the log start. The checkpoint's log
-    /// start may belong to an older topic of this name, and would then hide records; the file of epochs always belongs
-    /// to this log.
+    /// Loads the leader epochs and the log start. The epochs come from their file, or from the batches if the file
+    /// cannot be used. The checkpoint's log start is less reliable. It may belong to a deleted topic with the same
+    /// name, and would then hide records. The file of epochs always belongs to this log.
     ///
-    /// A client learns of a log start within a segment only once the checkpoint has it. A file of epochs with a larger
-    /// log start is therefore not used: it is damaged, or its DeleteRecords was not answered.
+    /// A client learns of a log start within a segment only after the checkpoint has it. If the file of epochs has a
+    /// larger log start, the file is damaged or its DeleteRecords was not answered, so the file is not used.
     fn load_epochs(&mut self, stop: &AtomicBool, known: RecoveryHint) -> io::Result<()> {
         let believed = |epochs: &Epochs| match (epochs.log_start(), known.log_start) {
             (Some(start), Some(kept)) => start <= kept.max(self.segments[0].base_offset),
@@ -371,8 +373,8 @@ impl Log {
         }
     }
 
-    /// Loads the producers from the newest snapshot, and replays the batches after it. Windows granted before are kept,
-    /// even if the topic now grants less.
+    /// Loads the producers from the newest snapshot, and then replays the batches after it. Each producer keeps the
+    /// window that it was granted, even if the topic now grants less.
     pub fn load_producers(&mut self, stop: &AtomicBool, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         let mut producers = Producers::default();
         self.granted = Granted::load(&self.dir)?;
@@ -393,15 +395,15 @@ impl Log {
             Ok(())
         })?;
         if !has_tails {
-            // The log was cut off before its first snapshot. The batches lack the producer state that was carried over
-            // from a deleted partition, so it is taken from memory.
+            // The log was cut off before its first snapshot. Producers that were taken over from a deleted partition
+            // are in no batch, so keep those that are in memory.
             producers.succeed_again(&self.producers);
         }
         self.producers = producers;
         Ok(())
     }
 
-    /// Visits every batch with an offset at or after `from`, in order.
+    /// Calls `visit` for every batch with an offset at or after `from`, in order.
     pub(super) fn for_each_batch(
         &mut self,
         stop: &AtomicBool,
@@ -432,33 +434,33 @@ impl Log {
     }
 }
 
-/// Ignores a full disk, so that the log can be opened for reads and for operations that free space. Index entries and
-/// epochs then stay in memory until they can be written.
+/// Ignores the error of a full disk, so that the log can still be opened for reading and for freeing space. Index
+/// entries and epochs then stay in memory until they can be written.
 fn unless_full(written: io::Result<()>) -> io::Result<()> {
     written.or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })
 }
 
-/// Progress of a recovery in a segment.
+/// How far the recovery of a segment has got.
 struct Walk {
     next_offset: i64,
-    /// Position after the last good batch.
+    /// The position after the last good batch.
     end: u64,
-    /// Begin of the next segment; `None` in the last one.
+    /// The first offset of the next segment; `None` in the last segment.
     next_base: Option<i64>,
-    /// Position up to which no checksums are verified.
+    /// The position up to which checksums are not verified.
     unchecked: u64,
-    /// True if the last segment may lack offsets, as other segments may.
+    /// True if the last segment may have gaps in its offsets, as other segments may.
     may_have_gaps: bool,
-    /// True if compaction has removed batches.
+    /// True if batches are missing in between, because compaction has removed them.
     has_gaps: bool,
     /// True if the segment has control batches.
     has_markers: bool,
 }
 
 impl Walk {
-    /// Returns true if a batch's offsets, which no checksum covers, may follow those before it. Compaction removes
-    /// whole batches of closed segments. The last segment lacks batches only on a follower, whose leader had compacted
-    /// them before it sent the others.
+    /// Returns true if a batch's offsets may come next. No checksum covers them. Compaction may have removed batches
+    /// from any segment but the last. In the last one, gaps are possible only on a follower, whose leader had compacted
+    /// the batches before it sent them.
     fn is_due(&self, batch: &Header) -> bool {
         match self.next_base {
             None if self.may_have_gaps => batch.base_offset >= self.next_offset,
@@ -467,16 +469,16 @@ impl Walk {
         }
     }
 
-    /// Returns true if a power loss may have taken the next bytes: the machine has booted since, and all batches before
-    /// the recovery point are good. Returns false for the output of this broker's compaction, which was flushed as a
-    /// whole.
+    /// Returns true if a power loss may have destroyed the next bytes. The machine must have booted since, and all
+    /// batches before the recovery point must be good. If this broker's compaction wrote the segment, returns false,
+    /// since such segments are flushed completely.
     fn may_be_lost(&self, known: RecoveryHint) -> bool {
         let was_cleaned = self.has_gaps && !known.may_have_gaps;
         known.rebooted && self.next_offset >= known.recovery_point && !was_cleaned
     }
 
-    /// Returns the fault of a segment of whole batches that ends before the next segment begins, if a power loss may
-    /// have taken its end; else None. In a compacted topic, compaction may have removed that end.
+    /// Returns a message if the segment ends before the next one begins, and a power loss may be the reason; `None`
+    /// otherwise. In a compacted topic, compaction may have removed the end.
     fn falls_short(&self, known: RecoveryHint, config: &TopicConfig) -> Option<String> {
         let next_base = self.next_base.filter(|&next_base| self.next_offset < next_base)?;
         let is_lost = self.may_be_lost(known) && !config.cleanup.compact;
@@ -484,7 +486,8 @@ impl Walk {
             .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
-    /// Accounts for good batches up to the first bad one. Returns the fault of the bad batch; None if all are good.
+    /// Adds the segment's good batches to its indexes, up to the first bad one. Returns the reason why that one is bad;
+    /// `None` if all batches are good.
     fn run(
         &mut self,
         stop: &AtomicBool,
@@ -518,7 +521,7 @@ impl Walk {
     }
 }
 
-/// Returns base offsets and sizes of the segments, in order. Removes files that a crash left half-done.
+/// Returns the base offsets and sizes of all segments, in order. Removes files that a crash has left behind.
 fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
     let mut segments = Vec::new();
     let mut indexes = Vec::new();

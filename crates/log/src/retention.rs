@@ -1,11 +1,11 @@
-//! Deletion of old records: by age, by size, and before a log start that was moved.
+//! Deletes old records: by age, by size, or because the log start was moved.
 //!
-//! Only whole segments are deleted, oldest first. They are renamed at once and removed later, so that a fetch that has
-//! just found one can still send it. On a full disk they are removed at once, before anything is written. A removal
-//! frees the blocks of a file that is still being sent, which ends the connection of that fetch.
+//! Only whole segments are deleted, the oldest first. They are renamed at once but removed later, so that a fetch that
+//! has just found one can still send it. On a full disk they are removed at once, before anything is written. If such a
+//! file is still being sent, the connection of that fetch ends, because its blocks are freed.
 //!
-//! Invariant: the log start never goes back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
-//! be written, the file has an older log start. The segments before the new log start are already gone, so a restarted
+//! Invariant: the log start never moves back, and never passes the high watermark. If `leader-epoch-checkpoint` cannot
+//! be written, it keeps an older log start. The segments before the new log start are already gone, so a restarted
 //! broker begins at the first segment left. The next round of retention writes the file.
 
 use std::fs;
@@ -21,17 +21,17 @@ use fullbore_config::TopicConfig;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// Segments that are no longer in use.
+/// Segments that were taken out of use.
 #[derive(Debug)]
 pub struct Retired {
-    /// Files to remove after file.delete.delay.ms, unless they were removed at once.
+    /// The files to remove after file.delete.delay.ms. Empty if they were removed at once.
     pub paths: Vec<PathBuf>,
-    /// Outcome; after an error, the next round of retention tries again.
+    /// The result. After an error, the next round of retention tries again.
     pub result: io::Result<()>,
 }
 
 impl Log {
-    /// Retires the segments that no setting keeps, and with `at_once` removes their files.
+    /// Retires all segments that are no longer needed by any setting. If `at_once` is true, also removes their files.
     pub fn retire_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig, at_once: bool) -> Retired {
         self.forget_replicated_ends(high_watermark);
         match self.count_old(now_ms, high_watermark, config) {
@@ -57,7 +57,7 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // `begin_anew` may have had no space for the snapshot.
+        // `begin_anew` may not have had the space for a snapshot.
         let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
             tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
@@ -65,8 +65,8 @@ impl Log {
         Retired { paths, result: retired.and(kept).and(snapshot) }
     }
 
-    /// Begins a new segment before all present segments are retired. Works on a full disk, since the old indexes are
-    /// not written. If a step fails, the old segment stays active.
+    /// Creates a new segment, so that all existing ones can be retired. Works on a full disk, because the old indexes
+    /// are not written. If a step fails, the old segment stays active.
     fn begin_anew(&mut self, now_ms: i64) -> io::Result<()> {
         match self.take_snapshot() {
             Err(error) if !is_full(&error) => return Err(error),
@@ -76,7 +76,8 @@ impl Log {
         let sealed = Sealed::new(active, self.log_end)?;
         let next = Segment::create(&self.dir, self.log_end, now_ms)?;
         step();
-        // The name of the new file records the next offset, so it must be on the disk before the old files are removed.
+        // The next offset is known only from the name of the new file. The name must be on the disk before the old
+        // files are removed.
         if let Err(error) = sync_dir(&self.dir) {
             next.discard();
             return Err(error);
@@ -87,7 +88,7 @@ impl Log {
         Ok(())
     }
 
-    /// Returns the number of oldest segments that no setting keeps.
+    /// Returns how many of the oldest segments are no longer needed by any setting.
     fn count_old(&mut self, now_ms: i64, high_watermark: i64, config: &TopicConfig) -> io::Result<usize> {
         let total: u64 = self.segments.iter().map(|segment| segment.size).sum();
         let (retention_bytes, retention_ms) = config.retention();
@@ -113,13 +114,13 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the begin of the next segment; the log end for the last segment.
+    /// Returns the offset at which the next segment begins, or the log end for the last segment.
     fn end_of(&self, index: usize) -> i64 {
         self.segments.get(index + 1).map_or(self.log_end, |next| next.base_offset)
     }
 
-    /// Moves the log start up to `offset`, which is not past the high watermark. On a full disk the segments before it
-    /// are removed first, which frees space, and the write may use the disk reserve.
+    /// Moves the log start to `offset`, which must not be after the high watermark. On a full disk, the segments before
+    /// it are removed first to free space, and the disk reserve may be used.
     pub fn delete_before(&mut self, offset: i64, now_ms: i64, space: &DiskSpace) -> io::Result<()> {
         if space.is_full() {
             self.remove_before(offset, now_ms)?;
@@ -135,7 +136,7 @@ impl Log {
 
     fn advance_log_start(&mut self, offset: i64) -> io::Result<()> {
         if offset > self.log_start {
-            // The file of epochs is written first, since a restarted broker trusts that file.
+            // Write the file of epochs first, since a restarted broker relies on it.
             self.epochs.advance_to(offset)?;
             self.log_start = offset;
         }
@@ -151,9 +152,9 @@ impl Log {
     }
 }
 
-/// Returns true if the directory of a partition that is not open may have records to delete. The sizes and ages of its
-/// files decide, so that a partition is opened only when it is due. Records with a timestamp older than their write are
-/// noticed later.
+/// Returns true if the directory of a partition that is not open may have records to delete. It only looks at the sizes
+/// and ages of the files, so that partitions are opened only when necessary. A record whose timestamp is older than its
+/// file is noticed later.
 pub fn may_be_due(dir: &Path, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let (retention_bytes, retention_ms) = config.retention();
     let mut oldest: Option<(i64, u64, PathBuf)> = None;

@@ -1,8 +1,8 @@
-//! Scans of the batches in a log file by their headers, with or without a check of their contents.
+//! Scans the batches in a log file by their headers. The contents of a batch can be verified, but are not interpreted.
 //!
-//! Not here: indexes, and records: a batch is opaque. The memory used does not depend on the file.
+//! The memory that a scan needs does not depend on the size of the file.
 //!
-//! Invariant: a [`Header`] stands for a batch that is whole within the given limit, and whose fields are plausible.
+//! Invariant: a [`Header`] belongs to a batch that is complete within the given limit, and its fields are plausible.
 
 use std::fs::File;
 use std::io;
@@ -18,21 +18,21 @@ use crate::direct_io::{DirectReads, is_resident};
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// Number of bytes read at a time: headers of small batches are close together, and of a large batch only the header is
-/// needed.
+/// How many bytes are read at a time. The headers of small batches are close together, and of a large batch only the
+/// header is needed.
 const WINDOW: usize = 4096;
 const CHUNK: usize = 256 * 1024;
-/// Most bytes of a control batch that is read; a marker has 78.
+/// Maximum size of a control batch that is read. A marker has 78 bytes.
 const MARKER_MAX: u32 = 4096;
-/// Begin of the checksummed part of a batch.
+/// The offset in a batch from which on the checksum covers it.
 const CRC_END: usize = 21;
 
 /// The header of a batch in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Position of the batch.
+    /// The position of the batch.
     pub position: u64,
-    /// Size of the whole batch in bytes.
+    /// The size of the whole batch in bytes.
     pub size: u32,
     pub base_offset: i64,
     pub leader_epoch: i32,
@@ -40,19 +40,19 @@ pub struct Header {
     pub max_timestamp: i64,
     pub is_control: bool,
     pub is_transactional: bool,
-    /// False if compaction has left the batch for its offsets and sequences only.
+    /// False if compaction has removed all records, and has left the batch only for its offsets and sequence numbers.
     pub has_records: bool,
-    /// Producer of the batch, and the offsets that it covers.
+    /// The producer of the batch, and its sequence numbers.
     pub stamp: Stamp,
 }
 
 impl Header {
-    /// Returns the header that a scan will read of a stamped batch at `position`.
+    /// Returns the header that a scan will read for a stamped batch at `position`.
     pub fn of(stamping: &Stamping, position: u64) -> Header {
         Header::parse(position, stamping.bytes()).expect("the batch was checked before it was stamped")
     }
 
-    /// Parses the header of a batch at `position`. Returns the fault of a header that no writer can have written.
+    /// Parses the header of a batch at `position`. Fails with a message if no writer can have written such a header.
     pub fn parse(position: u64, bytes: &[u8; HEADER_LEN]) -> Result<Header, String> {
         let size = BatchView::peek_len(bytes).map_err(|error| error.to_string())?;
         let i16_at = |at: usize| i16::from_be_bytes([bytes[at], bytes[at + 1]]);
@@ -81,7 +81,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Reads the marker of a control batch; None if it ends no transaction.
+    /// Reads the marker of a control batch; `None` if it does not end a transaction.
     pub fn marker(&self, file: &File) -> io::Result<Option<Marker>> {
         if self.size > MARKER_MAX {
             return Ok(None);
@@ -101,7 +101,7 @@ impl Header {
         self.position + u64::from(self.size)
     }
 
-    /// Reads the batch's bytes, and returns true if their checksum is right.
+    /// Reads the batch's bytes and returns true if their checksum is correct.
     pub fn has_valid_crc(&self, file: &File) -> io::Result<bool> {
         let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
         let mut buffer = vec![0; CHUNK.min(self.size as usize)];
@@ -116,16 +116,16 @@ impl Header {
     }
 }
 
-/// Reason why a scan ended before its limit.
+/// The reason why a scan ended before its limit.
 #[derive(Debug)]
 pub enum ScanError {
     /// The system did not return the bytes.
     Io(io::Error),
-    /// The bytes are no whole batch.
+    /// The bytes are not a complete batch.
     Bad {
-        /// Position of the damage.
+        /// The position of the damage.
         position: u64,
-        /// The damage.
+        /// A description of the damage.
         why: String,
     },
 }
@@ -147,41 +147,41 @@ impl From<ScanError> for io::Error {
     }
 }
 
-/// Scan from batch to batch.
+/// A scan from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
-    /// Direct reads, whose cached pieces are used.
+    /// Cached bytes of direct reads are used if this is set.
     cold: Option<&'a DirectReads>,
-    /// True if the scan ends with an error before a header that is not in memory.
+    /// True if the scan must not read the disk. It ends with an error before the first header that is not in memory.
     is_memory_only: bool,
     position: u64,
     limit: u64,
     window: [u8; WINDOW],
-    /// Position of `window` in the file.
+    /// The position of `window` in the file.
     window_start: u64,
     window_len: usize,
 }
 
 impl<'a> Scan<'a> {
-    /// Creates a scan from a batch's first byte up to `limit`, the position after the last batch.
+    /// Creates a scan that starts at `position`, where a batch must begin, and ends at `limit`.
     pub fn new(file: &'a File, position: u64, limit: u64) -> Self {
         Scan::beside(None, file, position, limit)
     }
 
-    /// Creates a scan as [`Scan::new`] does, which takes headers from cached pieces of direct reads if possible.
+    /// Like [`Scan::new`], but takes headers from the cached bytes of direct reads if possible.
     pub fn beside(cold: Option<&'a DirectReads>, file: &'a File, position: u64, limit: u64) -> Self {
         let (window, is_memory_only) = ([0; WINDOW], false);
         Scan { file, cold, is_memory_only, position, limit, window, window_start: 0, window_len: 0 }
     }
 
-    /// Creates a scan that reads no disk. Before a header that is neither in the page cache nor in `cold`, it ends with
-    /// a WouldBlock error.
+    /// Creates a scan that never reads the disk. If a header is neither in the page cache nor in `cold`, the scan ends
+    /// with a WouldBlock error.
     pub fn in_memory(cold: &'a DirectReads, file: &'a File, position: u64, limit: u64) -> Self {
         Scan { is_memory_only: true, ..Scan::beside(Some(cold), file, position, limit) }
     }
 
-    /// Creates a scan from the batch at `position`, as an index entry names it; None unless a batch with the last
-    /// offset `last_offset` begins there.
+    /// Creates a scan from the batch at `position`, which an index entry names. Returns `None` unless a batch with the
+    /// last offset `last_offset` begins there.
     pub fn at_batch(
         cold: Option<&'a DirectReads>,
         file: &'a File,
@@ -200,7 +200,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// Returns the next batch; None at the limit. After an error the scan stays where it is.
+    /// Returns the next batch; `None` at the limit. After an error, the scan does not move on.
     pub fn next(&mut self) -> Result<Option<Header>, ScanError> {
         let position = self.position;
         if position >= self.limit {
@@ -225,7 +225,7 @@ impl<'a> Scan<'a> {
             self.window_len = 0;
             let room = &mut self.window[..len];
             match self.cold.map_or(0, |cold| cold.peek(self.file, self.position, room)) {
-                // Uses the cached bytes if they include a header.
+                // Use the cached bytes if they contain a whole header.
                 peeked @ HEADER_LEN.. => len = peeked,
                 _ if self.is_memory_only && !is_resident(self.file, self.position, len) => {
                     return Err(io::ErrorKind::WouldBlock.into());
@@ -244,9 +244,9 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first whole batch with a valid checksum after byte
-/// `from` that could continue a log whose next offset is `next_offset`; None if there is none. The caller thereby
-/// distinguishes corruption from a torn tail, which no batch follows.
+/// Returns the first batch after byte `from` that could continue a log whose next offset is `next_offset`; `None` if
+/// there is none. The batch must be complete, and its checksum correct. This distinguishes corruption from an
+/// incomplete write, after which no batch can follow.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,
@@ -273,8 +273,7 @@ pub fn find_later_batch(
     Ok(None)
 }
 
-/// Returns the last of the batches that [`find_later_batch`] would find one after the other; None if it would find
-/// none.
+/// Returns the last of all the batches that repeated calls of [`find_later_batch`] would find; `None` if there is none.
 pub fn find_last_batch(
     stop: &AtomicBool,
     file: &File,
@@ -283,7 +282,7 @@ pub fn find_last_batch(
     next_offset: i64,
 ) -> io::Result<Option<Header>> {
     let mut buffer = vec![0; CHUNK + HEADER_LEN];
-    // Headers that begin before this position are still to be examined.
+    // Headers that begin before this position have not been examined yet.
     let mut end = limit.saturating_sub(HEADER_LEN as u64 - 1);
     while end > from {
         go_on_unless(stop)?;
@@ -304,7 +303,7 @@ pub fn find_last_batch(
 }
 
 fn candidate(position: u64, bytes: &[u8; HEADER_LEN], limit: u64, next_offset: i64) -> Option<Header> {
-    // The magic byte is compared first: it rules out nearly every position.
+    // Compare the magic byte first, since that excludes nearly every position.
     if bytes[16] != 2 {
         return None;
     }

@@ -1,8 +1,9 @@
-//! Segment: a log file, its indexes, and facts about its timestamps.
+//! A segment of a log: the log file, its indexes, and its timestamps.
 //!
-//! Not here: the segment's place in the log, and the offsets up to which consumers may read.
+//! A segment does not know the segments around it, or up to which offset consumers may read.
 //!
-//! Invariant: bytes before `size` are whole batches in offset order; a failed write leaves the file as long as it was.
+//! Invariant: the bytes before `size` are complete batches in the order of their offsets. A failed write does not
+//! change the length of the file.
 
 mod aborted;
 
@@ -21,27 +22,27 @@ use super::steps::step;
 use super::txn_index::{AbortedTransaction, ChunkBegins};
 use fullbore_host::files::{is_full, remove_for_good};
 
-/// Number of log files open in this process, because the system limits descriptors per process.
+/// Number of log files that this process has open. The system limits how many files a process may open.
 static OPEN_FILES: AtomicUsize = AtomicUsize::new(0);
 
-/// Number of segments retired by this process. Compaction may retire a second segment of one base offset before the
-/// files of the first are removed, so each needs a number.
+/// Number of segments that this process has retired. The number makes file names unique, because compaction may retire
+/// two segments with the same base offset before the first one's files are removed.
 static RETIRED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the number of log files that segments hold open.
+/// Returns the number of log files that segments currently have open.
 pub fn open_files() -> usize {
     OPEN_FILES.load(Ordering::Relaxed)
 }
 
-/// Counted descriptor. Slices that are being sent may keep the file open a little longer.
+/// An open log file, which is counted. A response that is being sent may keep the file open a little longer.
 #[derive(Debug)]
 struct OpenFile(Arc<File>);
 
 impl OpenFile {
     fn new(file: File) -> Self {
         OPEN_FILES.fetch_add(1, Ordering::Relaxed);
-        // Turns off the system's read-ahead, which would fill the page cache with bytes that `direct_io` reads around
-        // it.
+        // Turn off the system's read-ahead. It would fill the page cache with bytes that `direct_io` reads without the
+        // cache.
         let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
         OpenFile(Arc::new(file))
     }
@@ -53,66 +54,67 @@ impl Drop for OpenFile {
     }
 }
 
-/// Largest timestamp of some batches, with the last offset of the first batch that has it.
+/// The largest timestamp among some batches. `offset` is the last offset of the first batch that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Largest {
     pub timestamp: i64,
     pub offset: i64,
 }
 
-/// Error of a failed write.
+/// The error of a failed write.
 #[derive(Debug)]
 pub enum WriteError {
-    /// The file is as before.
+    /// The file is as it was before the write.
     Undone(io::Error),
-    /// The file could not be cut back; its end is unknown.
+    /// The file could not be cut back to its old length, so its end is unknown.
     Broken(io::Error),
 }
 
-/// Progress of a segment that a cleaning writes, as its files' names show it.
+/// How far a segment that compaction writes has got. The names of its files show the stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Being written, or not usable.
+    /// The segment is still being written, or cannot be used.
     Cleaned,
-    /// Whole, and on the disk; replaces other segments.
+    /// The segment is complete and on the disk, and will replace other segments.
     Swap,
-    /// In use, as any other segment.
+    /// The segment is in use, like any other.
     Settled,
 }
 
-/// Segment of a log.
+/// A segment of a log.
 #[derive(Debug)]
 pub struct Segment {
     dir: Arc<Path>,
     pub base_offset: i64,
-    /// Bytes of whole batches.
+    /// The length of the file up to the end of its last complete batch.
     pub size: u64,
     stage: Stage,
     file: Option<OpenFile>,
-    /// True if both index files were there when the segment was loaded.
+    /// True if both index files existed when the segment was loaded.
     has_index_files: bool,
-    /// True if the file of the index of aborted transactions is torn.
+    /// True if the index of aborted transactions was not written completely.
     is_aborted_torn: bool,
     pub offsets: Index<OffsetEntry>,
     pub times: Index<TimeEntry>,
-    /// Transactions that a marker in this segment has aborted. Without such a transaction there is no file.
+    /// The transactions that were aborted by a marker in this segment. If there are none, there is no file.
     pub aborted: Index<AbortedTransaction>,
-    /// Lowest first offsets of the chunks in the file of `aborted`, once the file has chunks.
+    /// Facts that lookups have learnt about the chunks in the file of `aborted`. Set once the file has a complete
+    /// chunk.
     aborted_begins: OnceLock<Arc<ChunkBegins>>,
-    /// Largest timestamp; `None` if there is no batch, or if it was not looked up since the broker's start.
+    /// The largest timestamp. `None` if the segment is empty, or if the timestamp has not been looked up yet.
     largest: Option<Largest>,
-    /// Timestamp of the last entry of the time index, `i64::MIN` without one.
+    /// The timestamp of the last entry in the time index; `i64::MIN` if it has no entries.
     last_indexed_timestamp: i64,
-    /// Largest timestamp of the first batch; `None` until looked up.
+    /// The largest timestamp of the first batch; `None` until it is looked up.
     first_timestamp: Option<i64>,
-    /// Bytes since the last index entry.
+    /// The number of bytes since the last index entry.
     unindexed_bytes: u64,
-    /// Time when this process created or loaded the segment.
+    /// When this process created or loaded the segment.
     pub opened_ms: i64,
 }
 
 impl Segment {
-    /// Creates a segment with an empty log file; an existing one is emptied.
+    /// Creates a segment with an empty log file. If the file exists, it is emptied.
     pub fn create(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(true);
@@ -122,7 +124,7 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Creates a segment for a cleaning to write, beside the segments in use.
+    /// Creates a segment that compaction will write, next to the segments in use.
     pub fn create_cleaned(dir: &Arc<Path>, base_offset: i64, now_ms: i64) -> io::Result<Segment> {
         let mut segment = Segment::new(dir, base_offset, 0, now_ms);
         segment.stage = Stage::Cleaned;
@@ -132,8 +134,8 @@ impl Segment {
         Ok(segment)
     }
 
-    /// Renames the files to their names in another stage. The log file is the last, since its new name means that the
-    /// indexes have theirs.
+    /// Renames the files for the next stage. The log file comes last, because its new name shows that the indexes have
+    /// their new names, too.
     pub fn rename_to(&mut self, stage: Stage) -> io::Result<()> {
         for suffix in [TXN_INDEX, TIME_INDEX, OFFSET_INDEX, LOG] {
             if suffix != TXN_INDEX || self.aborted.len() > 0 {
@@ -151,20 +153,20 @@ impl Segment {
         self.index_paths().into_iter().try_for_each(|path| File::open(path)?.sync_data())
     }
 
-    /// Returns the paths of the index files that exist once all entries are written.
+    /// Returns the paths of the index files that exist once all entries have been written.
     pub fn index_paths(&self) -> Vec<PathBuf> {
         let aborted = (self.aborted.len() > 0).then(|| self.path(TXN_INDEX));
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. Those of a cleaning may have the names of either stage, since
-    /// a renaming may have failed midway.
+    /// Removes the files of a segment that is not in use. If compaction wrote it, they may have the names of either
+    /// stage, because a renaming may have failed halfway.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],
             Stage::Cleaned | Stage::Swap => &[Stage::Swap, Stage::Cleaned],
         };
-        // The log file is removed first: a start removes index files that have no log file.
+        // Remove the log file first, since a start removes index files without a log file.
         let files = [LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX]
             .into_iter()
             .flat_map(|suffix| stages.iter().map(move |stage| (suffix, *stage)));
@@ -178,8 +180,8 @@ impl Segment {
         }
     }
 
-    /// Loads a segment of an existing log file of `size` bytes, with its indexes. Ignores index files whose length is
-    /// not a whole number of entries.
+    /// Loads a segment from its log file of `size` bytes and its indexes. Index files whose length is not a whole
+    /// number of entries are ignored.
     pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
         let mut segment = Segment::new(dir, base_offset, size, now_ms);
         let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());
@@ -224,7 +226,7 @@ impl Segment {
         stage_path(&self.dir, self.base_offset, suffix, self.stage)
     }
 
-    /// Returns the log file, and opens it if need be.
+    /// Returns the log file, and opens it if necessary.
     pub fn file(&mut self) -> io::Result<Arc<File>> {
         if let Some(open) = &self.file {
             return Ok(open.0.clone());
@@ -234,8 +236,8 @@ impl Segment {
         Ok(open.0.clone())
     }
 
-    /// Returns the log file for a read from end to end, with the system's read-ahead. The file must be closed before
-    /// the segment is in service.
+    /// Returns the log file for reading it from start to end, with the system's read-ahead. The caller must close the
+    /// file before the segment serves clients.
     pub fn file_to_scan(&mut self) -> io::Result<Arc<File>> {
         let file = self.file()?;
         let _ = rustix::fs::fadvise(&*file, 0, None, rustix::fs::Advice::Sequential);
@@ -247,17 +249,17 @@ impl Segment {
         self.file.is_some()
     }
 
-    /// Closes the descriptor. Returns true if there was one.
+    /// Closes the log file. Returns true if it was open.
     pub fn close_file(&mut self) -> bool {
         self.file.take().is_some()
     }
 
-    /// Returns true if an offset can be stored relative to this segment's.
+    /// Returns true if the segment's indexes can store this offset, which they do relative to the base offset.
     pub fn can_hold(&self, offset: i64) -> bool {
         (0..=i64::from(i32::MAX)).contains(&(offset - self.base_offset))
     }
 
-    /// Writes a batch at the end: header and payload in one vectored write. Returns the file.
+    /// Appends a batch to the file, with a single system call for header and payload. Returns the file.
     pub fn write(&mut self, header: &[u8], payload: &[u8]) -> Result<Arc<File>, WriteError> {
         let file = self.file().map_err(WriteError::Undone)?;
         if let Err(error) = write_all_at(&file, header, payload, self.size) {
@@ -270,10 +272,10 @@ impl Segment {
         Ok(file)
     }
 
-    /// Accounts for a batch in the file: index entries and timestamps.
+    /// Updates the indexes and timestamps for a batch that is now in the file.
     pub fn account(&mut self, batch: &Header, index_interval_bytes: u64) {
         let (timestamp, offset) = (batch.max_timestamp, batch.last_offset());
-        // A batch that compaction has emptied has no record with its timestamp.
+        // If compaction has emptied the batch, no record has its timestamp.
         if batch.has_records && self.largest.is_none_or(|largest| timestamp > largest.timestamp) {
             self.largest = Some(Largest { timestamp, offset });
         }
@@ -297,8 +299,8 @@ impl Segment {
         u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
     }
 
-    /// Writes index entries to their files once many have gathered. Must be called before a write; after an error, the
-    /// caller must not write.
+    /// Writes index entries to their files once enough have gathered. Must be called before each write. If it fails,
+    /// the caller must not write.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;
@@ -309,7 +311,7 @@ impl Segment {
         if self.aborted.is_tail_full() { self.finish_aborted() } else { Ok(()) }
     }
 
-    /// Writes all index entries to the files, with a last time entry for the largest timestamp.
+    /// Writes all index entries to their files. The time index gets a last entry for the largest timestamp.
     pub fn finish_indexes(&mut self) -> io::Result<()> {
         self.largest_record()?;
         self.index_time();
@@ -319,7 +321,7 @@ impl Segment {
         self.finish_aborted()
     }
 
-    /// Rebuilds both indexes from every batch up to `size`. Verifies no checksums.
+    /// Rebuilds the offset and time indexes from all batches. Does not verify checksums.
     pub fn rebuild_indexes(&mut self, stop: &AtomicBool, index_interval_bytes: u64) -> io::Result<()> {
         self.forget_indexes();
         let file = self.file_to_scan()?;
@@ -329,7 +331,7 @@ impl Segment {
             if !self.can_hold(batch.last_offset()) {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, format!("offset {}", batch.last_offset())));
             }
-            // On a full disk the entries stay in memory, and later entries are added there.
+            // On a full disk, entries stay in memory together with those that follow.
             match self.spill_indexes() {
                 Err(error) if !is_full(&error) => return Err(error),
                 _ => self.account(&batch, index_interval_bytes),
@@ -345,10 +347,10 @@ impl Segment {
         (self.last_indexed_timestamp, self.unindexed_bytes) = (i64::MIN, 0);
     }
 
-    /// Returns true if the index files can be those of this log file. The last offset entry must point at its batch,
-    /// and be high enough for the number of entries. The last time entry must be right, and no later batch may have a
-    /// larger timestamp. None of the files may be missing. Faults in the middle are noticed when those entries are
-    /// read.
+    /// Returns true if the index files seem to belong to this log file. All of them must exist. The last offset entry
+    /// must point at its batch, and its offset must be high enough for the number of entries. The last time entry must
+    /// match a batch, and no later batch may have a larger timestamp. Errors in the middle are found when those entries
+    /// are read.
     pub fn has_sound_indexes(&mut self, index_interval_bytes: u64) -> io::Result<bool> {
         if self.size == 0 {
             return Ok(true);
@@ -368,8 +370,8 @@ impl Segment {
         }
     }
 
-    /// Returns true if the last time entry is that of a batch, and none of `last_batches` has a larger timestamp.
-    /// Retention relies on that entry. Without an entry, returns true if the segment has no records.
+    /// Returns true if the last time entry matches a batch, and none of `last_batches` has a larger timestamp.
+    /// Retention depends on that entry. If there is no entry, returns true if the segment has no records.
     fn has_sound_times(&self, mut last_batches: Scan<'_>) -> io::Result<bool> {
         let Some(entry) = self.times.last(&self.path(TIME_INDEX))? else { return Ok(!self.has_records()?) };
         while let Ok(Some(batch)) = last_batches.next() {
@@ -380,7 +382,7 @@ impl Segment {
         self.has_batch_of(&entry)
     }
 
-    /// Returns true if any batch has records; compaction may leave batches without records.
+    /// Returns true if a batch has records. Compaction may leave batches without any.
     fn has_records(&self) -> io::Result<bool> {
         let file = self.file_to_look_at()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -392,8 +394,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns true if a batch begins past `position`. If `position` is the index interval, such a batch must have an
-    /// index entry.
+    /// Returns true if a batch begins after `position`. If `position` is the index interval, the index must have an
+    /// entry for such a batch.
     fn has_batch_after(&mut self, position: u64) -> io::Result<bool> {
         let file = self.file()?;
         let mut scan = Scan::new(&file, 0, self.size);
@@ -405,8 +407,8 @@ impl Segment {
         Ok(false)
     }
 
-    /// Returns the begin of a batch at or before the one with `offset`, by the index; 0 if the index has no usable
-    /// entry.
+    /// Uses the index to find the start of a batch at or before the one with `offset`. Returns 0 if the index does not
+    /// help.
     pub fn position_before(&self, offset: i64) -> io::Result<u64> {
         let relative = offset - self.base_offset;
         let is_before = |entry: &OffsetEntry| i64::from(entry.relative_offset) <= relative;
@@ -420,7 +422,8 @@ impl Segment {
         Ok(0)
     }
 
-    /// Returns the position of the first batch that ends at or after `offset`, or else the end of the last whole batch.
+    /// Returns the position of the first batch that ends at or after `offset`. If there is none, returns the end of the
+    /// last complete batch.
     pub fn position_of(&self, offset: i64) -> io::Result<u64> {
         let mut end = if offset <= self.base_offset { 0 } else { self.position_before(offset)? };
         let file = self.file_to_look_at()?;
@@ -434,8 +437,8 @@ impl Segment {
         Ok(end)
     }
 
-    /// Returns an offset, less the base offset, at or before the first batch whose largest timestamp reaches
-    /// `timestamp`. Uses the entry of the time index if its batch exists; else returns 0.
+    /// Returns an offset from which a scan will find the first batch whose largest timestamp is at least `timestamp`.
+    /// The offset is relative to the base offset. It comes from the time index, or is 0 if the index does not help.
     pub fn offset_before(&self, timestamp: i64) -> io::Result<i64> {
         let is_before = |entry: &TimeEntry| entry.timestamp <= timestamp;
         let found = self.times.last_before(is_before).load(&self.path(TIME_INDEX), is_before)?;
@@ -447,7 +450,7 @@ impl Segment {
         Ok(0)
     }
 
-    /// Returns true if the batch of a time index entry exists, with the entry's timestamp.
+    /// Returns true if the batch that a time index entry describes exists and has the same timestamp.
     fn has_batch_of(&self, entry: &TimeEntry) -> io::Result<bool> {
         let named = self.offset_at(entry.relative_offset);
         let start = self.position_before(named)?;
@@ -465,7 +468,7 @@ impl Segment {
         self.base_offset + i64::from(relative_offset)
     }
 
-    /// Returns the log file for a short read. A file that was not open is closed again after that.
+    /// Returns the log file for a short read. If it was not open, it is closed again afterwards.
     fn file_to_look_at(&self) -> io::Result<Arc<File>> {
         match &self.file {
             Some(open) => Ok(open.0.clone()),
@@ -473,7 +476,8 @@ impl Segment {
         }
     }
 
-    /// Returns the offset of the last record, by the headers after the last index entry; None without batches.
+    /// Returns the offset of the last record, by reading the batch headers after the last index entry. Returns `None`
+    /// if there are no batches.
     pub fn last_offset(&mut self) -> Result<Option<i64>, ScanError> {
         let entry = self.offsets.last(&self.path(OFFSET_INDEX))?;
         let file = self.file()?;
@@ -485,7 +489,7 @@ impl Segment {
         Ok(last_offset)
     }
 
-    /// Resumes after a clean shutdown: the timestamps come from the time index.
+    /// Prepares the last segment for appends after a clean shutdown. Its timestamps are taken from the time index.
     pub fn resume(&mut self) -> io::Result<()> {
         if let Some(entry) = self.times.last(&self.path(TIME_INDEX))? {
             self.last_indexed_timestamp = entry.timestamp;
@@ -493,8 +497,8 @@ impl Segment {
         self.largest_record().map(drop)
     }
 
-    /// Returns the largest timestamp; None without batches. A segment whose records have no timestamp, or whose time
-    /// index is empty, is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+    /// Returns the largest timestamp; `None` if there are no batches. If no record has a timestamp, or the time index
+    /// is empty, uses the time of the file, as Kafka's `LogSegment.largestTimestamp` does.
     pub fn largest_timestamp(&mut self) -> io::Result<Option<i64>> {
         match self.largest_record()? {
             Some(largest) if largest.timestamp >= 0 => Ok(Some(largest.timestamp)),
@@ -503,7 +507,7 @@ impl Segment {
         }
     }
 
-    /// Returns the largest timestamp of a record, as the time index has it; None without records.
+    /// Returns the largest timestamp of a record, as the time index has it; `None` if there are no records.
     pub fn largest_record(&mut self) -> io::Result<Option<Largest>> {
         if self.largest.is_none() && self.size > 0 {
             let entry = self.times.last(&self.path(TIME_INDEX))?;
@@ -515,7 +519,7 @@ impl Segment {
         Ok(self.largest)
     }
 
-    /// Returns the largest timestamp of the first batch; None without batches.
+    /// Returns the largest timestamp of the first batch; `None` if there are no batches.
     pub fn first_timestamp(&mut self) -> io::Result<Option<i64>> {
         if self.first_timestamp.is_none() && self.size > 0 {
             let file = self.file()?;
@@ -525,8 +529,8 @@ impl Segment {
         Ok(self.first_timestamp)
     }
 
-    /// Retires the segment: renames its files for a later removal, and returns the new paths; with `at_once` removes
-    /// the files for good. After an error the segment is in use as before.
+    /// Takes the segment out of use. Renames its files, so that they can be removed later, and returns the new paths.
+    /// If `at_once` is true, removes them immediately instead. After an error the segment is still in use.
     pub fn retire(&mut self, at_once: bool) -> io::Result<Vec<PathBuf>> {
         self.close_file();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);
@@ -540,7 +544,7 @@ impl Segment {
                 Ok(()) => retired.push(to),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) if suffix == LOG => return Err(error),
-                // The log file is gone already: the broker's next start removes index files without a log file.
+                // The log file is already gone, so the broker's next start will remove the index files.
                 Err(error) => {
                     tracing::warn!(path = %path.display(), %error, "cannot remove a file that is no longer in use")
                 }
@@ -558,7 +562,7 @@ fn stage_path(dir: &Path, base_offset: i64, suffix: &str, stage: Stage) -> PathB
     }
 }
 
-/// Returns the time when a file was last written, in ms.
+/// Returns when a file was last written, in ms.
 pub fn modified_ms(path: &Path) -> io::Result<i64> {
     let since_epoch = fs::metadata(path)?.modified()?.duration_since(UNIX_EPOCH);
     Ok(since_epoch.map_or(0, |time| time.as_millis() as i64))
@@ -572,7 +576,7 @@ fn write_all_at(file: &File, header: &[u8], payload: &[u8], position: u64) -> io
             result => break result?,
         }
     };
-    // A short write is rare: a signal, or a disk that has just become full.
+    // A write is rarely cut short. This happens after a signal, or when the disk has just become full.
     let header_left = header.get(written..).unwrap_or_default();
     let payload_left = &payload[written.saturating_sub(header.len())..];
     let position = position + written as u64;

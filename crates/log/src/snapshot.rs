@@ -1,10 +1,10 @@
-//! Producer snapshot files: the last batches of a partition's producers, as of an offset.
+//! Producer snapshots: files that have the last batches of each producer, as of an offset.
 //!
-//! Not here: the rules, which provide the entries and restore producers from them. There is one entry per retained
-//! batch, oldest first, so that a restart restores the whole window; Kafka reads the last entry of each producer.
+//! A snapshot has one entry for each remembered batch, oldest first, so that a restart restores the whole window. Kafka
+//! reads only the last entry of each producer.
 //!
-//! Format: Kafka's `ProducerSnapshot.json`, version 1: version i16, CRC-32C u32 of what follows it, count i32, entries.
-//! Invariant: an entry is read exactly as it was written.
+//! The format is version 1 of Kafka's `ProducerSnapshot.json`: version i16, CRC-32C u32 of everything after it, count
+//! i32, entries. Invariant: an entry is read exactly as it was written.
 
 use std::fs;
 use std::io;
@@ -16,24 +16,24 @@ use fullbore_wire::batch::crc32c;
 use super::files::{SNAPSHOT, offset_path, parse_offset_name, replace_unsynced};
 
 const VERSION: i16 = 1;
-/// Bytes of version and checksum.
+/// The size of the version and the checksum, in bytes.
 const HEAD: usize = 6;
 const ENTRY: usize = 46;
-/// Fewest snapshots that are kept: the newest, and one to fall back on.
+/// Minimum number of snapshots to keep: the newest one, and one in reserve.
 const KEPT: usize = 2;
 
-/// Offset and entries of a snapshot.
+/// The offset of a snapshot, and its entries.
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
-/// Writes the snapshot as of `offset`. It reaches the disk with the next flush. A torn snapshot is found by its
-/// checksum, and a replay replaces it.
+/// Writes a snapshot as of `offset`. It reaches the disk with the next flush. If a crash damages it, the checksum
+/// reveals this, and the log is replayed instead.
 pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
     replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
 }
 
-/// Returns the newest readable snapshot at or before `log_end`, with its offset; None if there is none. Removes
-/// snapshots past `log_end`, whose batches have left the log. Removes damaged snapshots, which a replay of the log
-/// replaces.
+/// Returns the newest readable snapshot at or before `log_end`, and its offset; `None` if there is none. Snapshots
+/// after `log_end` are removed, because their batches are no longer in the log. Damaged snapshots are removed as well,
+/// because a replay of the log replaces them.
 pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -50,7 +50,7 @@ pub fn load(dir: &Path, log_end: i64) -> io::Result<Option<Snapshot>> {
     Ok(None)
 }
 
-/// Reads the newest snapshot at or before `offset` that can be read; None if there is none.
+/// Returns the newest readable snapshot at or before `offset`; `None` if there is none.
 pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();
@@ -62,15 +62,15 @@ pub fn load_before(dir: &Path, offset: i64) -> io::Result<Option<Snapshot>> {
     Ok(None)
 }
 
-/// Removes the snapshots past this offset.
+/// Removes all snapshots after this offset.
 pub fn remove_past(dir: &Path, offset: i64) -> io::Result<()> {
     let past = list(dir)?.into_iter().filter(|found| *found > offset);
     past.map(|found| offset_path(dir, found, SNAPSHOT)).try_for_each(fs::remove_file)
 }
 
-/// Removes old snapshots. Keeps the newest [`KEPT`]. Also keeps the last snapshot at or before `recovery_point` and all
-/// later ones: a broker restarted after a crash derives the aborted transactions from there. The next call repeats a
-/// failed removal.
+/// Removes old snapshots, but keeps the newest [`KEPT`]. Also keeps the last one at or before `recovery_point` and all
+/// after it, because a broker that restarts after a crash needs them to find the aborted transactions. If a removal
+/// fails, the next call tries it again.
 pub fn remove_old(dir: &Path, recovery_point: i64) -> io::Result<()> {
     let mut offsets = list(dir)?;
     offsets.sort_unstable();

@@ -1,5 +1,5 @@
-//! Steps between two changes of a directory's files, at which a test examines what a crash would leave. Outside of
-//! tests they do nothing.
+//! Marks the steps between changes of files. At each step, a test can examine the state that a crash would leave.
+//! Outside of tests the steps do nothing.
 
 #[cfg(not(any(test, feature = "test-util")))]
 #[inline]
@@ -22,7 +22,7 @@ mod watched {
         LOOK.with_borrow_mut(|look| look.iter_mut().for_each(|look| look()));
     }
 
-    /// Runs `done`, and calls `look` at each step of this thread.
+    /// Runs `done`, and calls `look` at each step in this thread.
     pub fn watch<T>(look: impl FnMut() + 'static, done: impl FnOnce() -> T) -> T {
         LOOK.set(Some(Box::new(look)));
         let result = done();

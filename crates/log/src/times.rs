@@ -1,11 +1,12 @@
-//! ListOffsets by time: the first record not older than a time, and the newest record of all.
+//! Finds records by time for ListOffsets: the first record at or after a time, and the record with the largest
+//! timestamp.
 //!
-//! Not here: the search for the batch, by the time index and [`crate::lookup`]. This module finds the record in the
-//! batch.
+//! [`crate::lookup`] finds the batch with the help of the time index, and this module finds the record in it.
 //!
-//! Invariant: an answer is a record between log start and high watermark, with its own timestamp. If compressed records
-//! cannot be read, the answer is the batch's first offset with the header's timestamp. The records may have been stored
-//! without a check: they may be corrupt, or decompress from a few bytes to gigabytes.
+//! Invariant: an answer is a record between the log start and the high watermark, with its own timestamp. If compressed
+//! records cannot be read, the answer is the batch's first offset with the timestamp of its header. This can happen
+//! because the records may have been stored without a check. They may be corrupt, or a few bytes may decompress to
+//! gigabytes.
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -19,36 +20,37 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Most bytes of a batch that is decompressed for its timestamps: as a multiple of its topic's max.message.bytes, and
-/// for any topic. For a larger batch, the header's timestamp is used.
+/// Maximum size of a batch after decompression: a multiple of the topic's max.message.bytes, and an absolute limit. For
+/// a larger batch, the timestamp in its header is used.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
+/// Most bytes of a batch of any topic that is decompressed for its timestamps.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
-/// Part of a segment in which a time is searched.
+/// A segment in which a time is to be searched.
 pub struct TimePlan {
     plan: OffsetLookup,
-    /// First offset of the next segment.
+    /// The first offset of the next segment.
     end_offset: i64,
-    /// Offset before which records do not count.
+    /// Records before this offset are ignored.
     floor: i64,
     high_watermark: i64,
-    /// Most bytes of a decompressed batch.
+    /// Maximum size of a batch after decompression, in bytes.
     decompressed_max: usize,
 }
 
-/// Plan of the search for the largest timestamp from the log start on.
+/// A plan to find the largest timestamp from the log start on.
 pub struct LargestPlan {
-    /// Log start.
+    /// The log start.
     pub floor: i64,
-    /// Largest timestamp of the segments that begin at the log start or later, in ms.
+    /// The largest timestamp, in ms, in those segments that begin at the log start or later.
     pub indexed: Option<i64>,
-    /// Segment that the log start divides: its time index also has deleted records.
+    /// The segment that contains the log start. Its time index also covers deleted records, so it must be searched.
     pub divided: Option<TimePlan>,
 }
 
 impl Log {
-    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later; None if
-    /// there is no such segment. `batch_max` is max.message.bytes.
+    /// Plans a search in the first segment at or after `from` that may have a record with `timestamp` or later. Returns
+    /// `None` if there is no such segment. `batch_max` is max.message.bytes.
     pub fn plan_timestamp(
         &mut self,
         timestamp: i64,
@@ -73,13 +75,13 @@ impl Log {
         Ok(None)
     }
 
-    /// Returns the largest timestamp in the time indexes, in ms, from the segment of the log start on; None without
-    /// records. It may be that of a deleted record.
+    /// Returns the largest timestamp in the time indexes, in ms, from the segment with the log start on. Returns `None`
+    /// if there are no records. The timestamp may belong to a deleted record.
     pub fn largest_indexed(&mut self) -> io::Result<Option<i64>> {
         self.largest_since(self.segment_of(self.log_start))
     }
 
-    /// Plans the search for the largest timestamp from the log start on; `batch_max` is max.message.bytes.
+    /// Plans a search for the largest timestamp from the log start on. `batch_max` is max.message.bytes.
     pub fn plan_largest(&mut self, high_watermark: i64, batch_max: usize) -> io::Result<LargestPlan> {
         let floor = self.log_start;
         let index = self.segment_of(floor);
@@ -107,7 +109,7 @@ impl Log {
 }
 
 impl TimePlan {
-    /// Returns true if the segment's files may have been replaced.
+    /// Returns true if the segment's files may have been replaced since.
     pub fn is_stale(&self) -> bool {
         self.plan.is_stale()
     }
@@ -117,11 +119,11 @@ impl TimePlan {
         self.end_offset
     }
 
-    /// Returns the first record that reaches `timestamp`; None if this segment has none after all.
+    /// Returns the first record with `timestamp` or later. Returns `None` if this segment does not have one after all.
     pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
             let record = match self.first_record(batch, timestamp)? {
-                // Ok(None) if the header claims a timestamp that none of its records has.
+                // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
                     tracing::debug!(offset = batch.base_offset, %error, "cannot read the records of a batch: the time is looked up by its header");
@@ -134,14 +136,14 @@ impl TimePlan {
         Ok(found.filter(|found| found.offset < self.high_watermark))
     }
 
-    /// Returns offset and timestamp of the batch's first record from the floor on that reaches `timestamp`; None if no
-    /// record does.
+    /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
+    /// or later; `None` if there is none.
     fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
     }
 
-    /// Returns the largest timestamp from the floor on; None without records. Only the batch that the floor divides is
-    /// decompressed.
+    /// Returns the largest timestamp from the floor on; `None` if there are no records. Only the batch that contains
+    /// the floor is decompressed.
     pub fn largest(&self, cold: &DirectReads) -> io::Result<Option<i64>> {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
@@ -162,15 +164,14 @@ impl TimePlan {
     }
 }
 
-/// Returns the offset to read from if the records cannot be read, and the header's timestamp. No record is missed, and
-/// a few older records may come first.
+/// Returns an answer for a batch whose records cannot be read: its first offset, and the timestamp in its header. A
+/// reader that starts there misses nothing, but may get a few older records first.
 fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
     (batch.base_offset.max(floor), batch.max_timestamp)
 }
 
-/// Returns the first record of a single batch, from the floor on, that reaches
-/// `timestamp`; None if no record does. `batch_max` is max.message.bytes. If the records cannot be read, uses the
-/// header's timestamp.
+/// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, the timestamp in the header is used.
 pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
@@ -179,8 +180,8 @@ pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usiz
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
-/// Returns the largest timestamp of a batch's records from the floor on; None without such records. `batch_max` is
-/// max.message.bytes. If the records cannot be read, uses the header's timestamp.
+/// Returns the largest timestamp of the records in a batch from the floor on; `None` if there are no such records.
+/// `batch_max` is max.message.bytes. If the records cannot be read, the timestamp in the header is used.
 pub fn largest_at(bytes: &[u8], floor: i64, batch_max: usize) -> Option<i64> {
     largest_from(bytes, floor, decompressed_max(batch_max))
 }

@@ -1,10 +1,10 @@
-//! Part of the log for transactions: markers, the last stable offset, and aborted transactions.
+//! The log's part in transactions: markers, the last stable offset, and aborted transactions.
 //!
-//! Not here: the rules of markers and open transactions, which are in [`fullbore_rules::sequence`], and the decision to
-//! commit.
+//! The rules for markers and open transactions are in [`fullbore_rules::sequence`]. The transaction coordinator decides
+//! to commit or abort.
 //!
-//! Invariant: a segment's index of aborted transactions has exactly those that markers in the segment have aborted. A
-//! start after a crash derives the index from the batches.
+//! Invariant: the index of aborted transactions of a segment has exactly those that were aborted by markers in that
+//! segment. After a crash, the index is rebuilt from the batches.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -23,11 +23,12 @@ use crate::partition::read::Isolation;
 use crate::partition::stamping::Stamping;
 
 impl Log {
-    /// Appends the marker of a transaction as the leader of `leader_epoch`, even if the producer has no open
-    /// transaction.
+    /// Appends the marker that ends a transaction, as the leader of `leader_epoch`. The marker is appended even if the
+    /// producer has no open transaction.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] by [`Producers::check_marker`], else the errors of [`Log::append`].
+    /// Fails with [`AppendError::Sequence`] if [`Producers::check_marker`] refuses the marker. Other errors are those
+    /// of [`Log::append`].
     pub fn append_marker(
         &mut self,
         marker: &Marker,
@@ -52,28 +53,28 @@ impl Log {
         self.guarded(|log| log.write(writing))
     }
 
-    /// Records a marker that was appended to the active segment at `offset`.
+    /// Updates the producers and the index after a marker was appended to the active segment at `offset`.
     pub(super) fn end_transaction(&mut self, marker: &VersionedMarker, offset: i64, timestamp: i64, now_ms: i64) {
         let completed = self.producers.end_appended(marker, offset, timestamp, now_ms);
         let active = self.segments.back_mut().expect("a log has a segment");
         active.aborted.extend(completed.as_ref().and_then(AbortedTransaction::of));
     }
 
-    /// Forgets markers below `high_watermark`, which are replicated. Otherwise a partition without reads at
-    /// read_committed would keep them all.
+    /// Forgets ended transactions whose markers are below `high_watermark`, and so are replicated. Otherwise a
+    /// partition that is never read with read_committed would keep them all.
     pub fn forget_replicated_ends(&mut self, high_watermark: i64) {
         self.producers.first_unstable(high_watermark);
     }
 
-    /// Returns the offset before which every transaction has ended on all in-sync replicas, at most `high_watermark`
-    /// (KIP-98).
+    /// Returns the last stable offset, which is at most `high_watermark` (KIP-98). All transactions before it have
+    /// ended on all in-sync replicas.
     pub fn last_stable_offset(&mut self, high_watermark: i64) -> i64 {
         let unstable = self.producers.first_unstable(high_watermark);
         // After DeleteRecords, an open transaction may begin before the log start.
         unstable.map_or(high_watermark, |first| first.max(self.log_start).min(high_watermark))
     }
 
-    /// Returns the offset where a consumer's reads end.
+    /// Returns the offset up to which a consumer can read.
     pub fn readable_end(&mut self, isolation: Isolation, high_watermark: i64) -> i64 {
         match isolation {
             Isolation::ReadUncommitted => high_watermark,
@@ -81,7 +82,7 @@ impl Log {
         }
     }
 
-    /// Plans the search for transactions that were aborted at or past `from`.
+    /// Plans a search for transactions that were aborted at or after `from`.
     pub fn plan_aborted(&self, from: i64) -> AbortedLookup {
         let ends = self.segments.iter().skip(1).map(|next| next.base_offset).chain([self.log_end]);
         let later = self.segments.iter().zip(ends).skip(self.segment_of(from));
@@ -89,7 +90,8 @@ impl Log {
         AbortedLookup { from, segments }
     }
 
-    /// Finds the transactions aborted by markers at offset `first` or later, and writes the indexes of those segments.
+    /// Finds the transactions that were aborted by markers at or after `first`, and writes the indexes of those
+    /// segments.
     pub(super) fn rebuild_aborted(&mut self, stop: &AtomicBool, first: i64) -> io::Result<()> {
         let mut producers = Producers::default();
         let (offset, entries) = snapshot::load_before(&self.dir, first)?.unwrap_or((-1, Vec::new()));
@@ -97,7 +99,7 @@ impl Log {
         let mut found = Vec::new();
         self.for_each_batch(stop, offset.max(self.segments[0].base_offset), |batch, file| {
             if batch.is_control {
-                // A marker that compaction has emptied ends nothing, because no record of its transaction is left.
+                // If compaction has emptied a marker, none of its transaction's records are left, so it ends nothing.
                 if let Some(marker) = batch.marker(file)? {
                     let completed = producers.end_transaction(&marker, batch.base_offset, batch.max_timestamp, 0);
                     found.extend(completed.as_ref().and_then(AbortedTransaction::of));
@@ -117,7 +119,8 @@ impl Log {
     }
 }
 
-/// Returns the marker of a control batch; None if compaction has emptied it, or if this version cannot read it.
+/// Returns the marker in a control batch. Returns `None` if compaction has emptied the batch, or if this version cannot
+/// read it.
 pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     Marker::read(batch).unwrap_or_else(|error| {
         tracing::warn!(offset = batch.base_offset(), %error, "cannot read a control batch: it ends no transaction");
@@ -125,8 +128,8 @@ pub fn marker_of(batch: &BatchView<'_>) -> Option<Marker> {
     })
 }
 
-/// Records a control batch of the log in `producers`. Returns the aborted transaction that it ends, if there is one.
-/// `marker` is read from the batch, unless compaction has emptied it.
+/// Updates `producers` for a control batch in the log. Returns the transaction that it aborts, if there is one.
+/// `marker` is the marker in the batch; `None` if compaction has emptied it.
 pub(super) fn remember_control(
     producers: &mut Producers,
     batch: &Header,
@@ -148,7 +151,7 @@ pub(super) fn remember_control(
     }
 }
 
-/// Records a batch of the log in `producers`.
+/// Updates `producers` for a batch in the log.
 pub(super) fn remember(producers: &mut Producers, batch: &Header, now_ms: i64, window: usize) {
     producers.append(&batch.stamp, batch.base_offset, batch.max_timestamp, now_ms, window);
     if batch.is_transactional {

@@ -1,10 +1,10 @@
-//! Part of the log for followers: appends of batches as the leader has them, and cuts where the leader has other
-//! batches.
+//! Keeps a follower's log equal to its leader's: appends the leader's batches as they are, and cuts off batches that
+//! the leader does not have.
 //!
-//! Not here: the decision where to cut, which is in [`fullbore_rules::replica::epochs`], and this broker's role.
+//! Where to cut is decided in [`fullbore_rules::replica::epochs`].
 //!
-//! Invariant: epochs, producers and indexes are those of the remaining batches. After a cut that failed midway, the
-//! next opening derives them from the batches.
+//! Invariant: the epochs, producers and indexes always match the batches in the log. If a cut fails halfway, the next
+//! opening of the log derives them from the batches.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,13 +25,13 @@ use crate::validation::InvalidBatch;
 use fullbore_config::TopicConfig;
 
 impl Log {
-    /// Appends batches with the offsets, leader epochs and timestamps of their leader. Appends only the first batches,
-    /// which have one leader epoch and fit into one segment, and returns their number. `bytes` has the batches one
-    /// after another; the caller has verified their checksums.
+    /// Appends batches with the offsets, leader epochs and timestamps that their leader gave them. May append only some
+    /// of them, because all must have the same leader epoch and fit into one segment. Returns how many it has appended.
+    /// `bytes` has all batches in a row, and the caller must have verified their checksums.
     ///
     /// # Errors
-    /// [`InvalidBatch::Header`] if the first batch does not follow the log end; else the errors of a leader's append.
-    /// After an error, no batch was appended.
+    /// Fails with [`InvalidBatch::Header`] if the first batch does not follow the log end. Other errors are those of a
+    /// leader's append. After an error, nothing was appended.
     pub fn append_as_they_are(
         &mut self,
         bytes: &[u8],
@@ -47,7 +47,7 @@ impl Log {
         for batch in batches {
             let header = Header::parse(0, Stamping::as_is(batch).bytes()).ok();
             let follows = |header: &Header| header.base_offset >= next && header.leader_epoch >= epoch;
-            // A batch that cannot be appended is the first of the next call, and is refused there.
+            // Stop at a batch that cannot be appended. The next call begins with it and refuses it.
             let Some(header) = header.filter(follows) else { break };
             (next, epoch) = (header.last_offset() + 1, header.leader_epoch);
             headers.push(header);
@@ -62,7 +62,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Writes the first of these batches, as many as fit into one segment. Returns their number.
+    /// Writes as many of these batches as fit into one segment, and returns their number.
     fn write_run(&mut self, headers: &[Header], bytes: &[u8], now_ms: i64, config: &TopicConfig) -> io::Result<usize> {
         let first = &headers[0];
         if self.must_roll(u64::from(first.size), first.max_timestamp, first.last_offset(), now_ms, config)? {
@@ -94,7 +94,7 @@ impl Log {
             let (batch, later) = rest.split_at(header.size as usize);
             rest = later;
             if header.base_offset > self.log_end {
-                // The remembered positions must have no gaps, so they are forgotten.
+                // The remembered positions must not have gaps, so forget them.
                 self.recent.clear();
             }
             active.account(&Header { position, ..*header }, config.index_interval_bytes);
@@ -112,7 +112,7 @@ impl Log {
         Ok(count)
     }
 
-    /// Returns the number of these batches that fit into the active segment. The first one always fits.
+    /// Returns how many of these batches fit into the active segment. The first one always fits.
     fn room_for(&mut self, headers: &[Header], config: &TopicConfig) -> io::Result<usize> {
         let active = self.segments.back_mut().expect("a log has a segment");
         let first_timestamp = active.first_timestamp()?.unwrap_or(headers[0].max_timestamp);
@@ -129,13 +129,14 @@ impl Log {
         Ok(1 + others.count())
     }
 
-    /// Cuts off the batch with `offset`, and all after it. A log that ends before `offset` keeps its records.
+    /// Removes the batch that contains `offset`, and everything after it. If the log ends before `offset`, no records
+    /// are removed.
     ///
     /// # Errors
-    /// Error of the system. The log may be cut off already, and is then unusable until it is opened again.
+    /// Returns the system's error. The log may already be cut off, and cannot be used until it is opened again.
     pub fn truncate_to(&mut self, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
         if offset >= self.log_end {
-            // A failed append may have left its epoch, which has no record.
+            // A failed append may have left its epoch behind, although the epoch has no records.
             return self.epochs.truncate_to(self.log_end);
         }
         if offset <= self.segments[0].base_offset {
@@ -145,15 +146,15 @@ impl Log {
         let base_offset = self.segments[index].base_offset;
         let cut = self.cut_within(index, offset, now_ms, config);
         if cut.is_err() {
-            // Only the records before this segment are certain to be left.
+            // Only the records before this segment are certain to be on the disk.
             self.flushes.lower(base_offset);
         }
         cut
     }
 
-    /// Cuts off the batch with `offset`, which is in this segment, and all after it.
+    /// Removes the batch that contains `offset` in segment `index`, and everything after it.
     fn cut_within(&mut self, index: usize, offset: i64, now_ms: i64, config: &TopicConfig) -> io::Result<()> {
-        // Segments are removed from the last one on, so that a kill leaves no hole.
+        // Remove the last segment first, so that a kill leaves no gap.
         while self.segments.len() > index + 1
             && let Some(mut last) = self.segments.pop_back()
         {
@@ -174,16 +175,16 @@ impl Log {
         assert!(log_end <= offset, "a cut at {offset} leaves records up to {log_end}");
         self.ends_at(log_end)?;
         if self.segments.iter().all(|segment| segment.size == 0) {
-            // No record is left. The first epoch may begin before the cut, and is removed too.
+            // No records are left. The first epoch may begin before the cut, so remove it as well.
             self.epochs.truncate_to(i64::MIN)?;
         }
         self.load_producers(&never, now_ms, config)
     }
 
-    /// Removes all records, and goes on at `offset`.
+    /// Removes all records. The next record will get the offset `offset`.
     ///
     /// # Errors
-    /// Error of the system. The log may be empty, and unusable until it is opened again.
+    /// Returns the system's error. The log may be empty, and cannot be used until it is opened again.
     pub fn truncate_fully_and_start_at(&mut self, offset: i64, now_ms: i64) -> io::Result<()> {
         let first = self.segments[0].base_offset;
         let begun = self.replace_all_at(offset, now_ms);
@@ -197,7 +198,7 @@ impl Log {
         for segment in &mut self.segments {
             segment.retire(true)?;
         }
-        // The old segments stay in the list until there is a new one, since the list must never be empty.
+        // Keep the old segments in the list until there is a new one, because the list must never be empty.
         self.segments = VecDeque::from([Segment::create(&self.dir, offset, now_ms)?]);
         self.log_start = offset;
         self.ends_at(offset)?;
@@ -207,11 +208,11 @@ impl Log {
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
         self.snapshot_offset = -1;
-        // Producer state that was carried over is in no batch: only a snapshot keeps it.
+        // Producers that were taken over from a deleted partition are in no batch, so a snapshot must keep them.
         if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }
 
-    /// Ends the log at `log_end`, which is before its present end, and forgets what was remembered of the removed part.
+    /// Moves the log end back to `log_end`, and forgets everything about the removed part.
     fn ends_at(&mut self, log_end: i64) -> io::Result<()> {
         self.log_end = log_end;
         self.log_start = self.log_start.min(log_end);
@@ -252,7 +253,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// Returns a log of three batches with one record each.
+    /// Returns a log with three batches of one record each.
     fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
@@ -274,8 +275,8 @@ mod tests {
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
 
-    /// A kill or a cut must not lose the state of an idle producer: the producer would be refused once this replica
-    /// leads.
+    /// A producer of a deleted partition is idle. If a kill or a cut lost its state, the producer would be refused once
+    /// this replica leads.
     #[test]
     fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -346,7 +347,7 @@ mod tests {
         for offset in [0, 1, 10, 20] {
             let mut bytes = of_one_record();
             bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
-            // Sets the leader epoch to 0.
+            // Set the leader epoch to 0.
             bytes[12..16].fill(0);
             let batch = BatchView::first(&bytes).expect("a batch");
             assert_eq!(log.append_as_they_are(&bytes, &[batch], 0, &config), Ok(1));
@@ -366,12 +367,13 @@ mod tests {
             let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
-        // A leader's own log has no gaps.
+        // The log of a leader cannot have gaps.
         Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
     }
 
-    /// A follower that begins again in a compacted topic has such a log; so has a leader after a power loss. If the log
-    /// start moved to the first batch, groups with an earlier committed offset would be reset.
+    /// The first batch can be after the log start on a follower that began again in a compacted topic, or on a leader
+    /// after a power loss. If the log start moved to that batch, groups with an earlier committed offset would be
+    /// reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -401,8 +403,8 @@ mod tests {
         assert_eq!(found.epochs.starts(), [(2, 0)]);
     }
 
-    /// The recovery point belongs to an earlier log. A follower that began there would join the ISR without the records
-    /// before that offset.
+    /// The follower was killed while it began again, and the recovery point still belongs to its earlier log. If the
+    /// follower began there, it would join the ISR without the records before that offset.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
         let folder = tempfile::tempdir().expect("temporary folder");
@@ -427,7 +429,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
-        // A waiter for a record that is still in the log is resolved by its flush.
+        // If the record is still in the log, its flush completes the wait.
         let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());
@@ -438,7 +440,7 @@ mod tests {
     fn a_log_that_cannot_begin_again_still_takes_calls() {
         let folder = tempfile::tempdir().expect("temporary folder");
         let (mut log, config) = of_three(&folder);
-        // Makes the creation of the next segment fail, as a full disk does.
+        // Creating the next segment fails now, as it would on a full disk.
         std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
         log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();

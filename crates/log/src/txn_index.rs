@@ -1,13 +1,13 @@
-//! The aborted transactions of a segment: `.txnindex`.
+//! The index of a segment's aborted transactions, in the file `.txnindex`.
 //!
-//! A transaction is in the index of the segment that has its marker, so that entries are in the order of markers. A
-//! read at read_committed needs the entries that overlap its offsets. It finds the first such entry by a binary search.
-//! It ends at an entry whose last stable offset is past the read, since all later transactions begin at or past that
-//! offset. While a long transaction is open, the last stable offset does not move, and no entry ends the read. The read
-//! then skips chunks of entries by [`ChunkBegins`].
+//! A transaction is in the index of the segment that has its marker, so the entries are in the order of the markers. A
+//! reader with read_committed needs the entries that overlap its offsets, and finds the first one by a binary search.
+//! It can stop at an entry whose last stable offset is after its range, because all later transactions begin at or
+//! after that offset. While a long transaction is open, the last stable offset does not move, so that no entry stops
+//! the read. In that case it skips chunks of entries with the help of [`ChunkBegins`].
 //!
-//! Format: Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (the marker's) and last
-//! stable offset, i64 each.
+//! The format is that of Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (of the marker)
+//! and last stable offset, each i64.
 
 use std::fs::File;
 use std::io;
@@ -22,7 +22,7 @@ use super::index::{Entry, OnDisk};
 pub use fullbore_rules::sequence::AbortedTransaction;
 
 const VERSION: i16 = 0;
-/// Entries that are read from a file at once: 34 KB.
+/// How many entries are read from a file at once. They take 34 KB.
 pub const CHUNK: u32 = 1_000;
 
 impl Entry for AbortedTransaction {
@@ -46,21 +46,21 @@ impl Entry for AbortedTransaction {
     }
 }
 
-/// Entries of one segment, which are read without the lock of the log.
+/// The entries of one segment, which can be read without the lock of the log.
 #[derive(Debug)]
 pub struct SegmentEntries {
-    /// First offset of the next segment, or the end of the log.
+    /// The first offset of the next segment, or the end of the log.
     pub end_offset: i64,
     pub path: PathBuf,
     pub on_disk: OnDisk,
-    /// Begins of the file's chunks, shared by all lookups.
+    /// The first offsets in the file's chunks, which all lookups share.
     pub begins: Arc<ChunkBegins>,
-    /// Entries that follow those of the file, and are not in it yet.
+    /// Entries that are not in the file yet. They follow those in the file.
     pub in_memory: Vec<AbortedTransaction>,
 }
 
-/// Lowest first offset of each whole chunk of [`CHUNK`] entries of a file, as far as lookups have read them. Takes 16
-/// bytes a chunk. Valid as long as the entries of the file stay.
+/// Remembers the lowest first offset in each complete chunk of [`CHUNK`] entries, once a lookup has read the chunk.
+/// Takes 16 bytes for each chunk. Stays valid while the file's entries do not change.
 #[derive(Debug, Default)]
 pub struct ChunkBegins(Mutex<Vec<Option<i64>>>);
 
@@ -88,28 +88,30 @@ impl ChunkBegins {
     }
 }
 
-/// Plan to find the aborted transactions that overlap a range of offsets.
+/// A plan to find the aborted transactions that overlap a range of offsets.
 #[derive(Debug)]
 pub struct AbortedLookup {
-    /// First offset of the range.
+    /// The first offset of the range.
     pub from: i64,
     pub segments: Vec<SegmentEntries>,
 }
 
 impl AbortedLookup {
-    /// Returns the transactions with records in `from..upto`, in the order of their markers. Blocks on the disk.
+    /// Returns the aborted transactions that have records in `from..upto`, in the order of their markers. Blocks on the
+    /// disk.
     ///
     /// # Errors
-    /// Error of the system. `NotFound` if retention has removed a segment: the caller plans again.
+    /// Returns the system's error. `NotFound` means that retention has removed a segment, and the caller should plan
+    /// again.
     pub fn read(&self, upto: i64) -> io::Result<Vec<AbortedTransaction>> {
         self.read_within(self.from..upto)
     }
 
-    /// Returns the transactions with records in a part of the range. Opens no index of a segment that ends before the
-    /// part.
+    /// Returns the aborted transactions that have records in a part of the range. Does not open the indexes of segments
+    /// that end before that part.
     ///
     /// # Errors
-    /// Error of the system, as of [`AbortedLookup::read`].
+    /// Returns the same errors as [`AbortedLookup::read`].
     pub fn read_within(&self, part: Range<i64>) -> io::Result<Vec<AbortedTransaction>> {
         let Range { start: from, end: upto } = part;
         let mut found = Vec::new();
@@ -120,7 +122,7 @@ impl AbortedLookup {
             if entry.last_offset >= from && entry.first_offset < upto {
                 found.push(*entry);
             }
-            // Transactions that end later have begun at or past the entry's last stable offset.
+            // Transactions that end later began at or after this entry's last stable offset.
             entry.last_stable_offset < upto
         };
         let first = self.segments.partition_point(|segment| segment.end_offset <= from);
@@ -134,8 +136,8 @@ impl AbortedLookup {
 }
 
 impl SegmentEntries {
-    /// Visits the entries of markers at or past the begin of `part`. Once `visit` returns false, ends and returns
-    /// false. Skips chunks whose transactions all begin past the part.
+    /// Calls `visit` for the entries whose markers are not before `part`. Stops and returns false as soon as `visit`
+    /// returns false. Chunks whose transactions all begin after the part are skipped.
     fn visit(&self, part: Range<i64>, visit: &mut impl FnMut(&AbortedTransaction) -> bool) -> io::Result<bool> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < part.start;
         if self.on_disk.entries > 0 {

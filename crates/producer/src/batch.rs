@@ -27,7 +27,7 @@ impl OpenBatch {
     /// Opens a batch and takes memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// Returns [`Shortage`] if there is no memory.
+    /// Returns [`Shortage`] if the pool lacks memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
@@ -56,7 +56,7 @@ impl OpenBatch {
     /// Takes the memory that a record of `size` bytes needs beyond the present chunks.
     ///
     /// # Errors
-    /// Returns [`Shortage`] if there is no memory.
+    /// Returns [`Shortage`] if the pool lacks memory.
     pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))

@@ -127,7 +127,7 @@ impl TransactionTask {
     /// Serves an open transaction until it can end. Returns how it should end: by a commit or by an abort.
     ///
     /// # Errors
-    /// Returns the [`TransactionError`] that ends the producer.
+    /// Returns [`TransactionError`] if an error ends the producer.
     async fn serve(&mut self, scope: &Arc<TransactionScope>) -> Result<Wish, TransactionError> {
         let core = self.core.clone();
         let (mut hurry, mut is_abandoned) = (None, false);
@@ -253,7 +253,7 @@ impl TransactionTask {
     /// Aborts a transaction that the coordinator may know.
     ///
     /// # Errors
-    /// Returns the [`TransactionError`] that ends the producer.
+    /// Returns [`TransactionError`] if an error ends the producer.
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {

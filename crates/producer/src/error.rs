@@ -12,8 +12,8 @@ use std::time::Duration;
 /// The reason why a record was refused. A refused record was certainly not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// buffer.memory is used up. Only `try_send` returns this error, since `send` waits for memory.
-    #[error("buffer.memory is in use")]
+    /// buffer.memory is full. Only `try_send` returns this error, since `send` waits for memory.
+    #[error("buffer.memory is full")]
     Full,
     /// The topic is not known yet. Only `try_send` returns this error, since `send` waits for metadata.
     #[error("the topic's metadata is not known yet")]

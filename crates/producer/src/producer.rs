@@ -107,7 +107,7 @@ impl Producer {
     /// resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// Returns [`SendError`] if the record was refused. It was then certainly not written.
+    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -274,7 +274,7 @@ impl Producer {
     /// use this connection.
     ///
     /// # Errors
-    /// Returns the error of the last attempt.
+    /// Returns [`MetadataError`] of the last attempt, if no bootstrap server responds.
     pub async fn reach(&self) -> Result<(), MetadataError> {
         let cluster = self.core.cluster.clone();
         // Runs in the producer's own runtime, because the responses are read there.
@@ -286,7 +286,8 @@ impl Producer {
     /// Returns the number of partitions of a topic. Fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// Returns [`SendError::Timeout`] after max.block.ms, or the error of the topic.
+    /// Returns [`SendError::Timeout`] if max.block.ms passes before the metadata arrives, or another [`SendError`] if
+    /// the topic cannot be used.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {

@@ -148,7 +148,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// Returns [`SendError`] if the record was refused. It was then certainly not written.
+    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -175,8 +175,8 @@ impl<'a> Transaction<'a> {
     /// generation is over (KIP-447). Waits for at most max.block.ms. The previous transaction has to end first.
     ///
     /// # Errors
-    /// Returns the error of the transaction if it has failed, before or by this call. Returns
-    /// [`TransactionError::Timeout`] after max.block.ms.
+    /// Returns [`TransactionError`] if the transaction has failed earlier or fails by this call, or
+    /// [`TransactionError::Timeout`] if max.block.ms passes.
     pub async fn send_offsets(
         &self,
         offsets: &[TransactionOffset],

@@ -1,4 +1,5 @@
-//! Control plane of a broker: registration, heartbeats, commands one at a time, images, and the failure detector.
+//! How a broker takes part in the control plane. It registers, sends heartbeats, issues one command at a time, reads
+//! metadata images and runs the failure detector.
 
 use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
@@ -14,7 +15,7 @@ use crate::fault::Fault;
 use crate::message::{Beaten, Message, Note};
 use crate::network::{ConnectionId, Node};
 
-/// Command whose response has not arrived from the database.
+/// A command that was sent to the database and has no response yet.
 #[derive(Debug)]
 pub struct Outstanding {
     number: u64,
@@ -22,11 +23,11 @@ pub struct Outstanding {
     since_us: i64,
 }
 
-/// Most waiting commands. Later ones are dropped, and requested again.
+/// Maximum number of commands that wait. Later ones are dropped and requested again.
 const COMMANDS_MAX: usize = 16;
 
-/// Microseconds of simulated time for a millisecond of the failure detector. The detector's seconds thus take tenths of
-/// a second.
+/// How many microseconds of simulated time the failure detector counts as a millisecond. Its seconds take only tenths
+/// of a second, so that schedules stay short.
 pub(super) const LEASE_MS_US: i64 = 100;
 
 impl Broker {
@@ -57,8 +58,8 @@ impl Broker {
         self.pump(context);
     }
 
-    /// Records on the disk that this process joins, and requests its registration. Does nothing before the database has
-    /// been read.
+    /// Writes to the disk that this process joins, and requests its registration. Does nothing if the database cannot
+    /// be read.
     fn join(&mut self, context: &Context) {
         let Some(newest) = context.database.read(self.disk.known) else { return };
         let Some(process) = &mut self.process else { return };
@@ -84,7 +85,7 @@ impl Broker {
         let Some(Process { beats: Some(connection), broker_epoch: Some(_), life, .. }) = self.process else { return };
         self.beats += 1;
         self.disk.noted += 1;
-        // A slow disk may still have the number of the previous heartbeat.
+        // A slow disk may still hold the number of the previous heartbeat.
         let number = self.disk.noted - u64::from(context.rng.u8(0..4) == 0);
         let note = Note { process: u128::from(life), number, beats: self.beats };
         context.send(connection, node, Message::Beat { id: self.id, known, note });
@@ -118,8 +119,7 @@ impl Broker {
         self.ask_for_oneself(context);
     }
 
-    /// Requests the command that decides the next part of a change of brokers, if a part is left. Any broker may
-    /// request it.
+    /// Requests the next part of a change of brokers if the change is not fully decided yet. Any broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
@@ -127,7 +127,7 @@ impl Broker {
         }
     }
 
-    /// Reports that the disk is full, or has room again.
+    /// Reports that the disk is full or has free space again.
     fn check_disk(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), room, .. }) = &mut self.process else { return };
@@ -143,7 +143,7 @@ impl Broker {
         }
     }
 
-    /// Requests changes of this broker's state that the metadata lacks.
+    /// Requests changes of this broker's own state that the metadata does not show yet.
     fn ask_for_oneself(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), partition: Some(partition), is_stopping, .. }) = &self.process else {
@@ -199,12 +199,12 @@ impl Broker {
         }
     }
 
-    /// Returns the connection for commands to the database; None without one.
+    /// Returns the connection to the database that carries commands. `None` if it is closed.
     pub fn transactions(&self) -> Option<ConnectionId> {
         self.process.as_ref()?.transactions
     }
 
-    /// Returns true if this broker requests an ISR that does not satisfy `is_kept`.
+    /// Returns true if this broker is requesting an ISR for which `is_kept` is false.
     pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
@@ -217,14 +217,14 @@ impl Broker {
         })
     }
 
-    /// Requests a command of the database, unless one of the same kind waits already.
+    /// Queues a command for the database unless a command of the same kind is already waiting.
     pub fn ask(&mut self, context: &mut Context, command: Command) {
         let Some(process) = &mut self.process else { return };
         let kind = std::mem::discriminant(&command);
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
         let is_asked = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
-        // One command of a kind suffices, except for changes of the ISR, each of which must be requested.
+        // The queue holds one command of a kind. Changes of the ISR differ from each other, so each one is queued.
         if (!is_asked || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
@@ -276,7 +276,7 @@ impl Broker {
         let Some(process) = &mut self.process else { return };
         let member = snapshot.cluster.members.get(&self.id).copied();
         match member.filter(|member| result.is_ok() && member.process == u128::from(process.life)) {
-            // Only a part of the former process's leaderships is handed over: the process requests the next part.
+            // Only some of the former process's leaderships were handed over. The process requests the next part.
             None if result.is_ok() => {}
             None => self.kill(context),
             Some(member) => {
@@ -303,7 +303,7 @@ impl Broker {
         self.disk.ended = PreviousShutdown::Clean;
     }
 
-    /// Handles the loss of a command's response: the outcome of the command is unknown.
+    /// Continues after the response to a command was lost. The command may or may not have been carried out.
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };
@@ -316,8 +316,8 @@ impl Broker {
         }
     }
 
-    /// Handles a database restored from an older backup. A starting process ends. A running process continues as if the
-    /// database were down.
+    /// Reacts to a database that was restored from an older backup. A process that is starting ends. A running process
+    /// goes on as if the database were down.
     pub(super) fn went_back(&mut self, context: &mut Context) {
         match self.process.as_ref().is_some_and(|process| process.broker_epoch.is_some()) {
             true => self.unknown_outcome(context),
@@ -331,8 +331,8 @@ impl Broker {
         let Some(broker_epoch) = process.broker_epoch.filter(|_| is_newer) else { return };
         let is_another = |member: &Member| !member.is_held_by(u128::from(process.life), broker_epoch);
         if snapshot.cluster.members.get(&self.id).is_some_and(is_another) {
-            // Another process is registered as this broker, or a late request of this process has registered it again.
-            // The process ends, and may be started again.
+            // Another process is registered as this broker, or a delayed request has registered this process again. The
+            // process ends and may be started again.
             return self.kill(context);
         }
         self.disk.known = Some((snapshot.number, snapshot.nonce));

@@ -1,4 +1,4 @@
-//! Follower side of a broker: several fetches in flight, and the handling of their responses.
+//! Follower side of a broker. It keeps several fetches in flight and handles their responses.
 
 use fullbore_rules::replica::epochs::truncation;
 use fullbore_rules::replica::pipe::{FetchPipe, PartitionPipe};
@@ -10,24 +10,23 @@ use crate::fault::Fault;
 use crate::message::{Fetch, Fetched, Found, Message, Record};
 use crate::network::{ConnectionId, Node};
 
-/// Connection to a leader.
+/// A follower's connection to its leader.
 #[derive(Debug)]
 pub struct Following {
     pub connection: ConnectionId,
     pipe: FetchPipe,
-    /// Leader epoch and state of the partition.
+    /// The leader epoch, and the state of the partition's fetches in this epoch.
     partition: (i32, PartitionPipe),
-    /// Number of the next fetch.
+    /// The number that the next fetch gets.
     number: i32,
     carried_out: i64,
-    /// True if the last response had no records. The follower then keeps only one fetch in flight.
+    /// True if the last response had no records. The follower then sends one fetch at a time.
     is_idle: bool,
     last_answer_us: i64,
 }
 
 impl Broker {
-    /// Connects to the leader, if there is one and no connection to it. Closes a connection whose responses are
-    /// overdue.
+    /// Connects to the leader if there is one. Closes a connection whose responses are overdue.
     pub(super) fn follow(&mut self, context: &mut Context) {
         let node = self.node();
         let (id, overdue_us) = (self.id, context.settings.overdue_us);

@@ -1,8 +1,8 @@
-//! Broker: its disk, which outlives processes, and its process, if one runs.
+//! A simulated broker. Its disk outlives its processes, and at most one process runs.
 //!
-//! - `serve`: as leader, handles produce requests and followers' fetches.
-//! - `follow`: as follower, fetches from the leader.
-//! - `control`: registration, heartbeats, commands, images, and the failure detector.
+//! - `serve` has the leader's side: it handles produce requests and followers' fetches.
+//! - `follow` has the follower's side: it fetches from the leader.
+//! - `control` has the registration, heartbeats, commands, images and the failure detector.
 
 mod control;
 mod follow;
@@ -23,29 +23,28 @@ use crate::fault::Fault;
 use crate::message::{Message, Record};
 use crate::network::{ConnectionId, Node};
 
-/// Contents of the disk and the page cache.
+/// The contents of the disk and of the page cache.
 #[derive(Clone, Debug)]
 pub struct Disk {
     pub log: Vec<Record>,
-    /// Number of records that survive a power loss.
+    /// How many records of the log survive a power loss.
     pub flushed: usize,
     pub checkpoint: i64,
     /// True if the disk is full.
     pub is_full: bool,
-    /// Last version of the database that the broker has seen.
+    /// The last version of the database that this broker has seen.
     known: SeenVersion,
     ended: PreviousShutdown,
     folder: u128,
-    /// Two processes: the one that was registered when the last process joined, and the last process.
+    /// The process that was registered when the last process joined, followed by that last process.
     users: Option<[u128; 2]>,
-    /// Number of heartbeats that a process has written to the disk before sending them. A power loss may take the last
-    /// writes.
+    /// How many heartbeats were noted on the disk before they were sent. A power loss may undo the last notes.
     noted: u64,
     /// True if records were lost and the cluster does not know it yet.
     pub has_lost: bool,
-    /// True for an older copy with which no process has registered.
+    /// True if the disk is an older copy and no process has registered with it yet.
     is_copy: bool,
-    /// True for a copy that was taken while a process ran.
+    /// True if the disk is a copy that was taken while a process ran.
     pub is_live_copy: bool,
 }
 
@@ -57,13 +56,13 @@ impl Disk {
     }
 }
 
-/// Copy of a disk, taken at one moment.
+/// A copy of the disk, as an operator's backup would make it.
 #[derive(Debug)]
 struct Copied {
     disk: Disk,
-    /// Number of the broker's heartbeats when the copy was taken.
+    /// How many heartbeats the broker had sent when the copy was taken.
     beats: u64,
-    /// Process that ran when the copy was taken; None if none ran.
+    /// The process that ran when the copy was taken. `None` if the broker was stopped.
     of: Option<u128>,
 }
 
@@ -72,14 +71,14 @@ pub struct Broker {
     pub id: i32,
     pub disk: Disk,
     copy: Option<Copied>,
-    /// Number of heartbeats of all processes of this broker.
+    /// How many heartbeats all processes of this broker have sent.
     beats: u64,
     pub process: Option<Process>,
     pub is_paused: bool,
     pub held: Vec<Held>,
 }
 
-/// Process, which learns about the cluster by messages only.
+/// A running process. It learns about the cluster only from messages.
 #[derive(Debug)]
 pub struct Process {
     pub life: u64,
@@ -102,7 +101,7 @@ pub struct Process {
 }
 
 pub fn epochs(log: &[Record]) -> Vec<(i32, i64)> {
-    // One binary search per epoch: most logs have one epoch.
+    // Each step finds the end of one epoch by binary search, which is fast because most logs have one epoch.
     let mut epochs: Vec<(i32, i64)> = Vec::new();
     let mut end = log.len();
     while let Some(last) = log[..end].last() {
@@ -118,7 +117,7 @@ pub fn position(log: &[Record]) -> Position {
     Position { offset: log.len() as i64, last_epoch: log.last().map(|record| record.epoch) }
 }
 
-/// Number of batches retained of a producer.
+/// How many of its last batches the broker remembers of each producer.
 const WINDOW: usize = 5;
 
 fn remember(producers: &mut Producers, record: &Record, offset: i64) {
@@ -161,7 +160,7 @@ impl Broker {
         self.disk.known
     }
 
-    /// Starts a process, unless one runs.
+    /// Starts a process unless one is running.
     pub fn start(&mut self, context: &mut Context) {
         if self.process.is_some() {
             return;
@@ -193,14 +192,14 @@ impl Broker {
         context.after(0, node, life, Timer::Follow);
     }
 
-    /// Kills the process; its writes stay.
+    /// Kills the process. Its writes stay in the page cache.
     pub fn kill(&mut self, context: &mut Context) {
         let Some(process) = self.process.take() else { return };
         if process.broker_epoch.is_some() {
             self.disk.ended = PreviousShutdown::Killed;
         }
         if let Some(partition) = process.partition {
-            // The checkpoint is older than the high watermark.
+            // A checkpoint is written rarely, so it lags behind the high watermark.
             self.disk.checkpoint = partition.high_watermark() / 2;
         }
         self.is_paused = false;
@@ -209,7 +208,7 @@ impl Broker {
         context.close_all(self.node());
     }
 
-    /// Cuts the power: writes that were not flushed may be lost.
+    /// Cuts the power. Writes that were not flushed may be lost.
     pub fn power_cut(&mut self, context: &mut Context) {
         self.kill(context);
         if context.settings.flushes {
@@ -223,7 +222,7 @@ impl Broker {
         self.disk.noted -= context.rng.u64(0..=self.disk.noted.min(9));
     }
 
-    /// Copies the disk, with or without a running process.
+    /// Copies the disk, whether or not a process runs.
     pub fn copy_disk(&mut self) {
         if self.disk.is_whole() {
             let of = self.process.as_ref().map(|process| u128::from(process.life));
@@ -242,7 +241,7 @@ impl Broker {
         registered != Some(process) || note.is_some_and(|note| note.beats >= beats + 2)
     }
 
-    /// Replaces the disk by the last copy, unless a process runs.
+    /// Replaces the disk by its last copy unless a process is running.
     pub fn put_back(&mut self, context: &mut Context) {
         if self.process.is_none()
             && let Some(Copied { disk, of, .. }) = self.copy.take()
@@ -312,13 +311,13 @@ impl Broker {
         }
     }
 
-    /// Returns the broker id and epoch of this process; None before its registration.
+    /// Returns the broker id and epoch of this process. `None` before its registration.
     fn state(&self) -> Option<BrokerState> {
         let broker_epoch = self.process.as_ref()?.broker_epoch?;
         Some(BrokerState { broker_id: self.id, broker_epoch })
     }
 
-    /// Opens the partition with the log on the disk.
+    /// Opens the partition from the log on the disk.
     fn open_log(&mut self, settings: ReplicaSettings) {
         let end_offset = self.disk.log.len() as i64;
         let found = LocalLog { start_offset: 0, end_offset, high_watermark: self.disk.checkpoint };
@@ -328,7 +327,7 @@ impl Broker {
         }
     }
 
-    /// Applies an event to the partition, and carries out its effects.
+    /// Applies an event to the partition and carries out its effects.
     fn event(&mut self, context: &mut Context, tell: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
         let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
         let none = Brokers::new();
@@ -359,7 +358,7 @@ impl Broker {
         self.process.as_ref()?.partition.as_ref()
     }
 
-    /// Truncates the log, as follower.
+    /// Truncates the log to the offset `to`, as a follower does.
     fn truncate(&mut self, to: i64) {
         let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else { return };
         self.disk.log.truncate(to as usize);

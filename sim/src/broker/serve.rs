@@ -1,4 +1,4 @@
-//! Leader side of a broker: produces, and followers' fetches.
+//! Leader side of a broker. It appends the records of producers and responds to the fetches of followers.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::fault::Fault;
 use crate::message::{Fetch, Fetched, Found, Message, Record};
 use crate::network::ConnectionId;
 
-/// Waiting request of a producer.
+/// A produce request that waits until its record is replicated.
 #[derive(Debug)]
 pub struct Ticket {
     pub connection: ConnectionId,
@@ -24,21 +24,21 @@ pub struct Ticket {
     value: u64,
 }
 
-/// Connection of a follower.
+/// State that the leader keeps for one connection of a follower.
 #[derive(Debug)]
 pub struct Session {
-    /// Offset before which all records have been sent to the follower.
+    /// The follower has been sent all records below this offset.
     cursor: i64,
-    /// Number of the last fetch from the log end.
+    /// The number of the last fetch that named the follower's log end.
     asked_in: i32,
     answered: i64,
     spacing: Spacing,
     waiting: VecDeque<(Fetch, i64)>,
 }
 
-/// Most records in a response to a fetch.
+/// Maximum number of records in the response to a fetch.
 const FETCHED_MAX: usize = 8;
-/// Longest wait of a fetch for records.
+/// How long a fetch waits for new records before it gets an empty response.
 const FETCH_WAIT_US: i64 = 200_000;
 
 impl Broker {
@@ -70,7 +70,7 @@ impl Broker {
         }
     }
 
-    /// Appends a record. Returns the record's offset, and false if the log had the record already.
+    /// Appends a record. Returns its offset, and false if the log already contained the record.
     fn append(&mut self, value: u64, stamp: Option<(i64, i32)>, is_acks_all: bool) -> Result<(i64, bool), ErrorCode> {
         let Some(Process { partition: Some(partition), producers, .. }) = &mut self.process else {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -132,7 +132,7 @@ impl Broker {
         self.serve(context);
     }
 
-    /// Records that a fetch has arrived. If its response is due at once, returns the response as `Err`.
+    /// Registers a fetch that has arrived. Returns `Err` with the response if the leader can respond at once.
     fn count(
         &mut self,
         context: &mut Context,
@@ -193,7 +193,7 @@ impl Broker {
         }
     }
 
-    /// Responds to fetches for which there are records, and to those that have waited long enough.
+    /// Responds to fetches that have records to return or that have waited long enough.
     pub(super) fn serve(&mut self, context: &mut Context) {
         let (node, now) = (self.node(), context.now);
         let Some(Process { partition: Some(partition), sessions, life, .. }) = &mut self.process else { return };
@@ -246,7 +246,7 @@ impl Broker {
         context.send(connection, self.node(), Message::Fetched(answer));
     }
 
-    /// Refuses all waiting fetches, so that followers look up the new leader.
+    /// Refuses all waiting fetches, so that the followers look for the new leader.
     pub(super) fn turn_away(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let sessions = std::mem::take(&mut process.sessions);

@@ -1,4 +1,4 @@
-//! Process of a broker: its state in memory and its copies of partitions.
+//! A broker's process in the world of transactions: its memory and its copies of partitions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,33 +11,33 @@ use super::replica::Moment;
 use fullbore_rules::group::PendingOffsets;
 use fullbore_rules::transaction::{RequestTicket, Transaction, TransactionMetadata};
 
-/// Sender of a request for a transactional id.
+/// The sender of a request about a transactional id, which gets the response.
 #[derive(Clone, Debug)]
 pub enum Asker {
     Client(ClientRequest),
-    /// Broker in which a batch waits: its process, the number of the waiting batch, and the epoch of the coordinator.
+    /// A broker whose batch waits for verification: its process, the batch's number, and the coordinator's epoch.
     Broker(BrokerProcess, u64, i32),
 }
 
-/// Record in flight.
+/// A state record that the coordinator is writing.
 #[derive(Debug)]
 pub struct InFlight {
-    /// End of the log after the record; None if the append failed.
+    /// The end of the log after the record. `None` if the append failed.
     pub end: Option<usize>,
-    /// True if the append counts as failed although the record may be written.
+    /// True if the append is reported as failed although the record may be written.
     pub is_in_doubt: bool,
     /// True if the record must be flushed before it has any effect.
     pub is_flushed: bool,
 }
 
-/// Machine of a transactional id at its coordinator.
+/// State machine of one transactional id at its coordinator.
 #[derive(Debug)]
 pub struct Machine {
     pub transaction: Transaction,
     pub waiting: BTreeMap<RequestTicket, Asker>,
     pub in_flight: Option<InFlight>,
     pub needs_id: bool,
-    /// Markers without a response, which are resent.
+    /// Markers that were sent and have no response yet. They are resent.
     pub markings: Vec<Marking>,
 }
 
@@ -47,7 +47,7 @@ impl Machine {
     }
 }
 
-/// Coordinator of one partition of `__transaction_state`, in one leader epoch.
+/// The coordinator of one partition of `__transaction_state` during one leader epoch.
 #[derive(Debug)]
 pub struct Coordinator {
     pub epoch: i32,
@@ -55,15 +55,15 @@ pub struct Coordinator {
     pub machines: BTreeMap<TransactionalId, Machine>,
 }
 
-/// Batch that waits for the coordinator's confirmation.
+/// A batch that waits until the coordinator confirms that its partition is in the transaction.
 #[derive(Debug)]
 pub struct Parked {
     pub asked: ClientRequest,
-    /// State of the producer's transactions before the request to the coordinator.
+    /// The producer's state at this broker before it sent the request to the coordinator.
     pub since: Moment,
 }
 
-/// Request that waits until a log is replicated up to an offset.
+/// A request that waits until the log of a partition is replicated up to `end`.
 #[derive(Debug)]
 pub struct Waiting {
     pub partition: PartitionId,
@@ -78,17 +78,17 @@ pub enum Waiter {
     Coordinator(BrokerProcess, Marking),
 }
 
-/// Offsets of groups, in the memory of their coordinator.
+/// Committed offsets of the groups, as their coordinator has them in memory.
 #[derive(Debug, Default)]
 pub struct GroupOffsets {
-    /// Offset in the log before which all entries are applied.
+    /// All entries of the log before this offset are applied.
     upto: usize,
     held: BTreeMap<TransactionalId, u64>,
     pending: PendingOffsets<TransactionalId, u64>,
 }
 
 impl GroupOffsets {
-    /// Applies the entries replicated since the last call.
+    /// Applies the entries that were replicated since the last call.
     pub fn apply(&mut self, log: &[Entry], high_watermark: usize, fault: Option<Fault>) {
         for entry in log.get(self.upto..high_watermark).unwrap_or_default() {
             match &entry.payload {
@@ -107,12 +107,12 @@ impl GroupOffsets {
         self.upto = self.upto.max(high_watermark);
     }
 
-    /// Returns true if all entries before this offset are applied.
+    /// Returns true if all entries before `high_watermark` are applied.
     pub fn has(&self, high_watermark: usize) -> bool {
         self.upto == high_watermark
     }
 
-    /// Returns the offset of a group; None while a transaction may change it.
+    /// Returns the offset of a group. `None` while an open transaction may change it.
     pub fn stable(&self, id: TransactionalId) -> Option<u64> {
         let is_stable = !self.pending.contains(&id);
         is_stable.then(|| self.held.get(&id).copied().unwrap_or_default())
@@ -123,19 +123,19 @@ impl GroupOffsets {
 pub struct Broker {
     pub at: BrokerId,
     pub is_up: bool,
-    /// True while the broker does nothing, so that its knowledge becomes outdated.
+    /// True while the broker does nothing. Its knowledge of the cluster becomes outdated.
     pub is_paused: bool,
-    /// Number of starts.
+    /// How many times the broker was started.
     pub life: u32,
-    /// Epoch and leader of each partition, by this broker's knowledge.
+    /// For each partition, the leader epoch and leader that this broker knows of.
     pub known: Vec<(i32, BrokerId)>,
     pub coordinators: BTreeMap<PartitionId, Coordinator>,
     pub parked: BTreeMap<u64, Parked>,
     pub waiting: Vec<Waiting>,
     pub groups: Option<GroupOffsets>,
-    /// Batches and markers for the diskless partition that this broker has admitted.
+    /// Batches and markers for the diskless partition that this broker is writing.
     pub pipeline: Pipeline,
-    /// False while PUTs of the broker fail.
+    /// False while the broker cannot write to the object store.
     pub has_store: bool,
 }
 
@@ -160,7 +160,7 @@ impl Broker {
         BrokerProcess { broker: self.at, life: self.life }
     }
 
-    /// Kills the process as kill -9 does.
+    /// Kills the process, so that only its logs remain.
     pub fn kill(&mut self) {
         *self = Broker { is_up: false, life: self.life, ..Broker::new(self.at) };
     }
@@ -170,7 +170,7 @@ impl Broker {
     }
 }
 
-/// Returns the last state of each id in the entries.
+/// Returns the last state of each transactional id in the log.
 pub fn last_states(log: &[Entry]) -> BTreeMap<TransactionalId, Arc<TransactionMetadata>> {
     let mut found = BTreeMap::new();
     for entry in log {

@@ -1,5 +1,5 @@
-//! Checks of a run: each transaction has one outcome, which is that of its response, and a decision has no effects
-//! before it is written.
+//! Checks of a run. Each transaction has one outcome, the one that its client got as response. A decision has no
+//! effects before it is written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,29 +9,29 @@ use super::partition::Partition;
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionMetadata, TransactionState};
 
-/// Transaction, as its client and the partitions know it.
+/// Facts about one transaction, collected from its client and the partitions.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub id: TransactionalId,
-    /// Written numbers, each with its partition and the life of the partition's topic.
+    /// The numbers that the transaction wrote, each with its partition and the partition's `life` at that time.
     pub written: BTreeMap<u64, (PartitionId, u32)>,
-    /// Outcome that the client has requested; None before the request.
+    /// The outcome that the client has requested. `None` before the request.
     pub asked: Option<bool>,
-    /// Outcome in the response to the client; None before it.
+    /// The outcome that the client got as response. `None` before the response.
     pub answered: Option<bool>,
-    /// Outcome by the first marker after a record; None before it.
+    /// The outcome in the first marker after a record of the transaction. `None` before any marker.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug, Default)]
 pub struct Check {
     pub transactions: Vec<Truth>,
-    /// Written decisions, by the producer and epoch of their markers. With the old protocol several decisions may have
-    /// one epoch.
+    /// Decisions that are written, by the producer and epoch of their markers. In the old protocol, several decisions
+    /// may have the same epoch.
     decisions: BTreeMap<(i64, i16), Vec<bool>>,
-    /// Partitions that a written state has in a producer's transaction.
+    /// For each producer and epoch, the partitions that a written state names.
     added: BTreeSet<(i64, i16, PartitionId)>,
-    /// Last decision of each id, with the lives of the topics at the time of the decision.
+    /// The last decision of each transactional id, with the `life` of every partition at that time.
     decided: BTreeMap<TransactionalId, (Arc<TransactionMetadata>, Vec<u32>)>,
 }
 
@@ -41,7 +41,7 @@ impl Check {
         self.transactions.len() - 1
     }
 
-    /// Records that a state of a transactional id is on all replicas.
+    /// Notes that a state of a transactional id has reached all replicas.
     pub fn kept(
         &mut self,
         id: TransactionalId,
@@ -68,7 +68,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks that each partition of the id's last decision has its marker, is deleted, or has a later epoch.
+    /// Checks that each partition of the id's last decision has its marker, was deleted, or has a later epoch.
     fn complete(&self, id: TransactionalId, partitions: &[Partition]) -> Result<(), String> {
         let Some((decided, lives)) = self.decided.get(&id) else { return Err(format!("{id} is complete undecided")) };
         for at in decided.partitions.iter().map(place_of) {
@@ -82,7 +82,7 @@ impl Check {
         Ok(())
     }
 
-    /// Checks a batch that enters the log of a leader.
+    /// Checks a batch that a leader appends.
     pub fn appended(&self, stamp: &Stamp, partition: PartitionId) -> Result<(), String> {
         match self.added.contains(&(stamp.producer_id, stamp.producer_epoch, partition)) {
             true => Ok(()),
@@ -90,7 +90,7 @@ impl Check {
         }
     }
 
-    /// Records a power loss. It may have taken written decisions, and markers of aborted transactions.
+    /// Notes a power loss, which may have undone decisions and markers of aborted transactions.
     pub fn power_cut(&mut self, partitions: &[Partition]) {
         for (id, (decided, lives)) in &mut self.decided {
             let is_it = |entry: &Entry| entry.payload == Payload::State(*id, Some(Arc::clone(decided)));
@@ -101,12 +101,12 @@ impl Check {
         }
     }
 
-    /// Records that this marker aborts a transaction that, after a power loss, no id has any more.
+    /// Notes that this marker aborts a transaction that no transactional id knows after a power loss.
     pub fn aborts_unknown(&mut self, marker: &Marker) {
         self.decisions.entry((marker.producer_id, marker.producer_epoch)).or_default().push(false);
     }
 
-    /// Checks a marker that enters the log of a leader.
+    /// Checks a marker that a leader appends.
     pub fn marked(&self, marker: &Marker, partition: PartitionId) -> Result<(), String> {
         match self.decisions.get(&(marker.producer_id, marker.producer_epoch)) {
             Some(decided) if decided.contains(&marker.is_commit) => Ok(()),
@@ -136,7 +136,7 @@ impl Check {
         }
     }
 
-    /// Records the outcome of a record of the transaction. All records of a transaction must have the same outcome.
+    /// Notes the outcome of one record. All records of a transaction must have the same outcome.
     pub fn ended(&mut self, number: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[number];
         let outcome = *truth.outcome.get_or_insert(is_commit);
@@ -147,8 +147,8 @@ impl Check {
         Ok(())
     }
 
-    /// Checks at the end that each transaction is whole or absent. The output must have each number up to the offset of
-    /// its id once.
+    /// Checks at the end that each transaction is complete or absent. The output must have each number below the offset
+    /// of its id once.
     pub fn end(&self, partitions: &[Partition], copied: &BTreeMap<TransactionalId, u64>) -> Result<(), String> {
         let mut found: BTreeMap<(TransactionalId, u64), usize> = BTreeMap::new();
         let mut of: BTreeMap<(usize, u64), usize> = BTreeMap::new();

@@ -1,5 +1,5 @@
-//! Client that copies numbers. It writes the next numbers in a transaction, together with the offset that it has
-//! reached, and continues from that offset after each start. The output must have each number once.
+//! A client that copies numbers. Each transaction writes the next numbers and commits the offset that the client has
+//! reached. A restarted client continues from that offset, so the output must have each number once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,19 +9,19 @@ use fullbore_rules::transaction::{ProducerIdAndEpoch, TransactionAnswer, Transac
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 
-/// Most batches without a response.
+/// Maximum number of batches in flight.
 const WINDOW: usize = 3;
-/// Most numbers in one transaction.
+/// Maximum number of numbers that one transaction copies.
 const NUMBERS_MAX: usize = 4;
 
-/// Open transaction.
+/// A transaction that the client has begun and not ended.
 #[derive(Debug)]
 pub struct Open {
-    /// Number of the transaction, unique among all clients.
+    /// The transaction's number, which no other client uses.
     pub number: usize,
-    /// Count of numbers still to be written.
+    /// How many numbers the transaction will still write.
     left: usize,
-    /// Last number written in the transaction.
+    /// The last number that the transaction wrote.
     pub copied: u64,
     pub added: BTreeSet<PartitionId>,
     has_offsets: bool,
@@ -29,33 +29,33 @@ pub struct Open {
 
 #[derive(Debug)]
 pub struct Client {
-    /// Number of the process, unique among all clients.
+    /// The process's number, which no other client process uses.
     pub incarnation: usize,
     pub id: TransactionalId,
     pub version: TransactionVersion,
     pub producer: Option<ProducerIdAndEpoch>,
-    /// Last copied number.
+    /// The last number whose copy is committed.
     position: Option<u64>,
     pub open: Option<Open>,
     pub call: Option<(u64, Request)>,
-    /// Batches without a response, by the numbers of their requests.
+    /// Batches in flight, each with the number of its request.
     pub unanswered: Vec<(u64, Write)>,
     sequences: BTreeMap<PartitionId, i32>,
     must_abort: bool,
     must_begin_again: bool,
 }
 
-/// Next step of a client.
+/// The next step of a client.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// Resends the waiting requests.
+    /// Resends the requests that have no response.
     SendAgain,
     Call(Request),
     /// Begins a transaction.
     Open,
     /// Writes the next number to this partition.
     Write(PartitionId),
-    /// Commits offsets in the transaction.
+    /// Commits the client's offset in the transaction.
     Commit,
     Crash,
 }
@@ -91,7 +91,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(400) {
             return Next::SendAgain;
         }
-        // After a failure or a long wait, the client gives up.
+        // After a failure or a long wait, the client gives up and starts over.
         if self.call.is_some() || self.must_begin_again || random.one_in(500) {
             return Next::Call(Request::Init(Some(producer)));
         }
@@ -100,7 +100,8 @@ impl Client {
         }
         let Some(open) = &self.open else { return Next::Open };
         if self.must_abort || random.one_in(120) {
-            // A client of the old protocol cannot know whether batches without a response were written.
+            // A client of the old protocol cannot know whether batches without a response were written, so it must not
+            // end the transaction.
             let may_end = self.bumps() || self.unanswered.is_empty();
             return Next::Call(if may_end { Request::End(producer, false) } else { Request::Init(Some(producer)) });
         }
@@ -116,8 +117,8 @@ impl Client {
         }
     }
 
-    /// Returns `next` for the partition. If a client of the old protocol has not added the partition yet, returns the
-    /// request that adds it.
+    /// Returns `next` if the partition is in the transaction. A client of the old protocol may have to add the
+    /// partition first, and then gets the request for that.
     fn or_add(
         &self,
         partition: PartitionId,
@@ -134,8 +135,8 @@ impl Client {
         self.open = Some(Open { number, left, copied, added: BTreeSet::new(), has_offsets: false });
     }
 
-    /// Returns the sequence of the next batch for a partition, and the number to copy in it; None without an open
-    /// transaction.
+    /// Returns the sequence of the next batch for `partition` and the number that it copies. `None` if no transaction
+    /// is open.
     pub fn write(&mut self, partition: PartitionId) -> Option<(i32, u64)> {
         let open = self.open.as_mut()?;
         (open.left, open.copied) = (open.left - 1, open.copied + 1);

@@ -1,4 +1,4 @@
-//! Coordinators: they pass events to the machines of transactional ids, and carry out the effects.
+//! Coordinators of transactions. They pass events to the state machines of transactional ids and carry out the effects.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use fullbore_rules::transaction::{
 };
 use fullbore_wire::ErrorCode;
 
-/// Transactional id at one coordinator.
+/// A transactional id together with the broker that coordinates it.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub broker: BrokerId,
@@ -25,7 +25,7 @@ pub struct Place {
 }
 
 impl World {
-    /// Returns the place of an id at its coordinator, or the error code of a broker that does not coordinate the id.
+    /// Returns where the id is coordinated. Fails with an error code if this broker does not coordinate it.
     fn serving(&self, broker: BrokerId, id: TransactionalId) -> Result<Place, ErrorCode> {
         let partition = state_of(id);
         match self.brokers[broker].coordinators.get(&partition) {
@@ -35,7 +35,8 @@ impl World {
         }
     }
 
-    /// Applies an event to the machine of an id, created if missing, and carries out the effects.
+    /// Applies an event to the state machine of an id and carries out the effects. Creates the machine if there is
+    /// none.
     pub fn event(&mut self, place: Place, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Result<(), String> {
         let (settings, now) = (self.settings, self.now);
         let Some(coordinator) = self.brokers[place.broker].coordinators.get_mut(&place.partition) else {
@@ -104,7 +105,7 @@ impl World {
             replica.append_state(entry, self.now)
         });
         let is_flushed = record.as_deref().is_some_and(|record| self.flush_before(record));
-        // A standalone broker loses an append only together with its log, which takes no more records after that.
+        // A standalone broker fails to append only when its whole log fails, and such a log takes no more records.
         let is_in_doubt = draw == 1 && !self.is_alone;
         let Some(machine) = self.machine(place) else { return Ok(()) };
         if machine.in_flight.replace(InFlight { end, is_in_doubt, is_flushed }).is_some() {
@@ -163,8 +164,8 @@ impl World {
 
     pub fn send_marker(&mut self, broker: BrokerId, marking: Marking) {
         let leader = match marking.partition {
-            // The coordinator's own broker writes the marker. If this broker cannot reach the store, a random one
-            // writes it.
+            // The coordinator's broker writes the marker itself. If it cannot reach the store, a random broker writes
+            // it.
             DISKLESS if self.brokers[broker].has_store => broker,
             DISKLESS => self.random.below(BROKERS),
             at => self.brokers[broker].known[at].1,
@@ -173,13 +174,13 @@ impl World {
         self.send(Message::Mark { to, by, marking });
     }
 
-    /// Records that a marker is written, or its partition is deleted.
+    /// Notes that a marker was written or that its partition was deleted.
     pub fn marked(&mut self, broker: BrokerId, marking: Marking) -> Result<(), String> {
         let place = Place { broker, partition: state_of(marking.id), id: marking.id };
         let Some(machine) = self.machine(place) else { return Ok(()) };
         machine.markings.retain(|other| *other != marking);
         if !marking.version.supports_epoch_bump() {
-            // A late copy of a marker of the old protocol would end the next transaction.
+            // In the old protocol a late copy of this marker would end the next transaction, so all copies are dropped.
             self.forget(|message| matches!(message, Message::Mark { marking: other, .. } if *other == marking));
             self.forget_queued(&marking);
         }
@@ -187,7 +188,7 @@ impl World {
         self.event(place, |transaction, turn| transaction.markers_written(marking.decision, [&name], turn))
     }
 
-    /// Handles a client's request for a transactional id.
+    /// Handles a client's request about its transactional id.
     pub fn ask(&mut self, broker: BrokerId, asked: ClientRequest) -> Result<(), String> {
         let place = match self.serving(broker, asked.id) {
             Ok(place) => place,
@@ -235,8 +236,8 @@ impl World {
         ticket
     }
 
-    /// Handles a broker's request for a batch. With the new protocol the batch's partition is added to the transaction,
-    /// with the old one it is looked up there.
+    /// Handles a broker's request to verify a batch. The new protocol adds the batch's partition to the transaction.
+    /// The old one only looks it up there.
     pub fn verify(
         &mut self,
         broker: BrokerId,
@@ -269,13 +270,13 @@ impl World {
         Ok(())
     }
 
-    /// Starts the coordinator of a partition of `__transaction_state` on its new leader.
+    /// Starts a coordinator on the new leader of a partition of `__transaction_state`.
     pub fn begin_coordinating(&mut self, broker: BrokerId, partition: PartitionId, epoch: i32) {
         let coordinator = Coordinator { epoch, is_loaded: false, machines: Default::default() };
         self.brokers[broker].coordinators.insert(partition, coordinator);
     }
 
-    /// Loads the states, once the states written by earlier leaders are replicated.
+    /// Loads the states once everything that earlier leaders wrote is replicated.
     pub fn load(&mut self, broker: BrokerId, partition: PartitionId) -> Result<(), String> {
         let replica = &self.partitions[partition].replicas[broker];
         let Some(leads) = replica.leads else { return Ok(()) };
@@ -309,7 +310,7 @@ impl World {
         Ok(())
     }
 
-    /// Stops a coordinator whose partition another broker leads.
+    /// Stops the coordinator of a partition that another broker leads now.
     pub fn leave(&mut self, broker: BrokerId, partition: PartitionId) -> Result<(), String> {
         let ids = self.ids_at(broker, partition);
         for id in ids {
@@ -328,7 +329,7 @@ impl World {
         coordinator.into_iter().flat_map(|coordinator| coordinator.machines.keys().copied()).collect()
     }
 
-    /// Returns the places of all ids that a broker coordinates.
+    /// Returns all transactional ids that a broker coordinates.
     pub fn places(&self, broker: BrokerId) -> Vec<Place> {
         let partitions = self.brokers[broker].coordinators.iter().filter(|(_, coordinator)| coordinator.is_loaded);
         let of = |partition: PartitionId| {
@@ -337,7 +338,7 @@ impl World {
         partitions.flat_map(|(partition, _)| of(*partition)).collect()
     }
 
-    /// Reports a replicated or failed record to the machine of its id.
+    /// Reports to the machine of an id that its record was replicated or has failed.
     pub fn report(&mut self, place: Place) -> Result<(), String> {
         let leads = self.partitions[place.partition].replicas[place.broker].leads;
         let keeps_early = self.fault == Some(Fault::KeepsOnOneReplica);
@@ -366,7 +367,7 @@ impl World {
         self.event(place, |transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Resends the markers without a response.
+    /// Resends the markers that have no response.
     pub fn mark_again(&mut self, place: Place) {
         let markings = self.machine(place).map(|machine| machine.markings.clone()).unwrap_or_default();
         markings.into_iter().for_each(|marking| self.send_marker(place.broker, marking));

@@ -1,10 +1,10 @@
-//! Diskless partition: every broker gathers batches and markers into objects, puts these into the store, and commits
-//! them to the shared index.
+//! The diskless partition. Every broker gathers batches and markers into objects, uploads them to the store, and
+//! commits them to the shared index.
 //!
-//! `fullbore_rules::commit` decides on admissions and commits. Objects, outages of the store and lost responses are
-//! modelled after `diskless/pipeline` of the broker.
+//! `fullbore_rules::commit` decides which batches are admitted and committed. Objects, outages of the store and lost
+//! responses are modelled on `diskless/pipeline` of the broker.
 //!
-//! Invariant: the index's log contains the committed batches, in the order of their offsets.
+//! Invariant: the index's log contains the committed batches in the order of their offsets.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -23,18 +23,18 @@ use fullbore_rules::commit::{
 use fullbore_rules::sequence::{AbortedTransaction, Marker, Producers, SequenceRefusal, Stamp};
 use fullbore_wire::ErrorCode;
 
-/// Id of the partition in the index.
+/// The id that the partition has in the index.
 const NUMBER: DisklessPartitionId = 1;
-/// Number of batches that the index retains of each producer.
+/// How many of its last batches the index remembers of each producer.
 const WINDOW: usize = 5;
 
-/// Index that all brokers share.
+/// The index, which all brokers share.
 #[derive(Debug)]
 pub struct Index {
     pub state: PartitionState,
     pub log: Vec<Entry>,
     pub aborted: Vec<AbortedTransaction>,
-    /// Extents of the committed objects.
+    /// The extents of each committed object.
     objects: BTreeMap<ObjectId, Vec<BatchRun>>,
     next_object: ObjectId,
 }
@@ -48,7 +48,7 @@ impl Default for Index {
 }
 
 impl Index {
-    /// Returns the offset up to which consumers at read_committed read.
+    /// Returns the last stable offset, up to which consumers at read_committed read.
     pub fn last_stable(&self, fault: Option<Fault>) -> usize {
         match fault {
             Some(Fault::StableIsIndexEnd) => self.log.len(),
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// Commits an object. Returns the verdicts, and the new entries of the log.
+    /// Commits an object. Returns the verdict on each batch, and the entries that the log has gained.
     fn commit(&mut self, object: &Object, now: i64) -> (Vec<CommitVerdict>, Vec<Entry>) {
         let state = match self.objects.get(&object.id) {
             Some(runs) => ObjectState::Live(runs.clone()),
@@ -83,10 +83,10 @@ impl Index {
     }
 }
 
-/// Batches and markers that a broker has admitted, and that have no response yet.
+/// Batches and markers that a broker has admitted and not responded to.
 #[derive(Debug)]
 pub struct Pipeline {
-    /// State of the partition in the index, as of the broker's last read.
+    /// The partition's state when the broker last read the index.
     pub known: PartitionState,
     admission: PartitionAdmission,
     gathering: Vec<Queued>,
@@ -111,7 +111,8 @@ struct Queued {
     ticket: TicketId,
     batch: ObjectBatch,
     entry: Entry,
-    /// Sender of the waiting request; None for the marker of a transaction that no id has.
+    /// The sender that waits for the response. `None` for a marker that aborts a transaction without a transactional
+    /// id.
     whom: Option<Waiter>,
 }
 
@@ -127,13 +128,13 @@ enum Upload {
     UnderWay,
     Failed,
     Done,
-    /// The object has had a commit attempt.
+    /// A commit of the object was attempted.
     Tried,
 }
 
-/// Outcome of the offer of a batch to a broker.
+/// Outcome of offering a batch to a broker.
 enum Taken {
-    /// The batch, or a copy of it, is in an object.
+    /// The batch, or an earlier copy of it, is queued in an object.
     Pending,
     /// The coordinator must verify the batch.
     Unverified,
@@ -141,7 +142,7 @@ enum Taken {
 }
 
 impl Pipeline {
-    /// Queues a batch for the next object.
+    /// Adds a batch to the next object.
     fn queue(&mut self, batch: ObjectBatch, entry: Entry, whom: Option<Waiter>) {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -161,15 +162,15 @@ impl Pipeline {
         self.objects.push_back(Object { id, batches, upload: Upload::UnderWay });
     }
 
-    /// Removes a refused batch from the admission. Adds the later batches of its producer to `dead`, and their clients
-    /// resend them.
+    /// Removes a refused batch from the admission. Adds later batches of its producer to `dead`, because their clients
+    /// must resend them.
     fn failed(&mut self, queued: &Queued, code: ErrorCode, now: Duration, dead: &mut BTreeSet<TicketId>) {
         if queued.batch.is_sequenced() {
             dead.extend(self.admission.failed(&queued.batch.stamp, queued.ticket, code, now));
         }
     }
 
-    /// Removes dead batches from objects that had no commit attempt.
+    /// Removes dead batches from objects that no commit was attempted for.
     fn drop_dead(&mut self, dead: &BTreeSet<TicketId>) -> Vec<Queued> {
         let mut dropped = Vec::new();
         let untried = self.objects.iter_mut().filter(|object| object.upload != Upload::Tried);
@@ -181,7 +182,7 @@ impl Pipeline {
 }
 
 impl World {
-    /// Handles a batch that arrives at a broker, or that the coordinator has confirmed by `word`.
+    /// Handles a batch that has arrived at a broker. `word` is the coordinator's confirmation if it has responded.
     pub fn write_diskless(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         let answer = match self.take(broker, &asked, &write, word) {
@@ -199,7 +200,7 @@ impl World {
     fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, word: Word) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
-        // Half of the time the broker has read other brokers' commits.
+        // The broker has read the commits of other brokers half of the time.
         let hears = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
@@ -237,7 +238,7 @@ impl World {
         Taken::Answered(Err(ErrorCode::NOT_ENOUGH_REPLICAS))
     }
 
-    /// Queues a marker for the next object, unless it is queued already.
+    /// Adds a marker to the next object unless it is queued already.
     pub fn mark_diskless(&mut self, broker: BrokerId, marker: Marker, version: i8, whom: Option<Waiter>) {
         let Marker { producer_id, producer_epoch, .. } = marker;
         let stamp = Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 };
@@ -251,7 +252,7 @@ impl World {
         pipeline.queue(placed(stamp, BatchKind::marker(&marker, version), since), entry, whom);
     }
 
-    /// Advances a broker's queue: closes an object, ends uploads, and commits.
+    /// Advances the writing of a broker: closes an object, completes uploads and commits.
     pub fn drive(&mut self, broker: BrokerId) -> Result<(), String> {
         let draw = if self.is_quiet { 0 } else { self.random.below(8) };
         let (is_quiet, has_store) = (self.is_quiet, self.brokers[broker].has_store);
@@ -261,7 +262,8 @@ impl World {
             pipeline.close(self.index.next_object);
         }
         for object in pipeline.objects.iter_mut().filter(|object| object.upload == Upload::UnderWay) {
-            // A PUT with an error counts as failed even if it was carried out. Its object is never committed.
+            // A PUT that returns an error may have been carried out all the same. The broker treats it as failed and
+            // never commits its object.
             let fails = !is_quiet && self.random.one_in(if has_store { 60 } else { 6 });
             match (fails, has_store) {
                 (true, _) => object.upload = Upload::Failed,
@@ -276,7 +278,7 @@ impl World {
         self.commit_next(broker)
     }
 
-    /// Commits the objects at the head of the queue, one after another.
+    /// Commits the objects at the head of the queue, in order.
     fn commit_next(&mut self, broker: BrokerId) -> Result<(), String> {
         while let Some(mut object) = self.brokers[broker].pipeline.objects.pop_front() {
             match object.upload {
@@ -299,15 +301,14 @@ impl World {
                     continue;
                 }
             }
-            // The database fails before or after the commit. The broker gets no answer, and repeats the same commit
-            // later.
+            // The database fails before or after the commit. The broker gets no response and repeats the commit later.
             self.brokers[broker].pipeline.objects.push_front(object);
             return Ok(());
         }
         Ok(())
     }
 
-    /// Checks the entries that the index has appended against the written decisions.
+    /// Checks that entries which the index has appended follow from the written decisions.
     fn appended_to_index(&mut self, appended: &[Entry]) -> Result<(), String> {
         for entry in appended {
             match &entry.payload {
@@ -326,7 +327,7 @@ impl World {
         self.partitions[DISKLESS].check_stable((0, 0), stable)
     }
 
-    /// Handles the verdicts of a commit.
+    /// Passes the verdicts of a commit on to the waiting clients and coordinators.
     fn committed(&mut self, broker: BrokerId, object: Object, verdicts: &[CommitVerdict]) {
         let now = self.clock();
         let (mut dead, mut answers) = (BTreeSet::new(), Vec::new());
@@ -351,7 +352,7 @@ impl World {
         dropped.into_iter().for_each(|queued| self.answer_queued(queued, Err(Refusal::Behind)));
     }
 
-    /// Gives up an object whose upload has failed.
+    /// Discards an object whose upload has failed.
     fn give_up(&mut self, broker: BrokerId, object: Object) {
         let now = self.clock();
         let mut dead = BTreeSet::new();
@@ -384,14 +385,14 @@ impl World {
         }
     }
 
-    /// Queues a coordinator's marker of the diskless partition.
+    /// Queues the coordinator's marker for the diskless partition.
     pub fn mark_in_index(&mut self, broker: BrokerId, by: super::message::BrokerProcess, marking: Marking) {
         let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
         self.mark_diskless(broker, marking.marker, version, Some(Waiter::Coordinator(by, marking)));
     }
 
-    /// Drops copies of a marker of the old protocol that are still queued when the index appends the marker. They would
-    /// look like the marker of the next transaction.
+    /// Drops queued copies of an old-protocol marker once the index has appended it. Otherwise a copy would end the
+    /// next transaction.
     pub fn forget_queued(&mut self, marking: &Marking) {
         let is_it = |entry: &Entry| entry.payload == Payload::Marker(marking.marker);
         let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {

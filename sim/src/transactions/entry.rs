@@ -1,4 +1,4 @@
-//! Entries of logs, and the partitions of the model.
+//! Entries of the simulated logs, and the names of the partitions.
 
 use std::sync::Arc;
 
@@ -6,39 +6,39 @@ use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{TopicPartition, TransactionMetadata};
 use fullbore_wire::Text;
 
-/// Number of brokers of the cluster.
+/// How many brokers the cluster has.
 pub const BROKERS: usize = 3;
-/// Number of partitions with records. The last partition is compacted, the one before it is deleted and recreated, and
-/// the one before that is diskless.
+/// How many partitions have records. The last one is compacted, the one before it is deleted and recreated, and the one
+/// before that is diskless.
 pub const DATA: usize = 5;
-/// Diskless partition, which has no leader and no replicas.
+/// The diskless partition. It has no leader and no replicas.
 pub const DISKLESS: PartitionId = DATA - 3;
-/// Partition whose topic is recreated.
+/// The partition whose topic is deleted and recreated.
 pub const MADE_AGAIN: PartitionId = DATA - 2;
-/// Compacted partition.
+/// The compacted partition.
 pub const COMPACTED: PartitionId = DATA - 1;
-/// Only partition of `__consumer_offsets`.
+/// The only partition of `__consumer_offsets`.
 pub const OFFSETS: PartitionId = DATA;
-/// First partition of `__transaction_state`.
+/// The first partition of `__transaction_state`.
 pub const STATE: PartitionId = DATA + 1;
-/// Number of partitions of `__transaction_state`.
+/// How many partitions `__transaction_state` has.
 const STATES: usize = 2;
-/// Number of all partitions.
+/// How many partitions there are in total.
 pub const PARTITIONS: usize = STATE + STATES;
 
-/// Index of a broker, from 0.
+/// The index of a broker, counted from 0.
 pub type BrokerId = usize;
-/// Index of a partition, from 0.
+/// The index of a partition, counted from 0.
 pub type PartitionId = usize;
-/// Index of a transactional id, and of the group for which its client commits offsets.
+/// The index of a transactional id. Its client commits offsets for a group of the same index.
 pub type TransactionalId = usize;
 
-/// Returns the partition of `__transaction_state` to which an id belongs.
+/// Returns the partition of `__transaction_state` that has the states of `id`.
 pub fn state_of(id: TransactionalId) -> PartitionId {
     STATE + id % STATES
 }
 
-/// Returns the name of a partition for coordinators.
+/// Returns the name by which coordinators know a partition.
 pub fn name_of(partition: PartitionId) -> TopicPartition {
     let topic = match partition {
         OFFSETS => Text::from_static("__consumer_offsets"),
@@ -51,45 +51,45 @@ pub fn name_of(partition: PartitionId) -> TopicPartition {
     TopicPartition { topic, partition: index }
 }
 
-/// Returns the partition with this name.
+/// Returns the partition with the name `name`.
 pub fn place_of(name: &TopicPartition) -> PartitionId {
     (0..=OFFSETS).find(|at| name_of(*at) == *name).expect("no other is in a transaction")
 }
 
-/// Batch in a log.
+/// A batch in a log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
     pub leader_epoch: i32,
-    /// Stamp of the batch. Offsets and markers have no sequence, and states have no producer.
+    /// The batch's producer, epoch and sequence. Offsets and markers have no sequence, and states have no producer.
     pub stamp: Stamp,
     pub is_transactional: bool,
     pub payload: Payload,
 }
 
-/// Content of a batch, which has one record.
+/// The content of a batch, which always has one record.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// A number that a client copies, with the attempted transaction around it.
+    /// A number that a client copies, and the transaction that copies it.
     Number {
         id: TransactionalId,
         number: u64,
         transaction: usize,
     },
-    /// A record of a producer without transactions.
+    /// A record of a producer that uses no transactions.
     Plain,
-    /// The last copied number.
+    /// The last number that a client has copied.
     Offset {
         id: TransactionalId,
         upto: u64,
         transaction: usize,
     },
     Marker(Marker),
-    /// A state of a transactional id; None for its tombstone.
+    /// The state of a transactional id. `None` is the tombstone of a removed id.
     State(TransactionalId, Option<Arc<TransactionMetadata>>),
 }
 
 impl Payload {
-    /// Returns the number of the transaction of a record; None for a record without one.
+    /// Returns the transaction to which the record belongs. `None` if it belongs to none.
     pub fn transaction(&self) -> Option<usize> {
         match self {
             Payload::Number { transaction, .. } | Payload::Offset { transaction, .. } => Some(*transaction),

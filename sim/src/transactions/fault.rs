@@ -1,39 +1,39 @@
-//! Planted faults of the world of transactions: one at a time breaks it on purpose, and the checks must find it.
+//! Faults planted in the world of transactions. Each breaks it in one way, and the checks must find it.
 
-/// Planted fault: a mistake that other implementations have made, or that we could make.
+/// A mistake that other implementations have made, or that we could make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// Markers are sent when the append of the decision begins.
+    /// Markers are sent before the decision is replicated.
     MarksBeforeDecision,
-    /// EndTxn gets its response when the append of the decision begins.
+    /// The client gets the response to EndTxn before the decision is replicated.
     AnswersBeforeDecision,
     /// A coordinator counts a record as written once its own log has it.
     KeepsOnOneReplica,
-    /// A partition of a decided transaction counts as marked without its marker.
+    /// A partition counts as marked although its marker was never written.
     LeavesPartitionUnmarked,
     /// A new coordinator counts its last records as written before they are replicated.
     LoadsUnreplicated,
-    /// Markers of the former coordinator are accepted.
+    /// Markers of a replaced coordinator are accepted.
     TakesOldCoordinators,
-    /// The epoch stays at the end of a transaction of version 2.
+    /// The epoch is not increased at the end of a transaction of version 2.
     BumpsNoEpoch,
     /// Consumers at read_committed read up to the high watermark.
     StableIsHighWatermark,
-    /// A marker moves the last stable offset before it is replicated.
+    /// A marker moves the last stable offset before the marker is replicated.
     CountsUnreplicatedMarkers,
-    /// A fetch has no list of aborted transactions.
+    /// Fetches return no list of aborted transactions.
     NoAbortedList,
-    /// Offsets in a transaction are valid before its marker.
+    /// Offsets committed in a transaction take effect before its marker.
     OffsetsHoldEarly,
-    /// Aborted records supersede other records in compaction.
+    /// Compaction removes records because a newer, aborted record has the same key.
     AbortedSupersede,
     /// A producer is evicted while its transaction is open.
     EvictsOpenProducer,
-    /// A snapshot of producers lacks the open transactions.
+    /// Snapshots of producers leave out their open transactions.
     SnapshotsForgetOpen,
-    /// A batch opens a transaction in its partition without the coordinator's confirmation (before KIP-890).
+    /// A batch opens a transaction in its partition although the coordinator has not confirmed it (before KIP-890).
     AsksNoCoordinator,
-    /// The coordinator's confirmation counts although a marker has arrived after it.
+    /// The coordinator's confirmation is used although a marker has arrived meanwhile.
     BelievesOldWord,
     /// The index accepts a marker of the old protocol although another broker has already written it.
     IndexTakesLateMarkers,
@@ -43,17 +43,17 @@ pub enum Fault {
     StableIsIndexEnd,
     /// The client gets the response to a commit before the records and the decision are flushed.
     FlushesNothing,
-    /// Decisions found after a kill are carried out before they are flushed.
+    /// After a kill, decisions in the log are carried out before they are flushed.
     LoadsUnflushed,
-    /// Ids are loaded after a power loss as if none of their records were lost.
+    /// After a power loss, ids are loaded as if their last records were never lost.
     LoadsSure,
-    /// After a power loss, logs are not searched for open transactions that no transactional id knows.
+    /// After a power loss, logs are not searched for open transactions that no transactional id knows of.
     LooksInNoLog,
-    /// After a power loss, the index is not searched for open transactions that no transactional id knows.
+    /// After a power loss, the index is not searched for open transactions that no transactional id knows of.
     LooksInNoIndex,
 }
 
-/// All planted faults.
+/// Every fault that can be planted.
 pub const FAULTS: [Fault; 24] = [
     Fault::MarksBeforeDecision,
     Fault::AnswersBeforeDecision,

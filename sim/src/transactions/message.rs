@@ -1,38 +1,39 @@
-//! Messages in the network, which may arrive in any order, late, twice, or never.
+//! Messages of the world of transactions. They may arrive in any order, late, twice or never.
 
 use super::entry::{BrokerId, PartitionId, Payload, TransactionalId};
 use fullbore_rules::sequence::{Marker, Stamp};
 use fullbore_rules::transaction::{DecisionId, ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_wire::ErrorCode;
 
-/// Process of a client: the client's slot, and the number of the process among all client processes.
+/// A process of a client, identified by the client's slot and the process's number among all client processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientProcess {
     pub slot: usize,
     pub incarnation: usize,
 }
 
-/// Process of a broker: the broker, and the number of its starts.
+/// A process of a broker, identified by the broker and how often it was started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BrokerProcess {
     pub broker: BrokerId,
     pub life: u32,
 }
 
-/// Request of a client.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     Init(Option<ProducerIdAndEpoch>),
     Add(ProducerIdAndEpoch, PartitionId),
-    /// End of a transaction; true for a commit.
+    /// Ends a transaction: true commits it, false aborts it.
     End(ProducerIdAndEpoch, bool),
-    /// Produce, or TxnOffsetCommit.
+    /// A Produce or TxnOffsetCommit request.
     Write(Write),
-    /// OffsetFetch that requires stable offsets.
+    /// An OffsetFetch request that requires stable offsets.
     FetchOffset,
 }
 
-/// Batch, addressed to the topic that the partition belonged to when the client sent it.
+/// A batch. It is meant for the topic that had the partition when the client sent it, which may have been deleted
+/// since.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Write {
     pub partition: PartitionId,
@@ -41,15 +42,15 @@ pub struct Write {
     pub payload: Payload,
 }
 
-/// Request with its sender.
+/// A request together with its sender.
 #[derive(Clone, Debug)]
 pub struct ClientRequest {
     pub by: ClientProcess,
-    /// Number of the request, by which the client recognises the response.
+    /// The request's number, by which the client recognises the response.
     pub number: u64,
     pub id: TransactionalId,
     pub version: TransactionVersion,
-    /// Number of the transaction, unique among all clients.
+    /// The transaction's number, which no other client uses.
     pub transaction: Option<usize>,
     pub request: Request,
 }
@@ -66,7 +67,7 @@ pub enum Answer {
 pub enum Message {
     Ask(BrokerProcess, ClientRequest),
     Answer(ClientRequest, Answer),
-    /// A broker requests the verification of a waiting batch.
+    /// A broker requests that the coordinator verifies a waiting batch.
     Verify {
         to: BrokerProcess,
         by: BrokerProcess,
@@ -76,7 +77,7 @@ pub enum Message {
     Verified {
         to: BrokerProcess,
         waits: u64,
-        /// Epoch of the coordinator.
+        /// The epoch of the coordinator, or the error code of the refusal.
         outcome: Result<i32, ErrorCode>,
     },
     Mark {
@@ -88,7 +89,7 @@ pub enum Message {
         to: BrokerProcess,
         marking: Marking,
     },
-    /// Leader of a partition.
+    /// A partition has a new leader.
     Leads {
         to: BrokerProcess,
         partition: PartitionId,
@@ -97,7 +98,7 @@ pub enum Message {
     },
 }
 
-/// Marker in flight.
+/// A marker that a coordinator has sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marking {
     pub id: TransactionalId,
@@ -108,7 +109,7 @@ pub struct Marking {
 }
 
 impl Message {
-    /// Returns the broker process that receives the message; None if a client receives it.
+    /// Returns the broker process that receives the message. `None` if its receiver is a client.
     pub fn to(&self) -> Option<BrokerProcess> {
         match self {
             Message::Ask(to, _)

@@ -1,33 +1,33 @@
-//! Simulation of transactions by seed: brokers with coordinators and partitions, clients that copy numbers and offsets,
-//! and consumers at read_committed.
+//! Simulates transactions from a seed. Brokers run coordinators and partitions, clients copy numbers and commit
+//! offsets, and consumers read at read_committed.
 //!
-//! [`fullbore_rules`] decides: `transaction` at coordinators, `sequence` at partitions, `group` for offsets,
-//! `compaction`. The environment is modelled: [`partition`] replicates, [`coordinate`] and [`serve`] do what the
-//! broker's code for coordinators and leaders does.
+//! Decisions are made by [`fullbore_rules`]: `transaction` at coordinators, `sequence` at partitions, `group` for
+//! offsets, and `compaction`. The rest is a model. [`partition`] replicates logs, and [`coordinate`] and [`serve`]
+//! stand for the broker's code of coordinators and leaders.
 //!
-//! - Messages arrive in any order, late, twice, or never: requests of clients, verifications of batches, markers and
-//!   their responses.
-//! - Leaders move, and brokers learn of the move late. For a while, two coordinators may serve an id, and two leaders a
-//!   partition. Writes of the former leader are never replicated.
+//! - Messages arrive in any order, late, twice or never. They are requests of clients, verifications of batches,
+//!   markers and responses.
+//! - Leaders move, and brokers learn of it late. For a while an id may have two coordinators and a partition two
+//!   leaders. Writes of the former leader are never replicated.
 //! - Brokers are killed and paused between any two steps. A topic is deleted and recreated.
 //! - Every broker writes to a diskless partition, through objects and one index. The store is down or refuses objects,
 //!   and responses to commits are lost.
 //! - Some worlds have a standalone broker with `fullbore.transaction.flush`. In a power loss each of its logs loses an
 //!   unflushed part of any length ([`power`]).
-//! - Clients time out, give up, restart, and continue as zombies of each other.
+//! - Clients time out, give up and restart, while their former processes go on as zombies.
 //!
-//! Left out with the old protocol (`transaction.version` 0 and 1) are requests and markers that arrive after their
-//! sender has continued. Markers of a replaced coordinator to a recreated topic are left out as well. The old protocol
-//! cannot distinguish such messages from new ones.
+//! In the old protocol (`transaction.version` 0 and 1) some late messages look like new ones. The simulation therefore
+//! leaves out requests and markers that arrive after their sender has continued. It also leaves out markers of a
+//! replaced coordinator to a recreated topic.
 //!
-//! Checks at each step ([`check`], [`partition::Partition::check_stable`], [`reader`]):
+//! The checks of each step are in [`check`], [`partition::Partition::check_stable`] and [`reader`]:
 //!
 //! - A batch is in a log only after a record of `__transaction_state` names its partition. Markers and responses follow
 //!   only once their decision is on all replicas.
-//! - A transaction is complete only once each partition has its marker or is deleted. It has one outcome, which is that
-//!   of its response.
-//! - The last stable offset never falls within a leader epoch, and passes no open transaction. Consumers get committed
-//!   records only.
+//! - A transaction is complete only once each partition has its marker or is deleted. Its one outcome is the one in the
+//!   response.
+//! - The last stable offset never decreases within a leader epoch, and never passes an open transaction. Consumers get
+//!   committed records only.
 //! - At the end no transaction is open, and the output has each number once.
 
 mod broker;
@@ -49,24 +49,24 @@ pub use fault::Fault;
 
 use world::World;
 
-/// Number of events of a schedule.
+/// How many events a schedule has.
 const STEPS: usize = 8_000;
 
-/// Outcome of a schedule.
+/// Totals of a schedule that passed all checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Number of committed transactions with records.
+    /// How many transactions with records were committed.
     pub committed: usize,
-    /// Number of aborted transactions with records.
+    /// How many transactions with records were aborted.
     pub aborted: usize,
     pub elections: u64,
 }
 
-/// Runs the schedule of this seed.
+/// Runs the schedule of `seed`.
 ///
 /// # Errors
 ///
-/// Text of the first check that fails.
+/// Returns the text of the first check that fails.
 pub fn run(seed: u64, fault: Option<Fault>) -> Result<Report, String> {
     let mut world = World::new(seed, fault);
     for step in 0..STEPS {

@@ -1,8 +1,8 @@
-//! Replicated partition: its leader, a copy on each broker, and the committed entries.
+//! A replicated partition: its leader, a copy on each broker, and its committed entries.
 //!
-//! Replication has the properties that the other simulation of this crate checks. An elected leader has all committed
-//! entries, and any number of later entries of the former leader's log. A replaced leader commits nothing more, even if
-//! it believes to lead.
+//! Replication has the properties that the cluster simulation of this crate checks. A new leader has all committed
+//! entries and any number of the former leader's later entries. A replaced leader commits nothing more, even if it does
+//! not know that it was replaced.
 //!
 //! Invariant: `committed` only grows, and is a prefix of each leader's log.
 
@@ -12,30 +12,30 @@ use super::entry::{BROKERS, BrokerId, Entry, Payload};
 use super::replica::{Leadership, Replica, Snapshot};
 use fullbore_schedules::Random;
 
-/// Most snapshots that are stored.
+/// Maximum number of snapshots that are stored.
 const SNAPSHOTS_MAX: usize = 4;
 
 #[derive(Debug)]
 pub struct Partition {
     pub epoch: i32,
     pub leader: BrokerId,
-    /// Number of topics of this name up to the present one.
+    /// How many topics have had this name, including the present one.
     pub life: u32,
     pub replicas: Vec<Replica>,
     pub committed: Vec<Entry>,
-    /// Log with which the elected leader will begin; None once the leader knows that it leads.
+    /// The log with which the elected leader will begin. `None` once the leader has learned of its election.
     elected: Option<Vec<Entry>>,
     pub snapshots: Vec<Snapshot>,
-    /// Outcome of each committed entry: true if consumers at read_committed get the entry, None while its transaction
-    /// is open.
+    /// Outcomes of the committed entries. True if consumers at read_committed get the entry, `None` while its
+    /// transaction is open.
     pub outcomes: Vec<Option<bool>>,
-    /// Offsets of committed entries without an outcome, by producer.
+    /// For each producer, the offsets of committed entries that have no outcome yet.
     pub open: BTreeMap<i64, Vec<usize>>,
-    /// Committed markers by producer and epoch.
+    /// Committed markers by producer and epoch. True is a commit.
     pub markers: BTreeMap<(i64, i16), bool>,
-    /// Number of entries that survive a power loss.
+    /// How many entries survive a power loss.
     pub flushed: usize,
-    /// Last stable offset at the last check, by broker and epoch.
+    /// The last stable offset that each broker had in each epoch when it was last checked.
     stable: BTreeMap<(BrokerId, i32), usize>,
 }
 
@@ -57,7 +57,7 @@ impl Partition {
         }
     }
 
-    /// Elects another leader, or the same one again.
+    /// Elects a leader, which may be the present one again.
     pub fn elect(&mut self, leader: BrokerId, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let is_same = leader == self.leader;
@@ -66,7 +66,7 @@ impl Partition {
         (self.leader, self.epoch) = (leader, self.epoch + 1);
     }
 
-    /// Notifies a broker of the leader of an epoch. Returns true if this broker becomes the leader.
+    /// Informs a broker of the leader of an epoch. Returns true if the broker becomes the leader by this.
     pub fn learn(&mut self, broker: BrokerId, epoch: i32, leader: BrokerId, now: i64, random: &mut Random) -> bool {
         let replica = &mut self.replicas[broker];
         if replica.leads.is_some_and(|leads| leads.epoch >= epoch) {
@@ -86,12 +86,12 @@ impl Partition {
         true
     }
 
-    /// Returns true if this broker leads and knows that it leads.
+    /// Returns true if the broker is the leader and knows that it is.
     pub fn is_led_by(&self, broker: BrokerId) -> bool {
         self.leader == broker && self.replicas[broker].leads.is_some_and(|leads| leads.epoch == self.epoch)
     }
 
-    /// Replicates more of the leader's log. Returns the newly committed entries with their offsets.
+    /// Replicates some of the leader's log, or `all` of it. Returns the newly committed entries with their offsets.
     pub fn replicate(&mut self, all: bool, random: &mut Random) -> Vec<(usize, Entry)> {
         if !self.is_led_by(self.leader) {
             return Vec::new();
@@ -107,8 +107,8 @@ impl Partition {
         new
     }
 
-    /// Records the outcomes that a committed entry decides. Returns the transactions that the entry ends, each with
-    /// true for a commit.
+    /// Notes the outcomes that a committed entry decides. Returns each transaction that the entry ends, with true for a
+    /// commit.
     pub fn settle(&mut self, at: usize, entry: &Entry) -> Vec<(usize, bool)> {
         let producer_id = entry.stamp.producer_id;
         match &entry.payload {
@@ -132,12 +132,12 @@ impl Partition {
         }
     }
 
-    /// Returns the offset of the first committed entry without an outcome; None if each has one.
+    /// Returns the offset of the first committed entry without an outcome. `None` if all have one.
     pub fn first_open(&self) -> Option<usize> {
         self.open.values().filter_map(|offsets| offsets.first().copied()).min()
     }
 
-    /// Cuts the power: of the end that is not flushed, a part of any length is lost.
+    /// Cuts the power, which loses a random part of the log's unflushed end.
     pub fn lose_end(&mut self, random: &mut Random) {
         let log = self.elected.take().unwrap_or_else(|| self.replicas[self.leader].log.clone());
         let len = random.between(self.flushed.min(log.len()), log.len() + 1);
@@ -155,8 +155,8 @@ impl Partition {
         }
     }
 
-    /// Checks the last stable offset `stable` of a broker that believes itself the leader. `by` is the broker and its
-    /// epoch.
+    /// Checks that the last stable offset `stable` is allowed. `by` is the broker that believes itself the leader, and
+    /// its epoch.
     pub fn check_stable(&mut self, by: (BrokerId, i32), stable: usize) -> Result<(), String> {
         let before = self.stable.insert(by, stable).unwrap_or(0);
         if stable < before {
@@ -169,7 +169,7 @@ impl Partition {
         Ok(())
     }
 
-    /// Stores a snapshot of producers, as at the end of a segment.
+    /// Stores a snapshot of producers, as the broker does at the end of a segment.
     pub fn keep_snapshot(&mut self, snapshot: Snapshot) {
         if self.snapshots.len() == SNAPSHOTS_MAX {
             self.snapshots.remove(0);

@@ -1,7 +1,7 @@
-//! Power losses of a standalone broker with `fullbore.transaction.flush`, and the end of transactions whose state is
-//! lost. Models the flushes of the broker's `transactions/flush.rs`, and its `transactions/unsettled.rs`.
+//! Power losses of a standalone broker with `fullbore.transaction.flush`, and how transactions end whose state was
+//! lost. Models `transactions/flush.rs` and `transactions/unsettled.rs` of the broker.
 //!
-//! Invariant: everything that a commit relies on is flushed before the commit gets its response.
+//! Invariant: everything that a commit depends on is flushed before the client gets the response.
 
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, PARTITIONS, PartitionId, STATE, name_of, place_of};
@@ -11,8 +11,8 @@ use fullbore_rules::sequence::{Marker, ProducerState};
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, TransactionState};
 
 impl World {
-    /// Cuts the power of the standalone broker. The broker stops, and loses a part of any length of its unflushed
-    /// writes. The index and the store lose nothing.
+    /// Cuts the power of the standalone broker. It stops and loses a random part of its unflushed writes. The index and
+    /// the store lose nothing.
     pub fn cut_power(&mut self) {
         if !self.brokers[0].is_up {
             return;
@@ -29,7 +29,7 @@ impl World {
         self.is_unsettled = true;
     }
 
-    /// Flushes a log up to `end`.
+    /// Flushes a log up to the offset `end`.
     pub fn flush(&mut self, at: PartitionId, end: usize) {
         let partition = &mut self.partitions[at];
         if self.fault != Some(Fault::FlushesNothing) {
@@ -37,8 +37,9 @@ impl World {
         }
     }
 
-    /// Flushes all writes on which a state relies. Returns true if the state itself must be flushed once it is written.
-    /// That is so for a commit, and for the start of a transaction of the old protocol, whose epoch stays.
+    /// Flushes all writes on which a state depends. Returns true if the state itself must be flushed after it is
+    /// written. This applies to commits, and to the start of a transaction of the old protocol, which does not change
+    /// the epoch.
     pub fn flush_before(&mut self, next: &TransactionMetadata) -> bool {
         if next.state == TransactionState::PrepareCommit {
             for at in next.partitions.iter().map(place_of) {
@@ -51,12 +52,13 @@ impl World {
         begins && !next.client_version.supports_epoch_bump()
     }
 
-    /// Returns true if ids must be loaded as if their last records were lost.
+    /// Returns true if ids must be loaded as if their last records may be lost.
     pub fn may_lack_ends(&self) -> bool {
         self.is_unsettled && self.fault != Some(Fault::LoadsSure)
     }
 
-    /// Fences the clients of ids that may have lost records. After that, aborts transactions that no id has.
+    /// After a power loss, fences the clients of ids that may have lost records. Then aborts open transactions that no
+    /// id knows of.
     pub fn settle_once(&mut self, broker: BrokerId) -> Result<(), String> {
         let is_loaded = |at: PartitionId| {
             self.brokers[broker].coordinators.get(&at).is_some_and(|coordinator| coordinator.is_loaded)
@@ -85,7 +87,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the producers whose open transaction in the partition `at` no transactional id has.
+    /// Returns the producers with an open transaction in the partition `at` that no transactional id knows of.
     fn open_unknown(&mut self, broker: BrokerId, at: PartitionId) -> Vec<ProducerState> {
         let looks = self.fault != Some(if at == DISKLESS { Fault::LooksInNoIndex } else { Fault::LooksInNoLog });
         let open = match at {

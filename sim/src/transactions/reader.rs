@@ -1,4 +1,4 @@
-//! Consumers at read_committed, and compaction. Checks their results against the committed outcomes.
+//! Consumers at read_committed, and the compaction of a log. Both results are compared with the committed outcomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,20 +11,19 @@ use fullbore_rules::compaction::{Horizon, TransactionScan, survives};
 use fullbore_rules::sequence::AbortedTransaction;
 use fullbore_schedules::Random;
 
-/// Most entries in one fetch.
+/// Maximum number of entries that one fetch returns.
 const FETCHED_MAX: usize = 10;
 
-/// Consumer of one partition.
+/// A consumer of one partition.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reader {
-    /// Life of the topic that the consumer reads.
+    /// The life of the topic that the consumer reads. A recreated topic is read from its beginning.
     life: u32,
     pub position: usize,
 }
 
 impl Reader {
-    /// Fetches from a broker that believes itself the leader. Checks the records that a client would return against the
-    /// committed outcomes.
+    /// Fetches from a broker that believes itself the leader, and checks the records that a client would return.
     pub fn fetch(
         &mut self,
         at: PartitionId,
@@ -86,7 +85,7 @@ impl Reader {
     }
 }
 
-/// Returns the offsets of the records that a client would return, by the algorithm of Kafka's `CompletedFetch`.
+/// Returns the offsets of the records that a client would return. Uses the algorithm of Kafka's `CompletedFetch`.
 fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransaction]) -> BTreeSet<usize> {
     let mut waiting: Vec<(i64, i64)> = aborted.iter().map(|entry| (entry.first_offset, entry.producer_id)).collect();
     waiting.sort_unstable();
@@ -106,7 +105,7 @@ fn visible(log: &[Entry], from: usize, upto: usize, aborted: &[AbortedTransactio
     seen
 }
 
-/// Returns the key of a record; None if it has none. There are few keys, so that each has many records.
+/// Returns the key of a record. `None` if it has no key. The keys are few, so that many records share one.
 fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     match payload {
         Payload::Number { id, number, .. } => Some((*id, number % 3)),
@@ -115,7 +114,7 @@ fn key_of(payload: &Payload) -> Option<(usize, u64)> {
     }
 }
 
-/// Compacts the leader's log by the rules. Checks that the newest committed record of each key stays, and that no
+/// Compacts the leader's log by the rules. Checks that the newest committed record of each key remains, and that no
 /// aborted record does.
 pub fn compact(partition: &mut Partition, broker: BrokerId, fault: Option<Fault>) -> Result<(), String> {
     let stable = partition.replicas[broker].last_stable(None);

@@ -1,7 +1,6 @@
-//! Copy of a partition on a broker, with its producer state: the rules of `sequence`, called as the broker's log calls
-//! them.
+//! A broker's copy of a partition and its producer state. It calls the rules of `sequence` as the broker's log does.
 //!
-//! The copy has the whole log, but no files. Invariant: `producers` and `aborted` follow from the log.
+//! The copy is the whole log in memory. Invariant: `producers` and `aborted` follow from the log.
 
 use fullbore_rules::commit::Verified;
 use fullbore_rules::sequence::{
@@ -12,64 +11,63 @@ use fullbore_rules::sequence::{
 use super::entry::{Entry, Payload};
 use super::fault::Fault;
 
-/// Most producers that a partition remembers beside those with open transactions.
+/// Maximum number of producers that a partition remembers, besides those with open transactions.
 pub const PRODUCERS_MAX: usize = 12;
-/// Number of batches retained of each producer.
+/// How many of its last batches the log remembers of each producer.
 const WINDOW: usize = 5;
 
-/// Leadership, by the broker's knowledge.
+/// A broker's belief that it leads the partition.
 #[derive(Clone, Copy, Debug)]
 pub struct Leadership {
     pub epoch: i32,
-    /// End of the log when the leadership began. Coordinators read the log once it is replicated up to there.
+    /// The end of the log when the leadership began. A coordinator reads the log once it is replicated up to there.
     pub begins: usize,
     pub high_watermark: usize,
 }
 
-/// State of producers at one offset.
+/// Producer state at one offset of the log.
 #[derive(Clone, Debug)]
 pub struct Snapshot {
     pub offset: usize,
     entries: Vec<SnapshotEntry>,
 }
 
-/// State before the request to the coordinator to verify a batch: the leader epoch, and the log's state of the
-/// producer.
+/// The state at the time when a batch's verification was requested: the leader epoch and the producer's transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Moment {
     leader_epoch: i32,
     seen: TransactionsSeen,
-    /// Epoch of the coordinator, for a batch of offsets. Such a batch has no sequence by which a late one could be
-    /// recognised.
+    /// The coordinator's epoch, for a batch of offsets. Such a batch has no sequence by which the broker could
+    /// recognise that it is late.
     coordinator_epoch: Option<i32>,
-    /// End of the diskless partition that the broker knew.
+    /// The end of the diskless partition as the broker knew it.
     next_offset: i64,
 }
 
 impl Moment {
-    /// Returns the state of a broker that knew the diskless partition up to this offset.
+    /// Returns the state of a broker that knows the diskless partition up to `next_offset`.
     pub fn of_index(next_offset: i64) -> Moment {
         Moment { leader_epoch: 0, seen: TransactionsSeen::default(), coordinator_epoch: None, next_offset }
     }
 
-    /// Returns the state with the epoch of the coordinator that has responded.
+    /// Adds the epoch of the coordinator that has responded.
     pub fn of_coordinator(self, coordinator_epoch: Option<i32>) -> Moment {
         Moment { coordinator_epoch, ..self }
     }
 }
 
-/// Coordinator's confirmation of a batch that would open a transaction.
+/// How the coordinator has confirmed a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     None,
-    /// The client has added the partition to the transaction.
+    /// The client had added the partition to the transaction.
     Found(Moment),
-    /// The coordinator has added the partition to the transaction.
+    /// The coordinator itself has added the partition to the transaction.
     Added(Moment),
 }
 
 impl Word {
-    /// Returns the confirmation in the form that a commit to a diskless partition needs; None if there is none.
+    /// Returns the confirmation in the form that a diskless commit needs. `None` if there is no confirmation.
     pub fn verified(self) -> Option<Verified> {
         match self {
             Word::None => None,
@@ -79,10 +77,10 @@ impl Word {
     }
 }
 
-/// Outcome of the offer of a batch.
+/// Outcome of offering a batch to a leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
-    /// The batch is in the log, and ends before this offset.
+    /// The batch is in the log and ends before this offset.
     Written(usize),
     /// The coordinator must verify the batch.
     Unverified,
@@ -102,8 +100,8 @@ impl Replica {
         self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
     }
 
-    /// Makes the log equal to `log`: truncates it where the two differ, then extends it. After a start, reads the whole
-    /// log again, from a snapshot.
+    /// Makes the log equal to `log`: truncates it where the two differ and appends the rest. If the broker was
+    /// restarted, the producer state is rebuilt from a snapshot.
     pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
         let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
         if common < self.log.len() || self.producers.is_none() {
@@ -112,7 +110,8 @@ impl Replica {
             self.aborted.clear();
             let mut read = Producers::bounded(PRODUCERS_MAX);
             if let Some(snapshot) = snapshot {
-                // The files of a log list the transactions that were aborted before the snapshot.
+                // The list of aborted transactions is stored with the log's files, so it reaches back before the
+                // snapshot.
                 let mut before = Replica::default();
                 log[..snapshot.offset].iter().for_each(|entry| before.push(entry.clone(), now));
                 self.aborted = before.aborted;
@@ -126,7 +125,7 @@ impl Replica {
         }
     }
 
-    /// Drops everything but the log, as kill -9 does.
+    /// Drops everything except the log, as kill -9 does.
     pub fn crash(&mut self) {
         (self.leads, self.producers) = (None, None);
     }
@@ -140,7 +139,7 @@ impl Replica {
         Some(Snapshot { offset: self.log.len(), entries })
     }
 
-    /// Evicts a producer with an open transaction. No rule does that.
+    /// Evicts a producer that has an open transaction, which no rule would do.
     pub fn evict_open(&mut self, now: i64) {
         let Some(producers) = &mut self.producers else { return };
         let open = producers.iter().find(|state| state.open_from.is_some()).map(|state| state.producer_id);
@@ -151,20 +150,20 @@ impl Replica {
         }
     }
 
-    /// Returns each producer with an open transaction, with its epoch and that of its last coordinator.
+    /// Returns each producer with an open transaction, its epoch, and the epoch of its last coordinator.
     pub fn open(&self) -> Vec<ProducerState> {
         let producers = self.producers.iter().flat_map(|producers| producers.iter());
         producers.filter(|state| state.open_from.is_some()).collect()
     }
 
-    /// Returns the present state, for a request to the coordinator to verify a producer's batch.
+    /// Returns the state to remember when a producer's batch is sent to the coordinator for verification.
     pub fn moment(&self, producer_id: i64) -> Moment {
         let seen = self.producers.as_ref().map(|producers| producers.transactions_seen(producer_id));
         let leader_epoch = self.leads.map_or(-1, |leads| leads.epoch);
         Moment { leader_epoch, seen: seen.unwrap_or_default(), coordinator_epoch: None, next_offset: 0 }
     }
 
-    /// Appends a batch as the leader, or finds it in the log.
+    /// Appends a batch as the leader does, unless the log already contains it.
     pub fn offer(&mut self, entry: Entry, word: Word, fault: Option<Fault>, now: i64) -> Offer {
         let (stamp, end) = (entry.stamp, self.log.len());
         let producers = self.producers();
@@ -203,7 +202,7 @@ impl Replica {
         Offer::Written(self.log.len())
     }
 
-    /// Appends a marker as the leader.
+    /// Appends a marker as the leader does.
     pub fn offer_marker(
         &mut self,
         marker: Marker,
@@ -227,7 +226,7 @@ impl Replica {
         Offer::Written(self.log.len())
     }
 
-    /// Appends a state of a transactional id.
+    /// Appends the state of a transactional id.
     pub fn append_state(&mut self, entry: Entry, now: i64) -> usize {
         self.push(entry, now);
         self.log.len()
@@ -249,14 +248,14 @@ impl Replica {
         self.push_remembered(entry, completed.as_ref());
     }
 
-    /// Appends an entry that the producer state contains already. Records the transaction that the entry has ended, if
-    /// it was aborted.
+    /// Appends an entry that is already in the producer state. If it aborted a transaction, adds the transaction to the
+    /// list.
     fn push_remembered(&mut self, entry: Entry, completed: Option<&CompletedTransaction>) {
         self.aborted.extend(completed.and_then(AbortedTransaction::of));
         self.log.push(entry);
     }
 
-    /// Returns the offset up to which consumers at read_committed read.
+    /// Returns the last stable offset, up to which consumers at read_committed read.
     pub fn last_stable(&mut self, fault: Option<Fault>) -> usize {
         let Some(Leadership { high_watermark, .. }) = self.leads else { return 0 };
         let producers = self.producers();
@@ -268,7 +267,7 @@ impl Replica {
         unstable.map_or(high_watermark, |first| high_watermark.min(first as usize))
     }
 
-    /// Returns the aborted transactions of a fetch, as the index of a segment would find them.
+    /// Returns the aborted transactions that a fetch must list.
     pub fn aborted_within(&self, from: usize, upto: usize) -> Vec<AbortedTransaction> {
         aborted_within(&self.aborted, from, upto)
     }

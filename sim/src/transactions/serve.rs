@@ -1,4 +1,4 @@
-//! Leaders of partitions: batches, markers and offsets, and the requests that wait for replication.
+//! Leaders of partitions. They append batches, markers and offsets, and hold requests until these are replicated.
 
 use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
@@ -19,7 +19,7 @@ fn code_of(refusal: SequenceRefusal) -> ErrorCode {
     }
 }
 
-/// Returns the error code that the producer gets for a batch that its coordinator does not confirm.
+/// Returns the error code that the producer gets if its coordinator refuses to confirm a batch.
 fn code_of_word(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
@@ -75,7 +75,7 @@ impl World {
         Ok(())
     }
 
-    /// Refuses the requests that wait for this leader, so that their clients look for the new one.
+    /// Refuses the requests that wait at this leader, so that clients look for the new one.
     fn resign(&mut self, broker: BrokerId, at: PartitionId) -> Result<(), String> {
         let waiting = std::mem::take(&mut self.brokers[broker].waiting);
         let (over, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.partition == at);
@@ -91,7 +91,7 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// Handles a batch that arrives, or that the coordinator has confirmed by `word`.
+    /// Handles a batch that has arrived. `word` is the coordinator's confirmation if it has responded.
     fn write(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
@@ -102,8 +102,7 @@ impl World {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
-            // If a commit of offsets is still unverified after the coordinator's response, the broker responds with
-            // this error.
+            // Offsets that are still unverified after the coordinator has responded get this error.
             Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
@@ -167,7 +166,7 @@ impl World {
         }
     }
 
-    /// Writes a coordinator's marker.
+    /// Writes a marker that a coordinator has sent.
     fn mark(&mut self, broker: BrokerId, by: BrokerProcess, marking: Marking) -> Result<(), String> {
         let version = i8::try_from(marking.version.level()).unwrap_or(i8::MAX);
         if marking.partition == DISKLESS {
@@ -188,15 +187,15 @@ impl World {
             Offer::Written(end) => {
                 self.wait(broker, marking.partition, end, Waiter::Coordinator(by, marking));
             }
-            // The producer has a later epoch already, so the marker counts as written.
+            // The producer already has a later epoch, so the marker counts as written.
             Offer::Refused(SequenceRefusal::InvalidProducerEpoch) => self.send(Message::Marked { to: by, marking }),
             Offer::Refused(_) | Offer::Unverified => {}
         }
         Ok(())
     }
 
-    /// Returns true for a marker of a replaced coordinator to a recreated topic. With the old protocol such a marker
-    /// looks like one of the present coordinator.
+    /// Returns true if a replaced coordinator sent the marker to a topic that was recreated. The old protocol cannot
+    /// distinguish such a marker from a valid one.
     fn is_of_old_protocol_to_a_new_topic(&self, marking: &Marking) -> bool {
         let is_old = marking.marker.coordinator_epoch < self.partitions[state_of(marking.id)].epoch;
         is_old && !marking.version.supports_epoch_bump() && self.partitions[marking.partition].life > 1
@@ -210,7 +209,7 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // A replaced leader does not respond: its lease has ended before another broker leads.
+        // A replaced leader does not respond, because its lease has ended before another broker leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;
@@ -223,7 +222,7 @@ impl World {
         self.send(Message::Answer(asked, Answer::Offset(found)));
     }
 
-    /// Replicates more of a partition, and handles the consequences for waiting requests.
+    /// Replicates more of a partition and responds to the requests that waited for this.
     pub fn replicate(&mut self, at: PartitionId) -> Result<(), String> {
         let leader = self.partitions[at].leader;
         let broker = &self.brokers[leader];

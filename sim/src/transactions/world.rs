@@ -1,4 +1,4 @@
-//! Brokers, clients and consumers, and the choice of the next step.
+//! The world of transactions: brokers, clients and consumers, and the random choice of the next step.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use fullbore_schedules::Random;
 pub const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 20_000;
 const IDS: usize = 3;
-/// Client processes of each id. All but one of them are zombies.
+/// How many client processes each id has. All except one are zombies.
 const CLIENTS: usize = 2;
-/// Longest additional delay of a message.
+/// How much longer than usual a message may take.
 const LATE_MAX_MS: usize = 800;
-/// Most messages in flight; further messages are lost.
+/// Maximum number of messages in flight. Further messages are lost.
 const NETWORK_MAX: usize = 150;
 
 pub struct World {
@@ -36,16 +36,16 @@ pub struct World {
     pub brokers: Vec<Broker>,
     pub partitions: Vec<Partition>,
     network: Vec<Message>,
-    /// Very late messages, each with the time at which it comes into the network.
+    /// Very late messages, each with the time at which it enters the network.
     late: Vec<(i64, Message)>,
-    /// Index of the diskless partition.
+    /// The index of the diskless partition.
     pub index: Index,
     pub check: Check,
     clients: Vec<Client>,
     pub readers: Vec<Reader>,
-    /// True in a world with a standalone broker, which flushes and has power losses.
+    /// True if the cluster is a standalone broker, which flushes and may lose power.
     pub is_alone: bool,
-    /// True while transactions may have lost their state.
+    /// True after a power loss, until transactions that may have lost their state are ended.
     pub is_unsettled: bool,
     incarnations: usize,
     numbers: u64,
@@ -53,9 +53,9 @@ pub struct World {
     pub tickets: u64,
     pub parked: u64,
     pub elections: u64,
-    /// True at the end, when no more faults happen.
+    /// True at the end of the run, when there are no more faults.
     pub is_quiet: bool,
-    /// Failed check, found where it could not be returned. The present step ends with it.
+    /// A check that failed where its error could not be returned. The current step fails with it.
     pub wrong: Option<String>,
 }
 
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Sends a message to every broker that names the leader of a partition.
+    /// Sends the leader of a partition to every broker.
     fn publish(&mut self, at: PartitionId) {
         let (epoch, leader) = (self.partitions[at].epoch, self.partitions[at].leader);
         for broker in 0..BROKERS {
@@ -166,7 +166,7 @@ impl World {
         (broker.is_up && !broker.is_paused).then_some(at)
     }
 
-    /// Delivers a message. A copy of it may arrive again.
+    /// Delivers a message. The message may stay in the network and arrive again.
     fn arrive(&mut self) -> Result<(), String> {
         if let Some(at) = self.late.iter().position(|(from, _)| *from <= self.now) {
             let (_, message) = self.late.swap_remove(at);
@@ -175,7 +175,7 @@ impl World {
         if self.network.is_empty() {
             return Ok(());
         }
-        // Most of the time old messages come first, so that no message waits for ever.
+        // Old messages usually go first, so that each arrives in the end.
         let count = self.network.len();
         let at = if self.random.one_in(2) { self.random.below(count) } else { self.random.below(count.min(12)) };
         let to_paused = self.network[at].to().is_some_and(|to| self.brokers[to.broker].is_paused);
@@ -224,7 +224,7 @@ impl World {
         Ok(())
     }
 
-    /// Writes one record of a producer without transactions. This producer never writes again.
+    /// Writes one record of a producer without transactions, which never writes again.
     fn write_plain(&mut self) -> Result<(), String> {
         let partition = self.random.below(DATA);
         let producer_id = self.new_producer_id();
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// Elects another leader, or the same one in another epoch.
+    /// Elects a leader, which may be the same one in a new epoch.
     fn elect(&mut self, at: PartitionId) {
         let leader = self.random.below(BROKERS);
         if self.brokers[leader].is_up && at != DISKLESS {
@@ -277,7 +277,7 @@ impl World {
         }
     }
 
-    /// Kills a broker as kill -9 does. Other brokers take over its leaderships, or it leads again once it is back.
+    /// Kills a broker. Other brokers take over its leaderships, or it leads again after its restart.
     pub fn kill(&mut self, broker: BrokerId) {
         if !self.brokers[broker].is_up {
             return;
@@ -290,7 +290,7 @@ impl World {
         }
     }
 
-    /// Starts a broker. It leads its remaining partitions in a new epoch.
+    /// Starts a broker. The partitions that it still leads get a new epoch.
     fn start(&mut self, broker: BrokerId) {
         self.brokers[broker].start();
         for at in (0..PARTITIONS).filter(|at| *at != DISKLESS) {
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Deletes and recreates the topic of [`MADE_AGAIN`](super::entry::MADE_AGAIN).
+    /// Deletes the topic of [`MADE_AGAIN`](super::entry::MADE_AGAIN) and creates it again.
     fn make_again(&mut self) {
         let before = &self.partitions[MADE_AGAIN];
         let (leader, epoch, life) = (before.leader, before.epoch + 1, before.life + 1);
@@ -315,7 +315,7 @@ impl World {
     fn keep_snapshot(&mut self, at: PartitionId) {
         let partition = &mut self.partitions[at];
         let replica = &partition.replicas[partition.leader];
-        // Snapshots are taken of sealed and replicated segments only.
+        // Only sealed and replicated segments have snapshots.
         if partition.is_led_by(partition.leader)
             && replica.log.len() == partition.committed.len()
             && let Some(snapshot) = replica.snapshot(self.fault)
@@ -325,7 +325,7 @@ impl World {
     }
 
     fn client_step(&mut self) {
-        // Most of the time one process of each id is active, and the others are zombies of it.
+        // Usually one process of each id is active, while the others are its zombies.
         let id = self.random.below(IDS);
         let active = (self.now / 4_000) as usize % CLIENTS;
         let slot = id * CLIENTS + if self.random.one_in(40) { self.random.below(CLIENTS) } else { active };
@@ -438,19 +438,19 @@ impl World {
         }
     }
 
-    /// Drops the client's late requests: with the old protocol they look like those of the next transaction.
+    /// Drops the client's late requests. In the old protocol they look like requests of the next transaction.
     fn forget_late(&mut self, by: ClientProcess) {
         self.forget(|message| matches!(message, Message::Ask(_, asked) if asked.by == by));
         self.brokers.iter_mut().for_each(|broker| broker.parked.retain(|_, parked| parked.asked.by != by));
     }
 
-    /// Loses these messages.
+    /// Drops the messages that `which` selects.
     pub fn forget(&mut self, which: impl Fn(&Message) -> bool) {
         self.network.retain(|message| !which(message));
         self.late.retain(|(_, message)| !which(message));
     }
 
-    /// Ends all faults and clients, and checks that all transactions and requests come to an end.
+    /// Ends all faults and clients. Then all transactions and requests must come to an end.
     pub fn end(&mut self) -> Result<(), String> {
         self.is_quiet = true;
         self.network.extend(self.late.drain(..).map(|(_, message)| message));

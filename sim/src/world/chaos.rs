@@ -1,4 +1,5 @@
-//! Effects of faults on the cluster. Leaves out faults that no cluster can survive, since they would prove nothing.
+//! Carries out the faults of a schedule. Leaves out faults that no cluster could survive, because they would prove
+//! nothing.
 
 use fullbore_rules::replica::PartitionRegistration;
 
@@ -39,7 +40,7 @@ impl World {
             ChaosEvent::Stall(us) => {
                 if let Some(connection) = self.context.network.any(&mut self.context.rng) {
                     self.context.network.stall(connection, now + us);
-                    // The stalled connection may be the one for a broker's heartbeats.
+                    // The stalled connection may carry a broker's heartbeats.
                     self.brokers.keys().for_each(|id| self.context.check.unwell(*id, now + us));
                 }
             }
@@ -78,12 +79,12 @@ impl World {
         self.context.check.unwell(id, now);
     }
 
-    /// Fills the broker's disk, or frees it.
+    /// Fills the broker's disk, or frees space on it.
     pub fn fill(&mut self, id: i32, is_full: bool) {
         self.brokers.get_mut(&id).expect("it is one of the cluster's").disk.is_full = is_full;
     }
 
-    /// Starts the broker, if it does not run.
+    /// Starts the broker unless it is running.
     pub fn start(&mut self, id: i32) {
         self.of(id, |broker, context| broker.start(context));
     }
@@ -98,10 +99,10 @@ impl World {
         }
     }
 
-    /// Returns true if the power of this broker may fail. Other brokers must have the records that are not flushed
-    /// here. So at most one machine may have lost records without the cluster's knowledge, and enough other replicas
-    /// must remain after any pending change of the ISR. A broker on a copy of a disk that was in use may not fail: only
-    /// its number shows that it is a copy, and a boot invalidates the number.
+    /// Returns true if a power loss of this broker may be simulated. Other brokers must have all records that are not
+    /// flushed here. Therefore at most one machine may have lost records without the cluster's knowledge, and enough
+    /// other replicas must remain after a pending change of the ISR. A broker on a copy of a disk that was in use is
+    /// excluded. Only its heartbeat number shows that it is a copy, and a reboot invalidates that number.
     fn may_lose(&self, id: i32) -> bool {
         if self.brokers[&id].disk.is_live_copy {
             return false;
@@ -118,9 +119,8 @@ impl World {
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }
 
-    /// Returns true if an older copy may replace the disk of this broker. Another replica must have every record, the
-    /// cluster must know of all records that other brokers have lost, and the database must be able to recognise the
-    /// older copy.
+    /// Returns true if an older copy may replace this broker's disk. Another replica must have every record, the
+    /// cluster must know of all losses of other brokers, and the database must be able to recognise the copy.
     fn may_be_older(&self, id: i32) -> bool {
         let newest = self.context.database.newest();
         let replicas = newest.cluster.partition.replicas.iter().filter(|other| **other != id);
@@ -131,8 +131,8 @@ impl World {
         !self.context.database.is_older() && are_whole && has_all && is_known
     }
 
-    /// Returns true if every broker has seen a version that a copy of the database, older by `by` versions, lacks. Any
-    /// other broker would take the copy for the newest database.
+    /// Returns true if every broker has seen a version that a database older by `by` versions lacks. A broker that has
+    /// not would take the older database for the newest.
     fn all_know_more(&self, by: usize) -> bool {
         let newest = self.context.database.newest().number;
         self.brokers.values().all(|broker| broker.known().is_some_and(|(number, _)| number + by > newest))

@@ -1,10 +1,10 @@
-"""Copiers of stock clients on a cluster whose brokers are killed: `copiers.py BOOTSTRAP JAVA_CLASS_PATH GO_COPIER`,
-with $ONE_BROKER to kill and start a broker, and $FULLBORE_BIN.
+"""Runs copiers of several clients on a cluster whose brokers are killed:
+`copiers.py BOOTSTRAP JAVA_CLASS_PATH GO_COPIER`, with $ONE_BROKER to kill and start a broker, and $FULLBORE_BIN.
 
-Kafka's own TransactionalMessageCopier, librdkafka, franz-go and `fullbore copy` copy one topic, each with its own group
-and target, while each broker is killed with SIGKILL and started again. A copier that ends is started again. Afterwards
-a consumer at read_committed finds each record of the source once and in order in each target, and each group has
-committed the end. Nothing waits for a fixed time.
+Kafka's own TransactionalMessageCopier, librdkafka, franz-go and `fullbore copy` copy one topic. Each has its own group
+and target. Meanwhile each broker is killed with SIGKILL and started again, and so is a copier that ends. Afterwards a
+consumer at read_committed must find each record of the source in each target, once and in order, and each group must
+have committed the end. No wait has a fixed length.
 """
 
 import os
@@ -23,8 +23,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 PARTITIONS, RECORDS, WAIT_S = 6, 1500, 150  # RECORDS are written at the beginning, and after each restart.
 FROM = f"{RUN}-from"
 
-# Each command ends with the name of its group. `fullbore copy` and Kafka's copier take as many records in a transaction
-# as the other copiers.
+# Each command ends with the name of its group. `fullbore copy` and Kafka's copier put as many records into a
+# transaction as the other copiers do.
 COMMANDS = {
     "java": lambda to, group: [
         "java", "-XX:TieredStopAtLevel=1", "-Xmx200m", "-cp", java, "org.apache.kafka.tools.TransactionalMessageCopier",
@@ -81,7 +81,7 @@ def fill(count, begin):
 
 
 class Reader:
-    """Reads growing topics at read_committed, and keeps the values by topic and partition."""
+    """Reads growing topics with read_committed and collects their values by topic and partition."""
 
     def __init__(self, topics):
         self.values = defaultdict(list)
@@ -98,7 +98,7 @@ class Reader:
 
 
 def lag(group):
-    """Returns the group's lag, once the offsets are stable."""
+    """Returns the group's lag. Waits until the offsets are stable."""
     consumer = Consumer({"bootstrap.servers": bootstrap, "log_level": 2, "group.id": group, "isolation.level": "read_committed"})
     try:
         left = 0
@@ -120,7 +120,7 @@ def main():
     copiers = [Copier(name) for name in COMMANDS]
     reader, filled = Reader(topics), RECORDS
     try:
-        # Each kill happens while every copier is working.
+        # Each broker is killed while every copier is working.
         for number in range(1, 4):
             half = filled - RECORDS // 2
             until(f"every copier has copied half before broker {number} is killed", lambda: all(reader.count(of.to) >= half for of in copiers), copiers)

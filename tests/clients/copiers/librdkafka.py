@@ -1,5 +1,5 @@
-"""Copies a topic to another one exactly once on librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`. See
-`copiers.py`."""
+"""Copies a topic to another one exactly once with librdkafka until SIGTERM: `librdkafka.py BOOTSTRAP FROM TO GROUP`.
+See `copiers.py`."""
 
 import signal
 import sys
@@ -12,7 +12,7 @@ TRANSACTION_S_MAX = 30  # After this time SIGALRM ends the process, and `copiers
 
 
 def retried(call, *arguments):
-    """Repeats a call until the result is not a retriable error."""
+    """Repeats a call until its result is not a retriable error."""
     while True:
         try:
             return call(*arguments)
@@ -60,7 +60,8 @@ def main():
         records = [record for record in consumer.consume(RECORDS, 0.2) if not record.error()]
         if records:
             # librdkafka 2.16 waits for a group coordinator that has left the metadata, and ignores the timeout of
-            # `send_offsets_to_transaction`: issues 5511 and 5456 of confluentinc/librdkafka.
+            # `send_offsets_to_transaction` (issues 5511 and 5456 of confluentinc/librdkafka). The alarm ends such a
+            # wait.
             signal.alarm(TRANSACTION_S_MAX)
             copy(producer, consumer, to, records)
             signal.alarm(0)

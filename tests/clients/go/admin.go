@@ -1,6 +1,6 @@
 // Topics, configurations and the cluster, by kadm.
 //
-// Not here: records, which are in client.go together with the helpers of all cases.
+// Records are tested in client.go, which also has the helpers of all cases.
 package main
 
 import (
@@ -195,7 +195,7 @@ func existsOrNot() {
 	refused(kerr.UnknownTopicOrPartition, described[0].Err)
 }
 
-// unsecured checks the answers of a broker without access control, quotas and credentials.
+// unsecured checks how a broker responds that has no access control, quotas or credentials.
 func unsecured() {
 	every := func() *kadm.ACLBuilder {
 		return kadm.NewACLs().AnyResource().Allow().AllowHosts().Deny().DenyHosts().Operations(kadm.OpAny).ResourcePatternType(kadm.ACLPatternAny)

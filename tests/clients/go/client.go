@@ -1,7 +1,7 @@
 // franz-go against a broker: `client BOOTSTRAP`.
 //
-// Not here: groups. Partitions are assigned by hand and no offset is committed. Every case reads back its records and
-// compares keys, values, headers, timestamps and offsets exactly.
+// Groups are tested elsewhere. Partitions are assigned by hand, and no offset is committed. Every case reads its
+// records back and compares keys, values, headers, timestamps and offsets exactly.
 package main
 
 import (
@@ -34,7 +34,7 @@ var (
 	admin     = kadm.NewClient(client(kgo.MetadataMinAge(50 * time.Millisecond))) // kadm answers from this cache
 )
 
-// A testCase fails by panicking, so that a check is one line.
+// A testCase fails by panicking, so that each check is a single line.
 type testCase struct {
 	name string
 	run  func()
@@ -62,7 +62,7 @@ func within() context.Context {
 	return ctx
 }
 
-// replicationFactor returns the factor for the cases' topics.
+// replicationFactor returns how many replicas the topics of the cases have.
 func replicationFactor() int16 {
 	count, err := strconv.ParseInt(cmp.Or(os.Getenv("REPLICAS"), "1"), 10, 16)
 	check(err)
@@ -112,7 +112,7 @@ func client(options ...kgo.Opt) *kgo.Client {
 
 func at(i int) time.Time { return t0.Add(time.Duration(i) * 10 * time.Millisecond) }
 
-// oddRecords returns records that are easily lost or merged, then enough bytes to compress.
+// oddRecords returns records that are easily lost or merged, followed by enough bytes to compress.
 func oddRecords() []*kgo.Record {
 	headers := []kgo.RecordHeader{
 		{Key: "h", Value: []byte("1")}, {Key: "h", Value: []byte("2")}, {Key: "h", Value: nil},
@@ -144,7 +144,7 @@ func create(topic string, partitions int32, replicas int16, configs map[string]*
 	return err
 }
 
-// newTopic creates a topic. It takes configs as "key=value".
+// newTopic creates a topic. The configs have the form "key=value".
 func newTopic(name string, partitions int32, configs ...string) string {
 	topic, table := run+"-"+name, map[string]*string{}
 	for _, config := range configs {
@@ -159,7 +159,7 @@ func newTopic(name string, partitions int32, configs ...string) string {
 	return topic
 }
 
-// brokersWith returns the number of brokers that know the topic, and the number of all brokers.
+// brokersWith returns how many brokers know the topic, and how many brokers there are.
 func brokersWith(topic string) (with, all int) {
 	c := client()
 	defer c.Close()
@@ -179,7 +179,7 @@ func brokersWith(topic string) (with, all int) {
 	return with, len(metadata.Brokers)
 }
 
-// send produces to partition 0, in order, and returns the first error.
+// send produces to partition 0 in order and returns the first error.
 func send(topic string, records []*kgo.Record, options ...kgo.Opt) error {
 	c := client(append([]kgo.Opt{
 		kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(20 * time.Millisecond),
@@ -209,7 +209,7 @@ func read(topic string, count int, partition int32, offset kgo.Offset, options .
 	return records
 }
 
-// describe turns a record into text in which null and empty differ.
+// describe formats a record as text in which null and empty differ.
 func describe(offset int, r *kgo.Record) string {
 	return fmt.Sprintf("offset %d at %d: %#v = %#v %#v", offset, r.Timestamp.UnixMilli(), r.Key, r.Value, r.Headers)
 }
@@ -400,7 +400,7 @@ func smallFetches() {
 	same(found, numbered(60, 5000), 0)
 }
 
-// manyPartitions keeps one fetch session busy: each round writes to another one of the twenty partitions.
+// manyPartitions keeps one fetch session busy. Each round writes to another one of the twenty partitions.
 func manyPartitions() {
 	topic, from := newTopic("twenty", 20), map[int32]kgo.Offset{}
 	for partition := range int32(20) {
@@ -464,7 +464,7 @@ func offsets() {
 	}
 }
 
-// attempt runs one case; a panic is its failure, and the other cases still run.
+// attempt runs one case. If the case panics, it has failed, and the other cases still run.
 func attempt(c testCase) (err error) {
 	defer func() {
 		if failure := recover(); failure != nil {

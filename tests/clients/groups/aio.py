@@ -1,4 +1,4 @@
-"""Member of a group on aiokafka, with the output of Kafka's VerifiableConsumer: see `groups.py`."""
+"""A member of a group with aiokafka. Its output is that of Kafka's VerifiableConsumer: see `groups.py`."""
 
 import argparse
 import asyncio

@@ -1,12 +1,12 @@
-"""Clients of a cluster whose brokers are killed: `chaos.py BOOTSTRAP [CLIENT...]`, with $ONE_BROKER to kill and start a
-broker (`../one-broker`).
+"""Runs clients on a cluster whose brokers are killed: `chaos.py BOOTSTRAP [CLIENT...]`, with $ONE_BROKER to kill and
+start a broker (`../one-broker`).
 
-An idempotent producer of each client writes numbers to a topic, which groups of that client read and commit. Meanwhile
-one broker after another is killed with SIGKILL and started again, then stopped and started again. Each number is
-acknowledged, and in the log once and in order; every record is read. Committed offsets never go back, nor below a response
-to a member. No client ends or reports an error.
+An idempotent producer of each client writes numbers to a topic. Groups of the same client read and commit them.
+Meanwhile one broker after another is killed with SIGKILL and started again, then stopped and started again. Each number
+must be acknowledged, be in the log once and in order, and be read. Committed offsets may not decrease, nor be lower
+than in a response to a member. No client may end or report an error.
 
-CHAOS_ROUNDS in the environment is the number of kills, and of stops, of each broker.
+CHAOS_ROUNDS in the environment sets how often each broker is killed, and how often it is stopped.
 """
 
 import os
@@ -41,7 +41,7 @@ GROUPS = [("java", "classic", "cooperative-sticky"), ("java", "consumer", "range
 
 
 class Group:
-    """Two members of a group, and the group's committed offsets in the broker's responses."""
+    """Two members of a group, and the offsets that the broker returns as committed."""
 
     def __init__(self, topic, client, protocol, strategy):
         self.name, self.topic = f"{client}, {protocol}", topic
@@ -49,15 +49,15 @@ class Group:
         self.member = lambda: Member(self.id, client, protocol, strategy, topic=topic)
         self.members, self.former = [self.member(), self.member()], []
         self.committed, self.wrong, self.asked = {}, [], 0
-        # Reads offsets only, and is never a member. (The AdminClient of librdkafka may crash if its coordinator has
-        # died.)
+        # This consumer only reads offsets and is never a member. The AdminClient of librdkafka may crash if its
+        # coordinator has died.
         self.reader = Consumer({"bootstrap.servers": BOOTSTRAP, "group.id": self.id, "log_level": 0})
         self.stopping = threading.Event()
         self.watcher = threading.Thread(target=self.watch, daemon=True)
         self.watcher.start()
 
     def told(self):
-        """Returns the highest committed offsets in responses to members."""
+        """Returns the highest offset of each partition that a member got acknowledged."""
         found = {}
         for member in self.former + self.members:
             with member.lock:
@@ -66,8 +66,8 @@ class Group:
         return found
 
     def replace_ended(self):
-        """Returns true if Kafka's consumer of KIP-848 ended by its own bug: one of its threads requests the position of
-        a partition that the other has just revoked."""
+        """Returns true if Kafka's consumer of KIP-848 ended because of its own bug. One of its threads requests the
+        position of a partition that the other thread has just revoked."""
         for at, member in enumerate(self.members):
             if member.process.poll() is not None and any("SubscriptionState.position" in line for line in list(member.raw)):
                 print(f"     chaos: {self.name}: replaced a member that Kafka's client had ended", flush=True)
@@ -96,7 +96,7 @@ class Group:
         self.committed = found
 
     def shares(self):
-        """Returns true if every partition has one owner, and each member owns a partition."""
+        """Returns true if every partition has one owner and each member owns a partition."""
         owned = [partition for member in self.members for partition in member.owned]
         return sorted(owned) == [(self.topic, partition) for partition in range(PARTITIONS)] and all(member.owned for member in self.members)
 
@@ -124,7 +124,7 @@ class Group:
 
 
 class Side:
-    """One client: its topic, its producer and its groups."""
+    """A client with its topic, its producer and its groups."""
 
     def __init__(self, client):
         self.client, self.topic = client, f"{RUN}-chaos-{client}"
@@ -166,13 +166,13 @@ class Side:
 
 
 def in_sync():
-    """Returns true if all partitions of the cases, and of the groups' topic, have all replicas in sync."""
+    """Returns true if all replicas of the cases' topics and of the groups' topic are in sync."""
     topics = ADMIN.list_topics(timeout=10).topics
     return all(len(partition.isrs) == len(partition.replicas) for topic in topics.values() for partition in topic.partitions.values())
 
 
 def disturb(sides, action, broker):
-    """Ends one broker, waits until every producer has continued without it, and brings it back."""
+    """Ends a broker, waits until every producer has continued without it, and starts it again."""
     subprocess.run([ONE_BROKER, action, str(broker)], check=True)
     with ThreadPoolExecutor(len(sides)) as pool:
         waited = list(pool.map(lambda side: side.passes(ACKED_WITHOUT), sides))
@@ -182,7 +182,7 @@ def disturb(sides, action, broker):
 
 
 def case(name, function, *args):
-    """Runs a case; returns true if it passes."""
+    """Runs a case. Returns true if it passes."""
     try:
         found = function(*args)
         print(f"ok   chaos: {name}" + (f", {found}" if isinstance(found, str) else ""), flush=True)

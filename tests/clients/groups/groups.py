@@ -1,9 +1,9 @@
-"""Groups of real clients against a broker: `groups.py BOOTSTRAP [CLIENT...]`.
+"""Runs groups of real clients against a broker: `groups.py BOOTSTRAP [CLIENT...]`.
 
-A member is a process that prints its events as Kafka's VerifiableConsumer does, in lines of JSON, and leaves its group
-and ends at SIGTERM. So one scenario serves every client, and groups with several kinds of clients. Every scenario ends
-with the same check: each record was read, in order, and by one member, except for records that a killed member had not
-committed. All scenarios run at once, since they mostly wait.
+A member is a process that prints its events in lines of JSON, as Kafka's VerifiableConsumer does. At SIGTERM it leaves
+its group and ends. One scenario therefore serves every client, and also groups with several kinds of clients. Every
+scenario ends with the same check. Each record was read in order and by one member, except for records that a killed
+member had not committed. All scenarios run at once, because they mostly wait.
 """
 
 import json
@@ -46,7 +46,7 @@ def until(what, condition, limit_s=WAIT_S):
 
 
 def end(*_):
-    """Kills all members on SIGTERM. A remaining member would try to leave its group at a broker that has ended."""
+    """Kills all members on SIGTERM. A member that is left would try to leave its group at a broker that has ended."""
     STARTING.acquire()  # never released, so that no further member starts
     for process in STARTED:
         process.kill()
@@ -54,7 +54,7 @@ def end(*_):
 
 
 def command(client, protocol, strategy, session_ms):
-    """The command of a member, without its topic."""
+    """Returns the command of a member, without its topic."""
     if client == "java":
         options = ["--group-protocol", protocol]
         if protocol == "classic":
@@ -70,13 +70,13 @@ def command(client, protocol, strategy, session_ms):
 
 
 class Member:
-    """One member: its partitions, the records that it has read, and the offsets that it has committed."""
+    """A member: its partitions, the records that it has read, and the offsets that it has committed."""
 
     def __init__(self, group, client, protocol="classic", strategy="range", topic=None, pattern=None, instance=None):
         self.name = f"{client}-{protocol}" + (f"-{instance}" if instance else "")
         self.owned, self.read, self.committed = set(), [], {}
         self.events, self.raw, self.lock = [], [], threading.Lock()
-        # No test waits for the end of a static member's session, but the member needs that time to start again.
+        # No test waits for the session of a static member to end, but the member needs that time to start again.
         words = command(client, protocol, strategy, 60_000 if instance else SESSION_MS) + ["--bootstrap-server", BOOTSTRAP, "--group-id", group]
         words += ["--pattern", pattern] if pattern else ["--topic", topic]
         words += ["--group-instance-id", instance] if instance else []
@@ -131,7 +131,7 @@ class Member:
 
 
 class Scene:
-    """A topic, a group and its members. All of them end with the scenario."""
+    """A topic, a group and its members, which end with the scenario."""
 
     def __init__(self, name, partitions=PARTITIONS):
         self.group = self.topic = f"{RUN}-{name}"
@@ -145,7 +145,7 @@ class Scene:
         self.written |= {(topic, partition): 0 for partition in range(partitions)}
 
     def set_session(self, ms):
-        """Sets the session timeout of members under the consumer protocol, which is a setting of their group."""
+        """Sets the session timeout of members under the consumer protocol, which is a setting of the group."""
         setting = ConfigEntry("consumer.session.timeout.ms", str(ms), incremental_operation=AlterConfigOpType.SET)
         group = ConfigResource(ResourceType.GROUP, self.group, incremental_configs=[setting])
         ADMIN.incremental_alter_configs([group])[group].result(WAIT_S)
@@ -171,7 +171,7 @@ class Scene:
         return [member for member in self.members if member.process.poll() is None]
 
     def all_owned(self):
-        """Returns true if every partition has one owner, and every living member owns a partition."""
+        """Returns true if every partition has one owner and every living member owns a partition."""
         owned = [partition for member in self.alive() for partition in member.owned]
         wanted = min(len(self.alive()), len(self.written))
         return sorted(owned) == sorted(self.written) and sum(bool(member.owned) for member in self.alive()) == wanted
@@ -180,7 +180,7 @@ class Scene:
         until(self.complaint, self.all_owned)
 
     def is_of(self, protocol):
-        """Checks the group's protocol, because some clients can fall back to the other one."""
+        """Checks which protocol the group uses, because some clients can fall back to the other one."""
         listed = {group.group_id: group.type for group in ADMIN.list_consumer_groups().result(WAIT_S).valid}
         assert listed[self.group].name.lower() == protocol, listed[self.group]
 
@@ -221,8 +221,8 @@ class Scene:
 # --- scenarios -----------------------------------------------------------------------------------
 
 def life(scene, kinds):
-    """Join, share, join, leave, die, come back: no record is lost, and none read twice after members that leave in
-    order."""
+    """Members join, share, join, leave, die and come back. No record is lost, and after members that leave in order
+    none is read twice."""
     first, second, third = (kinds * 3)[:3]
     one = scene.join(**first)
     scene.settled()
@@ -256,8 +256,8 @@ def life(scene, kinds):
 
 
 def static(scene, kinds):
-    """A static member that comes back within its session gets its former partitions, without a rebalance of the other
-    member."""
+    """A static member that comes back within its session gets its former partitions. The other member does not
+    rebalance."""
     first, second = (kinds * 2)[:2]
     if second["protocol"] == "consumer":
         scene.set_session(45_000)
@@ -267,7 +267,7 @@ def static(scene, kinds):
     scene.write()
     scene.all_read()
     had, noticed = set(member.owned), other.count("partitions_revoked")
-    # Under the consumer protocol, an instance id is free only after its member has announced that it will return.
+    # Under the consumer protocol, an instance id is free only if its member has announced that it will return.
     member.leave() if second["protocol"] == "consumer" else member.die()
     scene.write()
     again = scene.join(**second, instance="b")
@@ -278,7 +278,7 @@ def static(scene, kinds):
 
 
 def pattern(scene, kinds):
-    """A matching topic that is created later is read, too."""
+    """A topic is created later and matches the pattern. It is read as well."""
     kind = kinds[0] | {"topic": None, "pattern": f"^{scene.topic}.*"}
     scene.join(**kind)
     scene.join(**kind)
@@ -304,7 +304,7 @@ def growth(scene, kinds):
 
 
 def migration(scene, kinds):
-    """From the classic protocol to the consumer protocol and back, a member at a time (KIP-848)."""
+    """A group moves from the classic protocol to the consumer protocol and back, one member at a time (KIP-848)."""
     classic, consumer = ({"client": kinds[0]["client"], "protocol": protocol} for protocol in ("classic", "consumer"))
     old = [scene.join(**classic), scene.join(**classic)]
     scene.settled()
@@ -341,7 +341,8 @@ CASES = (
     + [("several clients in one group", life, EAGER), ("several clients in one group, cooperative", life, COOPERATIVE),
        ("several clients in one group, group.protocol=consumer", life, NEXT)]
     + [(f"{one['client']}, static", static, [one]) for one in EAGER]
-    # The session timeout of this protocol is the broker's setting, and in tests shorter than the start of a JVM.
+    # Under this protocol the broker's setting decides the session timeout. In tests it is shorter than the start of a
+    # JVM.
     + [("librdkafka, group.protocol=consumer, static", static, [kind("librdkafka", "consumer")])]
     + [(f"{client}: a pattern", pattern, [kind(client)]) for client in ("librdkafka", "franz", "aiokafka")]
     + [("librdkafka, group.protocol=consumer: a pattern", pattern, [kind("librdkafka", "consumer")])]

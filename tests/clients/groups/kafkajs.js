@@ -1,4 +1,4 @@
-// Member of a group on kafkajs, with the output of Kafka's VerifiableConsumer: see `groups.py`.
+// A member of a group with kafkajs. Its output is that of Kafka's VerifiableConsumer: see `groups.py`.
 const { Kafka, logLevel } = require('kafkajs')
 const { parseArgs } = require('util')
 

@@ -1,4 +1,5 @@
-"""Member of a group on confluent-kafka (librdkafka), with the output of Kafka's VerifiableConsumer: see `groups.py`."""
+"""A member of a group with confluent-kafka (librdkafka). Its output is that of Kafka's VerifiableConsumer: see
+`groups.py`."""
 
 import argparse
 import signal
@@ -64,8 +65,8 @@ while running:
         say("offsets_committed", success=True,
             offsets=[{"topic": p.topic, "partition": p.partition, "offset": p.offset} for p in offsets if not p.error and p.offset >= 0])
     except KafkaException as error:
-        # After a rebalance the partition's new owner reads the records again. Offsets of partitions that stay are
-        # committed in the next round.
+        # After a rebalance, the partition's new owner reads the records again. Offsets of partitions that the member
+        # keeps are committed in the next round.
         uncommitted = error.args[0].code() != KafkaError._NO_OFFSET
         say("offsets_committed", success=False, error=str(error), offsets=[])
 consumer.close()

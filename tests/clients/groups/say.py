@@ -1,4 +1,4 @@
-"""Output of the members in Python: lines of JSON as Kafka's VerifiableConsumer writes them."""
+"""The output of members in Python, which is lines of JSON as Kafka's VerifiableConsumer writes them."""
 
 import json
 
@@ -8,7 +8,7 @@ def say(name, **more):
 
 
 def consumed(records):
-    """Prints records as (topic, partition, offset), which are in order within a partition."""
+    """Prints records, given as (topic, partition, offset). Those of a partition are in order."""
     ranges = {}
     for topic, partition, offset in records:
         first, _, count = ranges.get((topic, partition), (offset, offset, 0))

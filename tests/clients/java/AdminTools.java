@@ -1,7 +1,7 @@
-// Kafka's administration tools against a broker, all in this JVM (Tools.java): `AdminTools BOOTSTRAP`, with the jars of
-// Kafka's tools.
+// Runs Kafka's administration tools against a broker, all in this JVM (Tools.java): `AdminTools BOOTSTRAP`. Needs the
+// jars of Kafka's tools.
 //
-// Not here: the tools that tools.sh runs (topics, configs, console, perf, dump); TLS.
+// Other tools (topics, configs, console, perf, dump) run in tools.sh. TLS is not tested here.
 
 import java.io.ByteArrayOutputStream;
 import java.io.PrintStream;
@@ -150,7 +150,7 @@ public class AdminTools {
         has("SecurityDisabledException: No Authorizer is configured", run("AclCommand", with(new String[] {"--remove", "--force"}, rule)).text);
     }
 
-    /** No user has quotas, credentials or transactions. */
+    /** There are no quotas, credentials or transactions of any user. */
     static void nobody() throws Exception {
         for (String type : List.of("users", "clients", "ips"))
             same(done(CONFIGS, "--describe", "--entity-type", type), "");
@@ -186,7 +186,7 @@ public class AdminTools {
         has("node.id", refused(CONFIGS, with(this1, "--alter", "--add-config", "node.id=9")));
     }
 
-    /** Sets a key, reads it, deletes it; a bad value is refused. */
+    /** Sets a key, reads it and deletes it. The broker must refuse a bad value. */
     static void configsOf(String type, String key, String value, String bad) throws Exception {
         String[] entity = {"--entity-type", type, "--entity-name", RUN};
         done(CONFIGS, with(entity, "--alter", "--add-config", key + "=" + value));
@@ -214,14 +214,14 @@ public class AdminTools {
         has(node + " .*unfenced", done("ClusterTool", "list-endpoints", "--include-fenced-brokers"));
     }
 
-    /** Returns the output of a tool, which must succeed. */
+    /** Runs a tool, which must succeed, and returns its output. */
     static String done(String tool, String... args) throws Exception {
         Outcome outcome = run(tool, args);
         if (outcome.status != 0) throw new AssertionError(tool + " " + List.of(args) + " ended with " + outcome.status + ": " + outcome.text);
         return outcome.text;
     }
 
-    /** Returns the output of a tool, which must fail. */
+    /** Runs a tool, which must fail, and returns its output. */
     static String refused(String tool, String... args) throws Exception {
         Outcome outcome = run(tool, args);
         if (outcome.status == 0) throw new AssertionError(tool + " " + List.of(args) + " succeeded: " + outcome.text);
@@ -276,7 +276,7 @@ public class AdminTools {
         if (!found.equals(expected)) throw new AssertionError("found " + found + ", expected " + expected);
     }
 
-    /** Retries for 20 s: Apache Kafka answers a change before every request sees it. */
+    /** Repeats a check for up to 20 s, because Apache Kafka answers a change before every request shows it. */
     static void eventually(Check check) throws Exception {
         long until = System.nanoTime() + 20_000_000_000L;
         while (true) {

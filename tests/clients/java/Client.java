@@ -1,7 +1,7 @@
 // The Java client against a broker: `Client BOOTSTRAP`.
 //
-// Not here: groups. Partitions are assigned by hand and no offset is committed. Every case reads back its records and
-// compares keys, values, headers, timestamps and offsets exactly.
+// Groups are tested elsewhere. Partitions are assigned by hand, and no offset is committed. Every case reads its
+// records back and compares keys, values, headers, timestamps and offsets exactly.
 
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
@@ -78,13 +78,13 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 public class Client {
     interface Check { void run() throws Exception; }
 
-    /** A record to send; null and empty differ. */
+    /** A record to be sent, in which null and empty differ. */
     record Sent(byte[] key, byte[] value, long timestamp, Header... headers) {}
 
     static final Duration WAIT = Duration.ofSeconds(60);
     /**
-     * Time limits of clients. With eight passes on two processors, a first TLS handshake may take ten seconds, Kafka's
-     * default limit.
+     * Time limits of the clients. With eight passes on two processors, a first TLS handshake may take ten seconds,
+     * which is Kafka's default limit.
      */
     static final int API_MS = (int) WAIT.toMillis(), REQUEST_MS = 30_000;
     static final Map<String, Object> PATIENT = Map.of("request.timeout.ms", REQUEST_MS,
@@ -117,7 +117,7 @@ public class Client {
         System.exit(failed > 0 ? 1 : 0);
     }
 
-    /** Returns the settings of a patient client; if TLS names a file of client properties, also those. */
+    /** Returns the settings of a patient client. If TLS names a file of client properties, adds those. */
     static Map<String, Object> secured(Map<String, Object> config) {
         var all = new HashMap<>(PATIENT);
         all.putAll(config);
@@ -164,7 +164,7 @@ public class Client {
 
     static <T> T get(Future<T> future) throws Exception { return future.get(WAIT.toSeconds(), TimeUnit.SECONDS); }
 
-    /** Returns records that are easily lost or merged, then enough bytes to compress. */
+    /** Returns records that are easily lost or merged, followed by enough bytes to compress. */
     static List<Sent> oddRecords() {
         Header[] headers = {
             new RecordHeader("h", bytes("1")), new RecordHeader("h", bytes("2")), new RecordHeader("h", (byte[]) null),
@@ -196,7 +196,8 @@ public class Client {
 
     static String newTopic(String name) throws Exception { return newTopic(name, 1, Map.of()); }
 
-    /** Sends in order, to one partition or (null) by key; settings come as key, value, key, value. */
+    /** Sends records in order to the partition `partition`, or by their keys if it is null. The settings are given as
+     * key, value, key, value. */
     static List<RecordMetadata> send(String topic, Integer partition, List<Sent> records, Object... settings) throws Exception {
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "linger.ms", 20, "max.block.ms", API_MS, "delivery.timeout.ms", API_MS));
         for (int i = 0; i < settings.length; i += 2) config.put((String) settings[i], settings[i + 1]);
@@ -295,7 +296,7 @@ public class Client {
         roundTrip(topic, oddRecords().subList(0, 20));
     }
 
-    /** The client splits a batch refused as too large and sends it again, with the same producer id. */
+    /** The broker refuses a batch as too large. The client splits it and sends it again with the same producer id. */
     static void split() throws Exception {
         String topic = newTopic("split", 1, Map.of("max.message.bytes", "20000"));
         roundTrip(topic, numbered(400, 100), "batch.size", 200_000, "linger.ms", 200);
@@ -346,7 +347,7 @@ public class Client {
         return String.join(", ", records.stream().map(r -> r.offset() + " " + new String(r.value())).toList());
     }
 
-    /** A second producer of the id ends the transaction of the first, which can write no more. */
+    /** A second producer with the same id ends the transaction of the first one, which can then write no more. */
     static void fenced() throws Exception {
         String topic = newTopic("fenced", 1, Map.of());
         Map<String, Object> config = secured(Map.of("bootstrap.servers", bootstrap, "transactional.id", RUN + "-fenced", "max.block.ms", API_MS));
@@ -391,7 +392,7 @@ public class Client {
         CASES.put("offsets: earliest, latest, by time, max timestamp", Client::offsets);
     }
 
-    /** Keeps one fetch session busy: each round wakes another partition of the twenty. */
+    /** Keeps one fetch session busy. Each round wakes another one of the twenty partitions. */
     static void manyPartitions() throws Exception {
         String topic = newTopic("twenty", 20, Map.of());
         var all = IntStream.range(0, 20).mapToObj(p -> new TopicPartition(topic, p)).toArray(TopicPartition[]::new);
@@ -490,8 +491,8 @@ public class Client {
     }
 
     /**
-     * Waits until every broker knows the topic, since brokers answer createTopics earlier. Requests the topic's producers
-     * from each broker; the client retries while a broker does not know the topic.
+     * Waits until every broker knows the topic, because brokers answer createTopics before that. Requests the topic's
+     * producers from each broker, which the client retries while the broker does not know the topic.
      */
     static void untilKnown(String topic) throws Exception {
         for (Node node : get(admin.describeCluster().nodes())) {
@@ -508,8 +509,8 @@ public class Client {
     }
 
     /**
-     * Returns the topic's id at the broker that answers; another broker may be behind a deletion or recreation for a
-     * moment.
+     * Returns the topic's id according to the broker that answers. Another broker may not know yet that the topic was
+     * deleted or recreated.
      */
     static Optional<Uuid> idOf(String topic) throws Exception {
         try {
@@ -591,7 +592,7 @@ public class Client {
         refused(UnknownTopicOrPartitionException.class, () -> config(ConfigResource.Type.TOPIC, RUN + "-absent", "retention.ms"));
     }
 
-    /** A broker without access control, quotas and credentials. */
+    /** Checks how a broker responds that has no access control, quotas or credentials. */
     static void unsecured() throws Exception {
         var entry = new AccessControlEntry("User:somebody", "*", AclOperation.READ, AclPermissionType.ALLOW);
         var binding = new AclBinding(new ResourcePattern(ResourceType.TOPIC, RUN, PatternType.LITERAL), entry);
@@ -631,7 +632,7 @@ public class Client {
         }
     }
 
-    /** Returns the log directories of the first partition, by broker. */
+    /** Returns the log directory of the first partition on each broker. */
     static Map<Integer, String> folders(String topic) throws Exception {
         List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
         var folders = new HashMap<Integer, String>();

@@ -1,12 +1,12 @@
-// Committed offsets in `__consumer_offsets`, with the jars of Kafka's tools:
+// Reads and writes committed offsets in `__consumer_offsets`, with the jars of Kafka's tools:
 //
 //     CommittedOffsets BOOTSTRAP commit RUN     commits as several groups; their names and topics begin with RUN
 //     CommittedOffsets BOOTSTRAP replay RUN     offsets of Kafka's own coordinator after a replay of the topic
 //     CommittedOffsets BOOTSTRAP fetch RUN      offsets in the broker's responses to OffsetFetch
 //     CommittedOffsets BOOTSTRAP patterns RUN   topics that a consumer gets by patterns
 //
-// `replay` and `fetch` print a line for each offset: group, topic, partition, offset, leader epoch and metadata,
-// sorted. `replay` fails if Kafka's coordinator does not accept a record, or expects its group in another partition.
+// `replay` and `fetch` print a line for each offset, sorted: group, topic, partition, offset, leader epoch and
+// metadata. `replay` fails if Kafka's coordinator does not accept a record or expects its group in another partition.
 
 import java.lang.reflect.Proxy;
 import java.nio.ByteBuffer;
@@ -86,7 +86,8 @@ public class CommittedOffsets {
         return new TopicPartition(run + topic, partition);
     }
 
-    /** Commits as groups: `-alone` and others without members, `-classic` and `-consumer` as members. */
+    /** Commits offsets of several groups. `-classic` and `-consumer` commit as members, and `-alone` and others commit
+     * without. */
     static void commit() throws Exception {
         admin.createTopics(List.of(new NewTopic(run + "-a", 3, replicas), new NewTopic(run + "-b", 2, replicas),
             new NewTopic(run + "-gone", 1, replicas))).all().get();
@@ -189,7 +190,7 @@ public class CommittedOffsets {
         return lines;
     }
 
-    /** Returns Kafka's coordinator of one partition. It works on the calling thread, without timers. */
+    /** Returns Kafka's coordinator of one partition. It runs on the calling thread and has no timers. */
     @SuppressWarnings("unchecked")
     static GroupCoordinatorShard shard(int partition) {
         var config = GroupCoordinatorConfig.fromProps(Map.of());
@@ -209,7 +210,7 @@ public class CommittedOffsets {
             (proxy, method, arguments) -> method.getReturnType() == boolean.class ? false : null);
     }
 
-    /** The client's patterns exclude internal topics by default; the coordinator's (KIP-848) never do. */
+    /** By default, the client's patterns exclude internal topics. The coordinator's patterns (KIP-848) never do. */
     static void patterns() throws Exception {
         String both = "(__consumer_offsets|" + Pattern.quote(run) + "-a)";
         Set<String> ours = Set.of(run + "-a");

@@ -12,8 +12,8 @@ import org.apache.kafka.server.metrics.ClientMetricsConfigs;
 import org.apache.kafka.storage.internals.log.LogConfig;
 
 /**
- * Prints every configuration key of the Apache Kafka on the class path, one a line. The fields, with tabs between them,
- * are resource, name, type, default, update mode, valid values, and the broker's keys for a key of a topic or group.
+ * Prints every configuration key of the Apache Kafka on the class path, one per line. Tabs separate the fields:
+ * resource, name, type, default, update mode, valid values, and the broker's keys for a key of a topic or group.
  */
 public class ConfigKeys {
     public static void main(String[] args) {

@@ -1,13 +1,13 @@
-// Committed offsets in `__consumer_offsets` as Kafka's own classes write them, in hexadecimal, with the jars of Kafka's
-// tools:
+// Prints committed offsets in `__consumer_offsets` as Kafka's own classes write them, in hexadecimal. Needs the jars of
+// Kafka's tools:
 //
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/CoordinatorRecords.java            writes coordinator.golden
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/CoordinatorRecords.java recode     reads records and writes them again
 //
-// Without arguments the lines are `record NAME KEY VALUE` and `hash GROUP PARTITIONS PARTITION`. `written-...` records
-// come from the code of Kafka's coordinator, in the version that it chooses; `version-...` records from the generated
-// classes, in a version chosen here. `recode` reads lines `KEY VALUE` from its input (`-` is no value), and writes
-// Kafka's encoding of what it read, or `error: ...`.
+// Without arguments the lines are `record NAME KEY VALUE` and `hash GROUP PARTITIONS PARTITION`. The code of Kafka's
+// coordinator makes the `written-...` records, and chooses their version. The generated classes make the `version-...`
+// records, in a version chosen here. `recode` reads lines `KEY VALUE` from its input (`-` is no value), and writes
+// Kafka's encoding of what it has read, or `error: ...`.
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
@@ -89,8 +89,8 @@ public class CoordinatorRecords {
     }
 
     static void hashes() {
-        // The hash of the third group is the smallest 32-bit integer. The name of the fourth has a character of two
-        // UTF-16 units.
+        // The hash of the third group is the smallest 32-bit integer. The fourth name has a character of two UTF-16
+        // units.
         for (String group : List.of("", "group", "polygenelubricants", "gr\u00fcppe-\ud83e\udd80", "my-consumer-group-1", "connect-cluster")) {
             for (int partitions : new int[] {1, 7, 50, 1000}) {
                 int partition = Utils.abs(group.hashCode()) % partitions;

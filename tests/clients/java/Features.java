@@ -1,8 +1,8 @@
-// Levels of transaction.version with Java's clients: `Features BOOTSTRAP`, against a Fullbore broker of its own, or
-// Apache Kafka.
+// Tests the levels of transaction.version with Java's clients: `Features BOOTSTRAP`. The broker is a Fullbore that no
+// other test uses, or Apache Kafka.
 //
-// Tests Admin.updateFeatures and describeFeatures. At each level transactions commit, abort and are fenced. They are
-// read at both isolation levels, and one is open while the level changes.
+// The test uses Admin.updateFeatures and describeFeatures. At each level transactions commit, abort and are fenced.
+// They are read at both isolation levels, and one is open while the level changes.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -36,8 +36,8 @@ public class Features {
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
         run("levels are described and changed as by Kafka", Features::levels);
         int before = level();
-        // At level 0 Kafka answers UNSUPPORTED_VERSION for each id that had a transaction of level 2, because records
-        // of level 0 lack a field that is set.
+        // At level 0, Kafka answers UNSUPPORTED_VERSION for each id that has had a transaction of level 2. Records of
+        // level 0 lack a field that is set for these ids.
         boolean isOurs = System.getenv("OURS") != null;
         for (int level : isOurs ? new int[] {0, 1, 2, 1, 0, 2} : new int[] {1, 0, 1, 2, 1, 2}) {
             int from = before;
@@ -152,7 +152,7 @@ public class Features {
             open.commitTransaction();
             throw new AssertionError("a zombie commits");
         } catch (ProducerFencedException | InvalidProducerEpochException fenced) {
-            // the expected error
+            // This is the expected error.
         } catch (KafkaException error) {
             if (!(error.getCause() instanceof ProducerFencedException || error.getCause() instanceof InvalidProducerEpochException)) throw error;
         }

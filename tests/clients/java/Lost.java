@@ -1,7 +1,7 @@
 // Java's idempotent producer for python/lost.py and groups/chaos.py: `Lost BOOTSTRAP TOPIC [PARTITIONS PER_SECOND]`.
 //
-// Sends 0, 1, 2 ... to the partitions round-robin until its input ends, and prints a line for each acknowledged or
-// failed record.
+// Sends 0, 1, 2 ... to the partitions in turns until its input ends. Prints a line for each record that is acknowledged
+// or fails.
 
 import java.util.Map;
 import java.util.concurrent.Semaphore;
@@ -24,7 +24,7 @@ public class Lost {
         input.start();
         int partitions = args.length > 2 ? Integer.parseInt(args[2]) : 1;
         long betweenNs = args.length > 3 ? 1_000_000_000L / Integer.parseInt(args[3]) : 0;
-        // Batches are small, so that five requests are always in flight.
+        // Batches are small, so five requests are always in flight.
         Map<String, Object> settings = Map.of("bootstrap.servers", args[0], "enable.idempotence", true, "acks", "all",
             "max.in.flight.requests.per.connection", 5, "batch.size", 100, "linger.ms", 0, "reconnect.backoff.max.ms", 200);
         var unanswered = new Semaphore(200);

@@ -1,9 +1,9 @@
-// Kafka's command-line tools in one JVM, in sequence, since most of a tool's time is the start of its JVM. `kafka` in
-// cases.sh sends the requests.
+// Runs Kafka's command-line tools in one JVM, one after another, because a tool spends most of its time on the start of
+// its JVM. `kafka` in cases.sh sends the requests.
 //
-// A request arrives on the input, as words that each end with a NUL: a process, the number of arguments, the class, the
-// arguments. The tool gets the input, output and errors of that process. The response is a line on the output: the exit
-// status.
+// A request on the input consists of words that each end with a NUL: a process, the number of arguments, the class and
+// the arguments. The tool uses the input, output and error streams of that process. The response on the output is one
+// line with the exit status.
 
 import java.io.BufferedInputStream;
 import java.io.BufferedOutputStream;
@@ -25,7 +25,8 @@ import org.apache.kafka.common.utils.Exit;
 
 public class Tools {
     /**
-     * System.in of all tools: the input of the process that requested the running tool. It is opened when it is read.
+     * System.in of all tools. It reads the input of the process that requested the running tool, and opens it when a
+     * tool first reads.
      */
     static class Input extends InputStream {
         String path;
@@ -75,7 +76,7 @@ public class Tools {
     static final Input IN = new Input();
     static final Output OUT = new Output(), ERR = new Output();
     static final List<Runnable> AT_END = Collections.synchronizedList(new ArrayList<>());
-    /** Exit status of the running tool, once it ends. */
+    /** The exit status of the running tool, once it has ended. */
     static volatile CompletableFuture<Integer> status;
 
     public static void main(String[] none) throws Exception {
@@ -97,7 +98,7 @@ public class Tools {
             int ended = run(tool, arguments);
             System.out.flush();
             System.err.flush();
-            // The streams are closed before the response, so that readers of these files reach their end.
+            // The streams are closed before the response is sent, so that readers of these files reach their end.
             OUT.turn(OutputStream.nullOutputStream());
             ERR.turn(OutputStream.nullOutputStream());
             answers.println(ended);
@@ -105,14 +106,14 @@ public class Tools {
         System.exit(0);
     }
 
-    /** Lets a tool that wants to exit the process end {@link #run} instead. */
+    /** If a tool tries to exit the process, lets it end {@link #run} instead. */
     static void takeEnds() {
         Exit.setExitProcedure(Tools::end);
         Exit.setHaltProcedure(Tools::end);
         Exit.setShutdownHookAdder((name, hook) -> AT_END.add(hook));
     }
 
-    /** Runs a tool until it returns or exits, then its exit procedures; returns its exit status. */
+    /** Runs a tool until it returns or exits, and then its exit procedures. Returns its exit status. */
     static int run(String tool, String[] arguments) throws Exception {
         AT_END.clear();
         status = new CompletableFuture<>();
@@ -137,13 +138,13 @@ public class Tools {
         return 1;
     }
 
-    /** Ends the tool: the thread that exits goes no further. */
+    /** Ends the tool. The thread that wanted to exit never continues. */
     static void end(int with, String message) {
         status.complete(with);
         while (true) LockSupport.park();
     }
 
-    /** Reads up to the next NUL; null at the end. */
+    /** Reads up to the next NUL. Returns null at the end of the input. */
     static String word(InputStream asked) throws IOException {
         var word = new ByteArrayOutputStream();
         for (int next = asked.read(); next != 0; next = asked.read()) {

@@ -1,11 +1,11 @@
-// Markers of transactions, records of `__transaction_state` and WriteTxnMarkers 2 as Kafka's own classes write them, in
-// hexadecimal, with the jars of Kafka's tools:
+// Prints markers of transactions, records of `__transaction_state` and WriteTxnMarkers 2 as Kafka's own classes write
+// them, in hexadecimal. Needs the jars of Kafka's tools:
 //
 //     java -cp 'target/clients/java-tools/*' tests/clients/java/TransactionRecords.java > crates/wire/tests/wire/transactions.golden
 //
-// A line is `marker NAME BATCH`, `record NAME KEY VALUE` or `message NAME BODY`; `-` is no value. `written-...` records
-// come from the code of Kafka's coordinator, at the `transaction.version` in the name; `version-...` from the generated
-// classes.
+// A line is `marker NAME BATCH`, `record NAME KEY VALUE` or `message NAME BODY`, where `-` is no value. The code of
+// Kafka's coordinator makes the `written-...` records, at the `transaction.version` in their name. The generated
+// classes make the `version-...` records.
 
 import java.nio.ByteBuffer;
 import java.util.HashSet;
@@ -44,7 +44,7 @@ public class TransactionRecords {
     }
 
     static void records() {
-        // One partition a topic and one topic, since the order of Kafka's hash tables is not reliable.
+        // There is one topic with one partition, because the order of Kafka's hash tables is not reliable.
         for (TransactionVersion version : List.of(TransactionVersion.TV_0, TransactionVersion.TV_1, TransactionVersion.TV_2)) {
             short level = version.featureLevel();
             written("empty-" + level, TransactionState.EMPTY, Set.of(), -1, -1, -1, version);

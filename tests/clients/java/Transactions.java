@@ -1,10 +1,11 @@
-// Java's transactional producers on a cluster whose brokers are killed: `Transactions BOOTSTRAP`, with $ONE_BROKER to
-// kill and start a broker.
+// Runs Java's transactional producers on a cluster whose brokers are killed: `Transactions BOOTSTRAP`, with $ONE_BROKER
+// to kill and start a broker.
 //
-// Four producers write transactions of five records to six partitions, commit most of them and abort the others, while
-// each broker is killed with SIGKILL and started again. After that a consumer at read_committed must read each record
-// of a committed transaction once, and no record of an aborted one. Of a transaction whose end has no response, it must
-// read all records or none. It must reach the end of each partition within the transaction timeout and 20 s.
+// Four producers write transactions of five records to six partitions. They commit most of them and abort the others,
+// while each broker is killed with SIGKILL and started again. Afterwards a consumer at read_committed must read each
+// record of a committed transaction once, and no record of an aborted one. If a transaction's end has no response, the
+// consumer must read all of its records or none. It must reach the end of each partition within the transaction timeout
+// and 20 s.
 
 import java.time.Duration;
 import java.util.HashMap;
@@ -105,7 +106,7 @@ public class Transactions {
         return null;
     }
 
-    /** Returns the number of reads of each record, by transaction; null if the end was not reached in time. */
+    /** Returns how often each record was read, by transaction. Returns null if the end was not reached in time. */
     static Map<String, Map<String, Integer>> read() {
         Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "isolation.level", "read_committed");
         var partitions = IntStream.range(0, PARTITIONS).mapToObj(n -> new TopicPartition(RUN, n)).toList();

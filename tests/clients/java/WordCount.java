@@ -1,8 +1,8 @@
 // Kafka Streams against a broker: `WordCount BOOTSTRAP`.
 //
 // Counts words with all features that Streams creates itself: a repartition topic, a changelog, a group, and committed
-// offsets. This is done at least once, and exactly once, which uses transactions. Stores are in memory, so that every
-// start restores them from the changelog.
+// offsets. This is done at least once, and then exactly once, which uses transactions. The stores are in memory, so
+// every start restores them from the changelog.
 
 import java.time.Duration;
 import java.util.ArrayList;
@@ -48,7 +48,8 @@ public class WordCount {
         admin = Admin.create(Map.of("bootstrap.servers", bootstrap));
         count("at_least_once", Map.of());
         count("exactly_once_v2", Map.of());
-        // One of our brokers has an object store. The application's own topics are compacted, and therefore classic.
+        // A standalone broker of ours has an object store. The application's own topics are compacted and therefore
+        // classic.
         if (System.getenv("OURS") != null && REPLICAS == 1) count("exactly_once_v2", Map.of("diskless.enable", "true"));
         System.out.println(passed + " passed, " + failed + " failed");
         System.exit(failed > 0 ? 1 : 0);
@@ -104,7 +105,7 @@ public class WordCount {
         return streams;
     }
 
-    /** Runs `instances` instances until all records written meanwhile are counted. */
+    /** Runs `instances` instances until they have counted all records that were written meanwhile. */
     static void counting(int instances, Check writing) throws Exception {
         var running = new ArrayList<KafkaStreams>();
         try {
@@ -139,7 +140,7 @@ public class WordCount {
         }
     }
 
-    /** Returns the last count of each word; fails if a count goes back. */
+    /** Returns the last count of each word. Fails if a count decreases. */
     static Map<String, Long> counts() {
         var counts = new HashMap<String, Long>();
         Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", false, "group.id", RUN + "-reader",
@@ -169,7 +170,7 @@ public class WordCount {
     }
 
     static void deleteAll() throws Exception {
-        // The group's members do not leave; the group is empty when their sessions end.
+        // The members do not leave the group. It becomes empty when their sessions end.
         until("the group is empty", () -> admin.describeConsumerGroups(List.of(RUN)).all().get().get(RUN).groupState() == GroupState.EMPTY);
         admin.deleteConsumerGroups(List.of(RUN)).all().get();
         admin.deleteTopics(admin.listTopics().names().get().stream().filter(topic -> topic.startsWith(RUN)).toList()).all().get();

@@ -1,4 +1,4 @@
-// kafkajs against a broker: `client.js BOOTSTRAP`. Groups of several members are in `../groups`.
+// kafkajs against a broker: `client.js BOOTSTRAP`. Groups of several members are tested in `../groups`.
 const { Kafka, CompressionTypes, logLevel } = require('kafkajs')
 const assert = require('node:assert/strict')
 
@@ -31,7 +31,7 @@ async function send (topic, messages, options = {}, how = {}) {
   return sent
 }
 
-// Runs a consumer until it has read `count` messages. `using` gets the running consumer, for example to seek.
+// Runs a consumer until it has read `count` messages. `using` gets the running consumer and can, for example, seek.
 async function read (topic, count, { groupId = `${topic}-${Math.random()}`, using = async () => {}, autoCommit = true } = {}) {
   const consumer = kafka.consumer({ groupId, maxWaitTimeInMs: 100 })
   const found = []

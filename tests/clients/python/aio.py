@@ -1,4 +1,4 @@
-"""aiokafka against a broker: `aio.py BOOTSTRAP`. Groups of several members are in `../groups`."""
+"""aiokafka against a broker: `aio.py BOOTSTRAP`. Groups of several members are tested in `../groups`."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ CASES = []
 
 
 def case(name, *args):
-    """Registers a coroutine function as a case; arguments make it a row of a table."""
+    """Registers a coroutine function as a case. With arguments, the case is one row of a table."""
     def register(function):
         CASES.append((name, lambda admin: function(admin, *args)))
         return function
@@ -32,7 +32,7 @@ async def new_topic(admin, name, partitions=1):
 
 
 async def send(topic, records, partition=0, **how):
-    """Sends (key, value) in order; returns the offsets."""
+    """Sends (key, value) pairs in order. Returns their offsets."""
     async with AIOKafkaProducer(bootstrap_servers=BOOTSTRAP, **how) as producer:
         futures = [await producer.send(topic, key=key, value=value, partition=partition, headers=[("h", b"1"), ("h", b"")])
                    for key, value in records]
@@ -40,7 +40,7 @@ async def send(topic, records, partition=0, **how):
 
 
 async def read(consumer, count):
-    """Returns `count` messages, or fewer if not all arrive in time."""
+    """Returns `count` messages, or fewer if some do not arrive in time."""
     found, deadline = [], time.time() + WAIT_S
     while len(found) < count and time.time() < deadline:
         for batch in (await consumer.getmany(timeout_ms=100)).values():

@@ -1,7 +1,7 @@
 """confluent-kafka (librdkafka) against a broker: `client.py BOOTSTRAP`.
 
-Not a test of transactions in depth, nor of groups of several members, which are in `../groups`. Every case reads back
-its records and compares keys, values, headers, timestamps and offsets exactly.
+Transactions in depth are tested elsewhere, and groups of several members in `../groups`. Every case reads its records
+back and compares keys, values, headers, timestamps and offsets exactly.
 """
 
 import os
@@ -26,7 +26,8 @@ T0 = int(time.time() * 1000) - 600_000  # inside every default timestamp bound
 
 
 def connection():
-    """The broker's address; if TLS names a file of Kafka's client properties, also those, under librdkafka's names."""
+    """Returns settings with the broker's address. If TLS names a file of Kafka's client properties, adds those under
+    librdkafka's names."""
     settings, path = {"bootstrap.servers": BOOTSTRAP}, os.environ.get("TLS")
     if path:
         given = dict(line.strip().split("=", 1) for line in open(path))
@@ -41,7 +42,7 @@ CASES = []
 
 
 def case(name, *args):
-    """Registers a function as a case; arguments make it a row of a table."""
+    """Registers a function as a case. With arguments, the case is one row of a table."""
     def register(function):
         CASES.append((name, lambda: function(*args)))
         return function
@@ -51,7 +52,7 @@ def case(name, *args):
 # --- writing and reading -------------------------------------------------------------------------
 
 def odd_records():
-    """Returns (key, value, headers) of records that are easily lost or merged, then of enough bytes to compress."""
+    """Returns (key, value, headers) of records that are easily lost or merged, followed by enough bytes to compress."""
     return [
         (b"k", b"v", []),
         (None, b"no key", []),
@@ -71,12 +72,12 @@ def new_topic(name, partitions=1, **config):
 
 
 def known(topic):
-    """Returns true if every broker knows the topic. CreateTopics may be answered before that."""
+    """Returns true if every broker knows the topic. The broker may answer CreateTopics before that."""
     return all(topic in topics for topics in lists())
 
 
 def lists():
-    """Returns the topics that each broker lists. A new client first uses the broker at its address."""
+    """Returns the topics that each broker lists. A new client first contacts the broker at its address."""
     for address in BOOTSTRAP.split(","):
         yield AdminClient(connection() | {"bootstrap.servers": address}).list_topics(timeout=WAIT_S).topics
 
@@ -183,7 +184,8 @@ def big(codec):
 
 @case("an idempotent producer continues after its topic is recreated")
 def made_again():
-    """The last topic has the records delivered to it once and in order, and the producer has no fatal error."""
+    """The topic is recreated. The last one must have the records delivered to it once and in order, and the producer
+    may not have a fatal error."""
     topic, delivered, errors, fatal = new_topic("made-again"), [], [], []
     settings = {"enable.idempotence": True, "linger.ms": 5, "delivery.timeout.ms": 3 * WAIT_S * 1000, "batch.num.messages": 10}
     producer = Producer(connection() | settings | {"error_cb": lambda error: fatal.append(error) if error.fatal() else None})

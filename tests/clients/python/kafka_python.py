@@ -1,4 +1,4 @@
-"""kafka-python against a broker: `kafka_python.py BOOTSTRAP`. Groups of several members are in `../groups`."""
+"""kafka-python against a broker: `kafka_python.py BOOTSTRAP`. Groups of several members are tested in `../groups`."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ CASES = []
 
 
 def case(name, *args):
-    """Registers a function as a case; arguments make it a row of a table."""
+    """Registers a function as a case. With arguments, the case is one row of a table."""
     def register(function):
         CASES.append((name, lambda: function(*args)))
         return function
@@ -32,12 +32,13 @@ def new_topic(name, partitions=1, **configs):
 
 
 def known(topic):
-    """Returns true if every broker, each with a replica, knows the topic. CreateTopics may be answered before that."""
+    """Returns true if every broker knows the topic. Each broker has a replica of it. The broker may answer CreateTopics
+    before that."""
     return str(ADMIN.describe_log_dirs([topic])).count("'partition_index': 0") == REPLICAS
 
 
 def send(topic, records, partition=0, **how):
-    """Sends (key, value) in order; returns the offsets."""
+    """Sends (key, value) pairs in order. Returns their offsets."""
     producer = KafkaProducer(bootstrap_servers=BOOTSTRAP, **how)
     futures = [producer.send(topic, value, key, headers=[("h", b"1"), ("h", b"")], partition=partition) for key, value in records]
     offsets = [future.get(WAIT_S).offset for future in futures]
@@ -60,10 +61,10 @@ def poll(reader, count):
 
 
 def member(topic, group, count):
-    """Returns a member of a group that has the whole topic, and the first `count` messages that it read.
+    """Returns a member that alone has the whole topic, and the first `count` messages that it has read.
 
-    On a busy machine kafka-python 3.0.12 sometimes sends nothing after the response to SyncGroup, not even heartbeats.
-    Then its session ends, and another member joins.
+    On a busy machine, kafka-python 3.0.12 sometimes sends nothing more after the response to SyncGroup, not even
+    heartbeats. Its session then ends, and another member joins.
     """
     for attempts_left in (2, 1, 0):
         reader = consumer(topic, group_id=group, enable_auto_commit=False, session_timeout_ms=6000, heartbeat_interval_ms=1000)

@@ -1,12 +1,12 @@
-"""Stock idempotent clients through lost responses and restarts: `lost.py BINARY JAVA_CLASS_PATH`.
+"""Tests idempotent clients that lose responses and whose broker restarts: `lost.py BINARY JAVA_CLASS_PATH`.
 
-Java's producer and librdkafka write numbers through a proxy that drops responses to Produce, so that batches are in the
+Java's producer and librdkafka write numbers through a proxy. It drops responses to Produce, so that batches are in the
 log without an acknowledgement. Then the connections are closed, or the broker is stopped or killed and started again,
-and the clients resend those batches. Every number must be in the log once and in order, each acknowledged, and no
-client may report an error. A broker that remembers one batch of a producer after a restart, as Apache Kafka 4.3 does,
-writes duplicates here with Java and fails librdkafka for good.
+and the clients resend those batches. Every number must be acknowledged, and be in the log once and in order. No client
+may report an error. If a broker remembers only one batch of a producer after a restart, as Apache Kafka 4.3 does, Java
+writes duplicates here and librdkafka fails for good.
 
-ROUNDS in the environment is the number of losses for each client in each case. Nothing waits for a fixed time.
+ROUNDS in the environment sets how often each client loses responses in each case. No wait has a fixed length.
 """
 
 import os
@@ -54,7 +54,7 @@ def read_frame(sock):
 
 
 class Proxy:
-    """Passes frames between clients and the broker; while `losing` is set it drops responses to Produce."""
+    """Passes frames between clients and the broker. While `losing` is set, it drops responses to Produce."""
 
     def __init__(self, upstream):
         self.upstream, self.losing, self.lost = upstream, threading.Event(), 0
@@ -159,7 +159,8 @@ class Broker:
 # --- the clients ---------------------------------------------------------------------------------
 
 def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
-    """Lost.java with librdkafka: numbers until its input ends; a line for each acknowledged one."""
+    """The same as Lost.java, with librdkafka. Sends numbers until its input ends, and prints a line for each
+    acknowledged one."""
     stop, sent, acked, began = threading.Event(), 0, 0, time.time()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 
@@ -186,7 +187,7 @@ def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
 
 
 class Client:
-    """Process of a client, and its output until now."""
+    """A client process and what it has printed so far."""
 
     def __init__(self, command):
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -219,7 +220,7 @@ class Client:
 
 
 def read_back(bootstrap, topic, numbers, partition=0):
-    """Checks that the partition has these numbers, once and in order."""
+    """Checks that the partition has these numbers once and in order."""
     reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "none", "enable.auto.commit": False})
     end = reader.get_watermark_offsets(TopicPartition(topic, partition), WAIT_S)[1]
     reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])

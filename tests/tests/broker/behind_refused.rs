@@ -1,6 +1,6 @@
-//! Batches in flight behind a refused batch of their producer (librdkafka#4953). They are refused with the same error,
-//! even after its cause has passed, until the client resends the refused batch. OUT_OF_ORDER_SEQUENCE_NUMBER would cost
-//! an idempotent client its epoch.
+//! A batch is refused while later batches of the same producer are in flight (librdkafka#4953). The later ones must get
+//! the same error until the client resends the refused batch, even if the cause has gone. OUT_OF_ORDER_SEQUENCE_NUMBER
+//! would cost an idempotent client its epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -20,8 +20,8 @@ fn error(client: &mut Client, id: i64, sequence: i32) -> ErrorCode {
     client.produce(TOPIC, 0, &one(id, sequence)).error_code
 }
 
-/// Checks that the four batches behind `refused` fail with `why`, and that all five succeed when they are resent. After
-/// that, a batch that skips a sequence is out of order.
+/// Checks that the four batches after `refused` fail with `why`, and that all five succeed when they are resent. A
+/// batch that skips a sequence is then out of order.
 fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     for sequence in refused + 1..refused + 5 {
         assert_eq!(error(client, id, sequence), why, "{sequence} behind {refused}");
@@ -33,7 +33,7 @@ fn assert_goes_on(client: &mut Client, id: i64, refused: i32, why: ErrorCode) {
     assert_eq!(error(client, id, refused + 6), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// The log cannot be opened, because a directory has the name of one of its files.
+/// The log cannot be opened, because one of its file names is taken by a directory.
 #[test]
 fn unopened_log_refuses_later_batches_of_known_and_new_producers_for_its_reason() {
     let mut broker = Broker::start(&[]);
@@ -56,7 +56,7 @@ fn unopened_log_refuses_later_batches_of_known_and_new_producers_for_its_reason(
     }
 }
 
-/// A file has the name of the partition's directory.
+/// The partition's directory cannot be created, because its name is taken by a file.
 #[test]
 fn directory_not_created_refuses_later_batches_for_its_reason() {
     let broker = Broker::start(&[]);
@@ -80,7 +80,7 @@ fn append_without_a_descriptor_refuses_later_batches_for_its_reason() {
     let large = |sequence| Batch::of(&[vec![b'.'; 600_000]]).from_producer(id, 0, sequence);
     assert_eq!(client.produced(TOPIC, 0, &large(0)), 0);
     broker.refuse_descriptors();
-    // The next batch would begin a segment.
+    // The next batch would have to begin a new segment.
     assert_eq!(client.produce(TOPIC, 0, &large(1)).error_code, STORAGE);
     broker.allow_descriptors();
     assert_goes_on(&mut client, id, 1, STORAGE);

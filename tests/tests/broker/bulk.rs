@@ -1,5 +1,5 @@
-//! Requests that are well formed and very long. A request that names one object a hundred thousand times costs little
-//! more than one that names it once, and delays no other client.
+//! Requests that are well formed but very long. If a request names an object a hundred thousand times, it must cost
+//! little more than naming it once, and delay no other client.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 const TOPIC: &str = "bulk";
-/// Number of elements in one request: a few hundred kilobytes on the wire.
+/// How many elements one request has, which is a few hundred kilobytes on the wire.
 const MANY: usize = 100_000;
-/// Number of connections that send such a request at the same time.
+/// How many connections send such a request at the same time.
 const GREEDY: usize = 4;
-/// Most additional memory of the broker while it handles all these requests, in a debug build.
+/// How much more memory the broker may use while it handles all these requests. Measured with a debug build.
 const RSS_MAX: u64 = 160 * MIB;
-/// Most additional memory of the broker for requests of hundreds of thousands of entries: 256 MiB for the budget of
-/// such requests, and 64 MiB that the allocator keeps.
+/// How much more memory the broker may use for requests of hundreds of thousands of entries. Their budget is 256 MiB,
+/// and the allocator keeps up to 64 MiB.
 const WIDE_RSS_MAX: u64 = (256 + 64) * MIB;
-/// Longest time that an honest client may wait for a produce and a fetch, on a machine that is busy with other tests.
+/// How long an honest client may wait for a produce and a fetch. The machine may be busy with other tests.
 const HONEST_MAX: Duration = Duration::from_secs(10);
 
 fn broker_with_records() -> Broker {
@@ -43,8 +43,7 @@ fn broker_with_records() -> Broker {
     broker
 }
 
-/// Sends the request over several connections at the same time while an honest client works. Returns one of the
-/// responses.
+/// Sends the request over several connections at once while an honest client works. Returns one of the responses.
 fn bearable<R: Request>(broker: &Broker, request: &R, version: i16) -> R::Response {
     bearable_within(RSS_MAX, broker, request, version)
 }
@@ -163,7 +162,7 @@ fn one_topic_named_a_hundred_thousand_times_is_returned_once_as_in_kafka() {
     assert_eq!(bearable(&broker, &unknown, 9).topics.len(), MANY);
 }
 
-/// Two entries of one request with the same missing name do not contradict each other.
+/// A request names the same missing topic twice. The two entries do not contradict each other.
 #[test]
 fn a_missing_topic_named_twice_is_created_once() {
     let broker = Broker::start(&[]);
@@ -173,7 +172,7 @@ fn a_missing_topic_named_twice_is_created_once() {
     assert_eq!((response.topics.len(), response.topics[0].error_code), (1, ErrorCode::NONE));
 }
 
-/// With the documentation of all settings, each entry of the response would take thirty kilobytes.
+/// If every entry were described, its documentation of all settings would take thirty kilobytes.
 #[test]
 fn one_resource_described_a_hundred_thousand_times_is_described_once() {
     let broker = broker_with_records();
@@ -206,14 +205,14 @@ fn a_hundred_thousand_topics_in_one_request_are_a_policy_violation_as_in_kafka()
     for validate_only in [true, false] {
         let request =
             CreateTopicsRequest { topics: (0..MANY).map(topic).collect(), validate_only, ..Default::default() };
-        // Each request with its response takes some 30 MiB. On a busy machine all are in memory at the same time.
+        // A request and its response take about 30 MiB. On a busy machine all of them can be in memory at once.
         let response = bearable_within(256 * MIB, &broker, &request, 7);
         assert!(response.topics.iter().all(|topic| topic.error_code == ErrorCode::POLICY_VIOLATION));
     }
 }
 
-/// Without the refusal, the responses would have gigabytes of partitions, and the creation would delay every other
-/// decision.
+/// If the request were not refused, its response would have gigabytes of partitions. Creating the topics would delay
+/// all other decisions.
 #[test]
 fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation() {
     let broker = broker_with_records();
@@ -249,7 +248,7 @@ fn more_partitions_than_a_broker_may_have_in_one_request_are_a_policy_violation(
     }
 }
 
-/// If all groups were described, each group name of a few bytes would get seven kilobytes of defaults.
+/// Each group name takes a few bytes of the request, but its description has seven kilobytes of defaults.
 #[test]
 fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     let broker = broker_with_records();
@@ -265,7 +264,7 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
         include_documentation: true,
         ..Default::default()
     };
-    // A response of 32 MiB takes several times that memory before it is on the wire.
+    // While a response of 32 MiB is being built and sent, it takes several times that memory.
     let results = bearable_within(1 << 30, &broker, &request, 4).results;
     let described = results.iter().take_while(|result| result.error_code == ErrorCode::NONE).count();
     assert!((1_000..MANY).contains(&described), "{described}");
@@ -274,7 +273,7 @@ fn a_hundred_thousand_groups_are_described_up_to_the_limit_of_a_response() {
     assert!(refused.iter().all(|result| result.error_code == ErrorCode::POLICY_VIOLATION && result.configs.is_empty()));
 }
 
-/// If each entry were deleted, each would write a record with the group's id, which may be thirty kilobytes long.
+/// If each entry were deleted, each would write a record with the group's id, which can be thirty kilobytes long.
 #[test]
 fn one_offset_deleted_a_hundred_thousand_times_is_deleted_once_as_in_kafka() {
     let broker = Broker::start(&["offsets.topic.num.partitions=1"]);

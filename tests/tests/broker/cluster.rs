@@ -182,7 +182,7 @@ fn features_and_their_epoch_are_returned_and_the_epoch_grows() {
     assert!(ask(&mut client, 4).finalized_features_epoch > before);
 }
 
-/// Sends UpdateFeatures for one feature. Returns the error and its message.
+/// Sends UpdateFeatures for one feature. Returns the error code and message.
 fn update(
     client: &mut Client,
     (feature, max_version_level): (&str, i16),
@@ -205,7 +205,7 @@ fn update(
     (response.error_code, response.error_message.map(|words| words.to_string()).unwrap_or_default())
 }
 
-/// Returns the finalized level of a feature; 0 if it has none.
+/// Returns the finalized level of a feature, or 0 if it has none.
 fn level(client: &mut Client, feature: &str) -> i16 {
     let request = ApiVersionsRequest {
         client_software_name: "test".into(),

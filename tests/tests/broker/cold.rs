@@ -1,5 +1,5 @@
-//! Records outside the page cache. Consumers get them as written, plain and over TLS, and a client that reads no
-//! responses does not delay other clients.
+//! Records that are not in the page cache. Consumers get them unchanged, both plain and over TLS. A client that reads
+//! no responses delays no other client.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Record, fetch_request};
@@ -9,11 +9,11 @@ use std::fs::File;
 use std::sync::LazyLock;
 
 const FETCH: i16 = 12;
-/// Number of batches: more than sockets or the broker's cache of recent batches can hold.
+/// How many batches the log has: more than fit into sockets or into the broker's cache of recent batches.
 const BATCHES: usize = 24;
 const BATCH_BYTES: usize = 1_000_000;
 
-/// Value of each batch. No two pages of all values are equal.
+/// The value of each batch. Any two pages of the values differ.
 static VALUES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
     let page = |number: usize| format!("{number:08}").repeat(512).into_bytes();
     let pages = BATCH_BYTES / 4096;
@@ -34,7 +34,7 @@ fn cool(broker: &Broker) {
     }
 }
 
-/// Checks that `records` are all values from `first` on.
+/// Checks that `records` has all values from the index `first` on.
 fn assert_all(records: Vec<Record>, first: usize) {
     let found: Vec<Vec<u8>> = records.into_iter().map(|record| record.value).collect();
     assert!(found == VALUES[first..], "as they were written");
@@ -67,7 +67,7 @@ fn clients_that_read_no_responses_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
     fill(&mut broker.client());
     cool(&broker);
-    // More fetches, spread over the log, than the read-ahead cache has pieces.
+    // The fetches are spread over the log. Together they need more pieces than the read-ahead cache has.
     let mut slow: Vec<(usize, Client)> = (0..28).map(|at| (at % BATCHES, broker.client())).collect();
     for (first, client) in &mut slow {
         let from = FetchFrom { topic: "cold", partition: 0, offset: *first as i64 };

@@ -1,6 +1,6 @@
-//! kill -9 while several connections commit and a group rebalances repeatedly. Each acknowledged offset, or a newer
-//! one, is there after the restart. Invariants: committed offsets never go back unless reset; each generation is
-//! assigned once. `FULLBORE_COMMIT_ROUNDS` is the number of rounds (by default 4, in `make soak` 200).
+//! Several connections commit, and a group rebalances repeatedly, when the broker is killed. After the restart, each
+//! acknowledged offset or a newer one must be there. Committed offsets never decrease unless they are reset, and each
+//! generation is assigned once. `FULLBORE_COMMIT_ROUNDS` is the number of rounds (by default 4, in `make soak` 200).
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::api::Request;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 const CONNECTIONS: usize = 4;
-/// Groups of the connections. Connections 0 and 1 share the first group and its partition.
+/// The group of each connection. Connections 0 and 1 commit for the same group and partition.
 const GROUPS: [&str; CONNECTIONS] = ["shared", "shared", "alone-2", "alone-3"];
 const COMMIT: i16 = 8;
 const ENOUGH: usize = 400;
@@ -37,7 +37,7 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     let request = OffsetFetchRequest { groups: vec![asked], ..Default::default() };
     loop {
         let found = client.call(&request, 8).groups.remove(0);
-        // The broker may serve requests before it has loaded the group.
+        // The broker may already serve requests while it still loads the group.
         if found.error_code != ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
             assert_eq!(found.error_code, ErrorCode::NONE, "{group}");
             return found.topics[0].partitions[0].committed_offset;
@@ -45,15 +45,15 @@ fn committed(client: &mut Client, group: &str) -> i64 {
     }
 }
 
-/// Commits of one connection.
+/// The commits of one connection.
 #[derive(Default, Clone)]
 struct Seen {
     acknowledged: Vec<i64>,
-    /// Offset in the last request, which may be committed or not.
+    /// The offset in the last request, which may or may not be committed.
     in_flight: i64,
 }
 
-/// Commits growing offsets, with two requests in flight, until the broker ends.
+/// Commits increasing offsets, with two requests in flight, until the broker is killed.
 fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count: &AtomicUsize) -> Seen {
     let mut seen = Seen::default();
     let mut sent = std::collections::VecDeque::new();
@@ -73,16 +73,16 @@ fn commit_until_killed(mut client: Client, group: &str, next: &AtomicI64, count:
     }
 }
 
-/// Generations of a group that a member saw.
+/// The generations that a member of the group has seen.
 #[derive(Default)]
 struct Generations {
-    /// Last generation in which the member got an assignment.
+    /// The last generation in which the member got an assignment.
     seen: i32,
-    /// Last generation whose number the member committed as an offset.
+    /// The last generation whose number the member has committed as an offset.
     committed: i32,
 }
 
-/// Repeatedly joins, commits as a member and leaves, until the broker ends. Each generation must be new.
+/// Repeatedly joins the group, commits and leaves, until the broker is killed. Each join must get a new generation.
 fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
     let group = || Text::from("rebalancing");
     loop {
@@ -120,7 +120,7 @@ fn rebalance_until_killed(mut client: Client, last: &mut Generations) {
     }
 }
 
-/// Sends a request and returns the response; None once the broker has ended.
+/// Sends a request and returns the response. `None` if the broker has ended.
 fn call<R: Request>(client: &mut Client, request: &R, version: i16) -> Option<R::Response> {
     client.try_send(request, version).ok()?;
     client.try_receive::<R>(version).map(|(_, response)| response)
@@ -168,8 +168,8 @@ fn no_acknowledged_commit_is_lost_to_kill_minus_nine() {
                 GROUPS[index]
             );
         }
-        // The broker orders the commits of two connections to one partition. The last commit of one of them remains.
-        // Every older commit was acknowledged before a later one overwrote it.
+        // Two connections commit for the same partition, and the broker orders their commits. The last commit of one of
+        // them remains. Every older one was acknowledged before it was overwritten.
         let found = committed(&mut client, "shared");
         let is_last_of = |seen: &Seen| found >= *seen.acknowledged.last().expect("each connection committed");
         assert!(seen[..2].iter().any(is_last_of), "round {round}, shared: {found}");

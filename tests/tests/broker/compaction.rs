@@ -1,4 +1,4 @@
-//! Compaction from outside: the records that a consumer gets during it, after it, and after a kill -9 in the middle of
+//! Compaction as consumers see it: the records that they get while it runs, after it, and after a kill in the middle of
 //! it.
 
 use crate::disk_full::SmallDisk;
@@ -14,16 +14,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 const PRODUCE: i16 = 8;
-/// First version of Fetch in which a session may read ahead.
+/// The first version of Fetch in which a session may read ahead.
 const READ_AHEAD: i16 = 18;
 const KEYS: u32 = 50;
 const SETTINGS: &[&str] = &["log.cleaner.backoff.ms=20", "log.segment.delete.delay.ms=100"];
 const COMPACTED: &[(&str, &str)] =
     &[("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), ("segment.bytes", "1048576")];
 
-/// Key and value to write.
+/// A key and value to be written.
 type Row<'a> = (Option<&'a [u8]>, Option<&'a [u8]>);
-/// Key and value by offset.
+/// The key and value at each offset.
 type Rows = BTreeMap<i64, (Vec<u8>, Option<Vec<u8>>)>;
 
 fn batch(codec: Compression, stamp: Stamp, rows: &[Row<'_>]) -> Bytes {
@@ -38,8 +38,7 @@ fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceRe
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// Returns a few hundred records for the round `number`. Each has one of the keys, and a value that names the key and
-/// the round.
+/// Returns a few hundred records for the round `number`. Each value contains the record's key and the round.
 fn round_of(number: u32) -> Vec<(Vec<u8>, Vec<u8>)> {
     let row = |at: u32| {
         let key = (number.wrapping_mul(7).wrapping_add(at)) % KEYS;
@@ -61,7 +60,7 @@ fn append_round(client: &mut Client, topic: &str, number: u32, stamp: Stamp, wri
     }
 }
 
-/// Reads all records as a consumer does. Each fetch before the end must return records.
+/// Reads all records as a consumer does. Every fetch below the end must return records.
 fn consume(client: &mut Client, topic: &str) -> Rows {
     let mut rows = Rows::new();
     let mut offset = 0;
@@ -95,7 +94,7 @@ fn consume(client: &mut Client, topic: &str) -> Rows {
     }
 }
 
-/// Checks that every found record was written, and that the newest record of each key was found.
+/// Checks that every found record was written, and that the newest record of each key is among them.
 fn assert_holds(found: &Rows, written: &Rows) {
     for (offset, row) in found {
         assert_eq!(written.get(offset), Some(row), "at {offset}");
@@ -112,8 +111,8 @@ fn log_bytes(broker: &Broker, topic: &str) -> u64 {
     files.iter().filter_map(|file| std::fs::metadata(file).ok()).map(|file| file.len()).sum()
 }
 
-/// Only compaction frees space on this disk. It needs more space than is free for the newest record of each key, but
-/// less than the disk reserve has.
+/// Only compaction can free space on this disk. To write the newest record of each key it needs more space than is
+/// free, but less than the disk reserve has.
 #[test]
 fn a_disk_full_of_compacted_topics_has_free_space_after_compaction() {
     let Some(disk) = SmallDisk::mount(16 << 20) else { return };
@@ -173,7 +172,7 @@ fn a_log_is_compacted_while_it_is_written_and_read_and_offsets_stay() {
     assert_eq!(client.earliest("t", 0), 0);
 }
 
-/// Returns the responses of a session that reads ahead, from the start of the log to its end. Each has one batch.
+/// Reads the whole log in a session that reads ahead. Returns the responses, each of which has one batch.
 fn read_ahead(client: &mut Client, topic_id: Uuid) -> Vec<PartitionData> {
     let (mut session, mut answers) = ((0, 0), Vec::new());
     loop {
@@ -272,7 +271,7 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     assert_eq!(client.latest("t", 0), 0);
 }
 
-/// A batch of a thousand records without keys has 100 bytes, and its list of record errors 200 KB.
+/// A batch of a thousand records without keys takes 100 bytes, but the list of their record errors takes 200 KB.
 #[test]
 fn record_errors_of_one_response_are_bounded_whatever_the_number_of_its_batches() {
     let broker = Broker::start(SETTINGS);
@@ -313,7 +312,7 @@ fn a_topic_set_to_compact_is_compacted_and_expired_tombstones_go() {
     );
     client.set_config(TOPIC, "t", "min.cleanable.dirty.ratio", "0.01");
     client.set_config(TOPIC, "t", "cleanup.policy", "compact");
-    // Other keys are written until the tombstones are removed.
+    // The test writes other keys until compaction removes the tombstones.
     let mut number: u32 = 0;
     wait_until("the tombstones are gone", DEADLINE, || {
         let other = format!("other-{}", number % 3).into_bytes();

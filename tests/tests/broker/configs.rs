@@ -1,7 +1,7 @@
-//! Settings of KIP-1269 from outside, and IncrementalAlterConfigs: permitted settings, values sent to producers,
-//! results of DescribeConfigs, and settings after a restart.
+//! Settings of KIP-1269 and IncrementalAlterConfigs as clients see them: which settings are permitted, which values
+//! producers get, what DescribeConfigs returns, and what remains after a restart.
 //!
-//! Not here: the behaviour of the window, which `window` tests.
+//! The behaviour of the window itself is tested in `window`.
 
 use fullbore_tests::{Batch, Broker, Client, alter_resource, produce_request, serve_refused, topic_data, wait_until};
 use fullbore_wire::apis::api_versions::ApiVersionsRequest;
@@ -26,7 +26,7 @@ const APPEND: i8 = 2;
 const SUBTRACT: i8 = 3;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Produces one batch that is not idempotent, to a topic given by its id.
+/// Produces one batch without a producer id to the topic with this id.
 fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
     let bytes = Batch::of(&["v"]).bytes();
     let mut topic = topic_data("", &[(0, bytes.clone())]);
@@ -34,8 +34,8 @@ fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
     client.call(&ProduceRequest { topic_data: vec![topic], ..produce_request("", 0, bytes) }, version)
 }
 
-/// Returns the values in a response to Produce 14: the broker's, the topic's, and the one that a producer derives from
-/// them.
+/// Returns the values in the response to Produce 14: the broker's value, the topic's, and the one that a producer
+/// derives from both.
 fn told(client: &mut Client, id: Uuid) -> (i32, i32, i32) {
     let response = produce(client, id, 14);
     let topic = &response.responses[0];
@@ -57,7 +57,8 @@ fn described(client: &mut Client, kind: i8, name: &str, key: &str) -> Option<Des
     result.configs.pop()
 }
 
-/// Returns a configuration as a line: value, source, `read-only` if it is, and values and sources of its synonyms.
+/// Formats a configuration as one line: its value and source, `read-only` if it is, and the values and sources of its
+/// synonyms.
 fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
     let Some(config) = described(client, kind, name, key) else { return "absent".to_owned() };
     let value = |value: &Option<Text>| value.as_ref().map_or("null".to_owned(), Text::to_string);
@@ -131,7 +132,7 @@ fn a_broker_limited_to_produce_13_does_not_serve_14() {
         assert_eq!((produce_range.min_version, produce_range.max_version), (0, max));
         let id = client.create_topic("offered", 1, &[]);
         produce(&mut client, id, max);
-        // The broker closes the connection, as at any version that it does not offer.
+        // The broker does not offer this version, so it closes the connection.
         let (mut beyond, bytes) = (broker.client(), Batch::of(&["v"]).bytes());
         if max == 13 {
             beyond.send(&produce_request("offered", 0, bytes), 14);
@@ -353,7 +354,7 @@ fn validate_only_returns_each_result_and_changes_nothing() {
     assert_eq!(told(&mut client, id), (5, 5, 5));
 }
 
-/// No client uses the partition, so nothing else makes retention notice the change.
+/// No client uses the partition, so retention must notice the change by itself.
 #[test]
 fn a_dynamic_retention_applies_to_an_unused_partition() {
     for (kind, name, key) in [(TOPIC, "quiet", "retention.ms"), (BROKER, "", "log.retention.ms")] {
@@ -361,7 +362,7 @@ fn a_dynamic_retention_applies_to_an_unused_partition() {
         let mut client = broker.client();
         client.create_topic("quiet", 1, &[]);
         client.produced("quiet", 0, &Batch::at(1_700_000_000_000 - 86_400_000 * 30, &["old"]));
-        // The test reads the file names, because ListOffsets would be a use of the partition.
+        // The test looks at the file names, because ListOffsets would use the partition.
         client.set_config(kind, name, key, "1000");
         wait_until("the segment is rolled and the old one goes", SOON, || {
             let files = broker.partition_files("quiet", 0, "log");

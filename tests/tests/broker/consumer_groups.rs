@@ -1,6 +1,6 @@
-//! Groups of the consumer protocol (KIP-848). Every case is also true of Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
+//! Groups of the consumer protocol (KIP-848). All tests also pass with Apache Kafka 4.3 (`FULLBORE_TEST_PEER`).
 //!
-//! A peer may compute assignments later, so each test sends heartbeats until it gets an assignment.
+//! A peer may compute assignments later, so each test sends heartbeats until it gets one.
 
 use crate::members::{Member, beat, describe, join_request, list, new_group, refused, unique};
 use fullbore_tests::{Broker, wait_until};
@@ -79,7 +79,7 @@ fn malformed_heartbeats_are_refused_in_kafkas_words() {
 
 #[test]
 fn two_members_share_and_the_last_member_gets_all_partitions() {
-    // The broker sends the same heartbeat interval at any time, as Kafka does.
+    // With this setting, the broker always sends the same heartbeat interval, as Kafka does.
     let broker = Broker::start(&["fullbore.group.consumer.unsettled.heartbeat.interval.ms=0"]);
     let mut client = broker.client();
     let (group, topic) = (new_group(&broker, "share"), unique("t"));
@@ -142,7 +142,7 @@ fn old_member_epochs_are_fenced() {
     assert_eq!(refused(&mut client, &beat(&group, member.id(), epoch + 1)), ErrorCode::FENCED_MEMBER_EPOCH);
     assert_eq!(refused(&mut client, &beat(&group, "stranger", 1)), ErrorCode::UNKNOWN_MEMBER_ID);
     assert_eq!(refused(&mut client, &beat(&group, "stranger", -1)), ErrorCode::UNKNOWN_MEMBER_ID);
-    // A fenced member joins again under its id, and gets its whole assignment.
+    // The fenced member joins again under its id and gets its whole assignment.
     let again = client.call(&join_request(&group, member.id(), &[&topic]), 1);
     assert_eq!((again.error_code, again.member_epoch), (ErrorCode::NONE, epoch));
     assert_eq!(again.assignment.expect("all of it").topic_partitions[0].partitions, [0, 1]);
@@ -206,7 +206,7 @@ fn an_expression_adds_topics_as_they_are_created() {
     member.beat_until_it_owns(5);
 }
 
-/// As in Kafka, an expression that matches the name of an internal topic subscribes to that topic.
+/// An expression that matches the name of an internal topic subscribes to it, as in Kafka.
 #[test]
 fn an_expression_matches_internal_topics_too() {
     let broker = Broker::start(&["offsets.topic.num.partitions=3"]);

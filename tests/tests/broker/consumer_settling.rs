@@ -1,5 +1,5 @@
-//! Heartbeat intervals that the broker sends to members of the consumer protocol while their group changes. A change
-//! takes as few heartbeats as possible. (Kafka always sends the same interval.)
+//! While a group of the consumer protocol changes, the broker sends its members other heartbeat intervals, so that the
+//! change takes as few heartbeats as possible. Kafka always sends the same interval.
 
 use crate::members::{Member, beat, describe, new_group, unique};
 use fullbore_tests::{Broker, wait_until};

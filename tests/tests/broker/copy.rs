@@ -1,7 +1,7 @@
-//! `fullbore copy`: the target gets each record of the source once, whichever process is killed, and the group's
+//! `fullbore copy`. Whichever process is killed, the target gets each record of the source once, and the group's
 //! offsets match the records.
 //!
-//! `FULLBORE_COPY_ROUNDS` is the number of kills of a copier (by default 4, in `make soak` 60).
+//! `FULLBORE_COPY_ROUNDS` sets how often a copier is killed (by default 4, in `make soak` 60).
 
 use fullbore_tests::{Broker, Copied, CopyProcess, Random, wait_until};
 use std::time::Duration;
@@ -17,15 +17,15 @@ const SETS: &[&str] = &[
     "group.consumer.heartbeat.interval.ms=100",
     "max.idempotence.batches.to.retain=64",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=100",
-    // Records of these tests have timestamps of 2023. The first check for expired segments, 30 s after a start, would
-    // delete them.
+    // The records of these tests have timestamps in 2023. Retention would delete them 30 s after the start, when it
+    // first checks for expired segments.
     "log.retention.ms=-1",
 ];
-/// Short session timeout, so that the group soon removes a killed member.
+/// With a short session timeout, a killed member is soon removed from the group.
 const SHORT_SESSION: [&str; 4] = ["-X", "session.timeout.ms=1000", "-X", "heartbeat.interval.ms=100"];
 
 fn started(to_partitions: i32) -> (Broker, String) {
-    // The port is fixed, because copiers reconnect to it after a kill of the broker.
+    // The port stays the same, because copiers reconnect to it after the broker was killed.
     let listens = format!("listeners=PLAINTEXT://127.0.0.1:{}", fullbore_tests::stable_ports(1)[0]);
     let broker = Broker::start(&[SETS, &[&listens]].concat());
     let mut client = broker.client();
@@ -107,7 +107,7 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
 fn copiers_that_come_and_go_share_the_partitions_and_copy_each_record_once() {
     let (_broker, bootstrap) = started(PARTITIONS as i32);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
-    // The timeout limits the time for which open transactions of a killed copier block the other copiers.
+    // The open transactions of a killed copier block the others until this timeout aborts them.
     let flags = ["--group", "shared", "--transaction-records", "10", "-X", "transaction.timeout.ms=2000"];
     let flags = [&flags[..], &SHORT_SESSION].concat();
     let start = |strategy: &'static str| {
@@ -165,7 +165,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(copy(&["--group", "g"]).finish().contains("copied 300 records"));
     let before = [0, 1].map(|partition| client.latest("a", partition));
     copied.fill(300, 1);
-    // Start offsets: some records of partition 0 are left out, and all of partition 1.
+    // The copy starts after some records of partition 0 and after all records of partition 1.
     let starts = [before[0] + 7, client.latest("a", 1)];
     for (partition, start) in [0, 1].into_iter().zip(starts) {
         client.delete_records("a", partition, start);
@@ -182,7 +182,7 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
     assert!(told.contains(&format!("\"records\":{},", 300 - deleted)), "{told}");
     assert!(told.contains(&format!("\"deleted\":{deleted}")), "{told}");
     assert!(told.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied")));
-    // The group has passed the deleted offsets, although no record of partition 1 follows them.
+    // The group's offsets are past the deleted records, although partition 1 has no later record.
     assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
 }
 

@@ -1,4 +1,4 @@
-//! kill -9 under load, repeatedly: every acknowledged record is there, once and in order.
+//! The broker is killed under load again and again. Every acknowledged record must be there, once and in order.
 //!
 //! `FULLBORE_CRASH_ROUNDS` is the number of rounds (by default 10, in `make soak` 200). Damaged files are tested in
 //! `damage`.
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 const TOPIC: &str = "crashed";
-/// Number of requests in flight, as in an idempotent client.
+/// How many requests are in flight, as with an idempotent client.
 const IN_FLIGHT: usize = 5;
 const RECORDS_PER_BATCH: i32 = 3;
 const PRODUCERS: i32 = 3;
@@ -21,15 +21,15 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_CRASH_ROUNDS", 10, 200)
 }
 
-/// Idempotent producer with its own partition, so that record n has offset n.
+/// An idempotent producer that writes to its own partition, so that record n has offset n.
 struct Producer {
     id: i64,
     partition: i32,
-    /// First sequences of unacknowledged batches, oldest first.
+    /// The first sequences of the unacknowledged batches, oldest first.
     in_flight: VecDeque<i32>,
-    /// Sequence of the next record.
+    /// The sequence of the next record.
     next: i32,
-    /// Number of acknowledged records.
+    /// How many records were acknowledged.
     acknowledged: i32,
 }
 
@@ -40,7 +40,7 @@ impl Producer {
 
     fn value(&self, sequence: i32) -> Vec<u8> {
         let mut value = format!("{} {sequence} ", self.partition).into_bytes();
-        // Sizes vary, so that crashes hit different positions in pages and segments.
+        // Sizes vary, so that a kill can hit any position in a page or segment.
         value.resize(value.len() + usize::try_from(sequence * 37 % 1500).expect("positive"), b'.');
         value
     }
@@ -50,7 +50,7 @@ impl Producer {
         Batch::of(&values).from_producer(self.id, 0, first)
     }
 
-    /// Resends unacknowledged batches in order, then sends new ones until the broker ends.
+    /// Resends the unacknowledged batches in order, then sends new ones until the broker ends.
     fn run(&mut self, client: &mut Client, acknowledged: &AtomicUsize) {
         let mut unsent: VecDeque<i32> = self.in_flight.clone();
         let mut sent = 0;
@@ -80,7 +80,7 @@ impl Producer {
         first
     }
 
-    /// Checks that each record is there once and in order, at least up to the last acknowledged one.
+    /// Checks that every record is there once and in order, at least up to the last acknowledged one.
     fn check(&self, client: &mut Client) {
         let records = client.fetch_records(TOPIC, self.partition);
         let count = i32::try_from(records.len()).expect("few records");
@@ -93,12 +93,12 @@ impl Producer {
     }
 }
 
-/// Runs all producers until the broker has acknowledged `batches` batches, then kills it.
+/// Runs all producers until `batches` batches are acknowledged, then kills the broker.
 fn run_and_kill(broker: &mut Broker, producers: Vec<Producer>, batches: usize) -> Vec<Producer> {
     run_and(broker, producers, batches, Broker::kill)
 }
 
-/// Runs all producers until the broker has acknowledged `batches` batches, then calls `end`.
+/// Runs all producers until `batches` batches are acknowledged, then calls `end`.
 fn run_and(broker: &mut Broker, producers: Vec<Producer>, batches: usize, end: fn(&mut Broker)) -> Vec<Producer> {
     let acknowledged = Arc::new(AtomicUsize::new(0));
     let running: Vec<_> = producers
@@ -150,7 +150,7 @@ fn every_acknowledged_record_is_there_after_each_kill_9_with_a_flush_per_batch()
     survives(&[("flush.messages", "1")], &[]);
 }
 
-/// Objects and the index are in a directory, and there is no log.
+/// A diskless topic has no log. Its objects and its index are in a directory.
 #[test]
 fn every_acknowledged_record_of_a_diskless_topic_is_there_once_and_in_order_after_each_kill_9() {
     survives(&[("diskless.enable", "true")], &[]);
@@ -162,7 +162,8 @@ fn every_acknowledged_record_is_there_after_each_kill_9_of_a_slow_store() {
     survives(&[("diskless.enable", "true")], &slow);
 }
 
-/// Some rounds end in a clean stop. The next start trusts the files, but the start after a kill must not trust them.
+/// Some rounds end with a clean stop, after which the next start trusts the files. A start after a kill must not trust
+/// them.
 #[test]
 fn clean_stops_between_kills_lose_nothing() {
     let mut broker = Broker::start(&[]);
@@ -181,7 +182,8 @@ fn clean_stops_between_kills_lose_nothing() {
     }
 }
 
-/// SIGTERM between requests: admitted requests get their responses, and the records of these responses are there.
+/// The broker is stopped between requests. Admitted requests still get their responses, and the records in them must be
+/// there after the restart.
 #[test]
 fn a_stop_under_load_ends_with_code_0_and_loses_nothing() {
     stops_under_load(&[]);
@@ -206,7 +208,7 @@ fn stops_under_load(configs: &[(&str, &str)]) {
     }
 }
 
-/// Returns a killed broker, and the only producer that wrote to it.
+/// Returns a killed broker with the only producer that wrote to it.
 fn killed() -> (Broker, Producer) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -222,7 +224,7 @@ fn lost_acknowledged_records_fail_the_check() {
     let (mut broker, producer) = killed();
     let log = broker.partition_files(TOPIC, 0, "log").remove(0);
     let file = std::fs::OpenOptions::new().write(true).open(log).expect("ours");
-    // At most five batches were unacknowledged.
+    // At most five batches were unacknowledged, so the last six include an acknowledged one.
     let six_batches: usize =
         (producer.next - 18..producer.next).step_by(3).map(|n| producer.batch(n).bytes().len()).sum();
     let len = file.metadata().expect("ours").len();

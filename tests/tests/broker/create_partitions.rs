@@ -1,4 +1,4 @@
-//! CreatePartitions: new partitions of a topic can be used at once, and refusals have their reasons.
+//! CreatePartitions. New partitions can be used at once, and each refusal states its reason.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;

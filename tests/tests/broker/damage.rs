@@ -1,6 +1,5 @@
-//! Files that differ from those that the broker left. The broker truncates a torn tail and rebuilds an index. Damage in
-//! the middle of a log makes this partition unavailable, with the file's name in a log line. Other partitions are not
-//! affected.
+//! Files that are not as the broker left them. It truncates a torn tail and rebuilds an index. If a log is damaged in
+//! the middle, its partition is unavailable, and a log line names the file. Other partitions are not affected.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, Client};
@@ -10,17 +9,17 @@ use std::io::Write;
 use std::path::PathBuf;
 
 const TOPIC: &str = "damaged";
-/// Number of batches written before the damage, each of one record.
+/// How many batches are written before the damage. Each has one record.
 const BATCHES: i32 = 20;
 
-/// Position after the header of the first batch.
+/// A position inside the log's first record, after the header of its batch.
 const FIRST_RECORD: usize = 64;
 
 fn batch(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// Starts a broker with twenty batches of one producer in partition 0.
+/// Starts a broker and writes twenty batches of one producer to partition 0.
 fn written(configs: &[(&str, &str)]) -> (Broker, i64) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -45,7 +44,7 @@ fn expected(count: i32) -> Vec<String> {
     (0..count).map(|sequence| format!("record {sequence}")).collect()
 }
 
-/// Checks that exactly the records 0 to `kept` are there, and that the producer continues after them.
+/// Checks that exactly the first `kept` records are there, and that the producer can continue after them.
 fn assert_recovered(broker: &Broker, id: i64, kept: i32) {
     let mut client = broker.client();
     assert_eq!(texts(&mut client), expected(kept));
@@ -70,7 +69,7 @@ fn garbage_after_the_last_whole_batch_is_cut_off() {
     }
 }
 
-/// Returns the first half of the next batch.
+/// Returns the first half of the batch that would come next.
 fn half_a_batch() -> Vec<u8> {
     let next = Batch { base_offset: i64::from(BATCHES), leader_epoch: 0, ..Batch::of(&[vec![b'x'; 500]]) };
     next.bytes()[..300].to_vec()
@@ -112,7 +111,7 @@ fn flip_a_bit(broker: &Broker, at: impl Fn(usize) -> usize) -> PathBuf {
     path
 }
 
-/// Acknowledged records follow the damage. A truncation there would lose them silently.
+/// Acknowledged records follow after the damage. Truncating the log there would lose them silently.
 #[test]
 fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_served() {
     let (mut broker, id) = written(&[]);
@@ -131,7 +130,7 @@ fn corruption_before_good_batches_refuses_its_partition_and_the_others_are_serve
     assert_serves(&broker);
 }
 
-/// A start after a clean stop trusts the files. It does not find the damaged record, and the log end stays.
+/// After a clean stop, the broker trusts its files. It does not find the damaged record, and the log keeps its end.
 #[test]
 fn a_clean_stop_skips_recovery() {
     let (mut broker, _) = written(&[]);
@@ -143,7 +142,7 @@ fn a_clean_stop_skips_recovery() {
     assert_serves(&broker);
 }
 
-/// Settings for several segments, and for an index entry for nearly every batch.
+/// Settings with which the log has several segments, and an index entry for nearly every batch.
 const SEVERAL_SEGMENTS: &[(&str, &str)] = &[("segment.bytes", "1048576"), ("index.interval.bytes", "0")];
 
 fn damage_indexes(broker: &Broker, how: fn(&PathBuf)) {
@@ -188,12 +187,12 @@ fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
     }
 }
 
-/// Returns a timestamp after those of all records so far, so that a lookup by time can find a new record.
+/// Returns a timestamp later than those of all records so far, so that a lookup by time finds only a new record.
 fn later() -> i64 {
     Batch::of(&["now"]).base_timestamp + 1000
 }
 
-/// The broker can rebuild producer snapshots and checkpoints from the log.
+/// The broker rebuilds lost snapshots of producers and lost checkpoints from the log.
 #[test]
 fn lost_snapshots_and_checkpoints_lose_no_record() {
     for end in [Broker::stop, Broker::kill] {
@@ -211,7 +210,7 @@ fn lost_snapshots_and_checkpoints_lose_no_record() {
     }
 }
 
-/// Foreign files in the data directory are not touched.
+/// The broker leaves files alone that are not its own.
 #[test]
 fn foreign_files_in_the_data_directory_stay() {
     let (mut broker, id) = written(&[]);

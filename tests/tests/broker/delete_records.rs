@@ -1,4 +1,4 @@
-//! DeleteRecords: the log start moves permanently, and neither producers nor later topics are affected.
+//! DeleteRecords. The log start stays where it was moved, and producers and later topics are not affected.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -27,7 +27,7 @@ pub fn delete_from(
     client.call(&request(topic, partition, offset), version).topics.remove(0).partitions.remove(0)
 }
 
-/// Deletes the records before `offset`. Returns the new log start.
+/// Deletes the records before `offset`. Returns the new log start offset.
 fn deleted(client: &mut Client, offset: i64) -> i64 {
     let result = delete_from(client, TOPIC, 0, offset, 2);
     assert_eq!(result.error_code, ErrorCode::NONE);
@@ -49,7 +49,7 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
     client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
 }
 
-/// Deletes more records than one transaction of the index takes.
+/// Deletes the records of more partitions than one transaction of the index takes.
 #[test]
 fn many_diskless_partitions_have_a_result_each() {
     let broker = Broker::start(&["log.retention.check.interval.ms=50"]);
@@ -157,12 +157,12 @@ fn kill_9_restores_no_deleted_record_and_loses_no_other() {
     broker.kill();
     broker.restart();
     assert_eq!(broker.client().earliest(TOPIC, 0), 20);
-    // The format must be Kafka's, since Kafka's own tools read this file.
+    // Kafka's own tools read this file, so it must have Kafka's format.
     let checkpoint = std::fs::read_to_string(broker.data_dir().join("log-start-offset-checkpoint")).expect("written");
     assert_eq!(checkpoint, format!("0\n1\n{TOPIC} 0 20\n"));
 }
 
-/// The log start is in a file of the partition. If that file is lost, the checkpoint has the log start.
+/// A file of the partition has the log start offset. If that file is lost, the checkpoint still has it.
 #[test]
 fn log_start_survives_the_loss_of_its_file() {
     let (mut broker, mut client) = broker_with_records(10);
@@ -224,7 +224,7 @@ fn segments_before_the_log_start_are_removed() {
     assert_eq!(broker.client().earliest(TOPIC, 0), 10);
 }
 
-/// The state of a producer outlives its records (rows 1 and 9 of the list of bugs in `sequence`).
+/// The state of a producer is kept longer than its records (rows 1 and 9 of the list of bugs in `sequence`).
 #[test]
 fn producers_continue_their_sequences_after_all_their_records_are_deleted() {
     let (mut broker, mut client) = broker_with_records(0);

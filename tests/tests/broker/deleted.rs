@@ -1,4 +1,4 @@
-//! Acknowledged deletions that a kill of the broker interrupts.
+//! Acknowledged deletions of topics that a kill of the broker interrupts.
 
 use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -10,14 +10,14 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Lists the directories with the partition's name, or with a name derived from it.
+/// Returns the directories whose names begin with the partition's name.
 fn folders(broker: &Broker) -> Vec<PathBuf> {
     let entries = fs::read_dir(broker.data_dir()).expect("listed");
     let paths = entries.map(|entry| entry.expect("listed").path());
     paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
 }
 
-/// Deletes the topic. Does not wait until its directory is moved away.
+/// Deletes the topic without waiting until its directory is moved away.
 fn delete_without_waiting(broker: &Broker) {
     let delete = DeleteTopicsRequest { topic_names: vec!["t".into()], timeout_ms: 1, ..Default::default() };
     assert_eq!(broker.client().call(&delete, 3).responses[0].error_code, ErrorCode::NONE);
@@ -30,7 +30,8 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.client().create_topic("t", 1, &[]);
         broker.client().produced("t", 0, &Batch::of(&["old"]));
         broker.stop();
-        // At its start, the broker reads this file to find the directory's owner, before it renames the directory.
+        // Before the broker renames a directory at its start, it reads this file to learn to which topic the directory
+        // belongs. The read of a pipe blocks.
         let slow = Pipe::in_place_of(&broker.partition_dir("t", 0).join("partition.metadata"));
         broker.restart();
         delete_without_waiting(&broker);
@@ -49,7 +50,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         let left = usize::from(is_made_again);
         wait_until("the folder of the deleted topic is gone", SOON, || folders(&broker).len() == left);
         assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
-        // Later starts have nothing to clean up.
+        // Nothing is left to clean up for later starts.
         for _ in 0..2 {
             broker.stop();
             broker.restart();
@@ -82,7 +83,7 @@ fn state_of_a_topic_survives_a_start_that_deletes_an_older_topic_of_its_name() {
     assert_eq!(values, ["c", "d"], "deleted records stay deleted");
 }
 
-/// The rename of the deleted partition's directory fails once.
+/// The broker fails once to rename the directory of the deleted partition.
 #[test]
 fn failed_rename_of_a_deleted_directory_leaves_no_record() {
     for is_made_again in [false, true] {
@@ -104,7 +105,7 @@ fn failed_rename_of_a_deleted_directory_leaves_no_record() {
     }
 }
 
-/// Occupies the name to which the partition's directory would be renamed. Returns the path.
+/// Occupies the name to which the broker would rename the partition's directory. Returns the path.
 fn take_name_of_deleted(broker: &Broker) -> PathBuf {
     let id = fs::read_to_string(broker.partition_dir("t", 0).join("partition.metadata")).expect("read");
     let id = fullbore_wire::Uuid::parse(id.split("topic_id: ").nth(1).expect("it says").trim()).expect("an id");

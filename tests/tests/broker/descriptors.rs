@@ -1,5 +1,5 @@
-//! A broker without free descriptors for a while. A request that needs one is refused, and everything works as before
-//! once descriptors are free.
+//! A broker that has no free descriptors for a while. It refuses requests that need one, and works as before once some
+//! are free.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -10,12 +10,12 @@ const TOPIC: &str = "scarce";
 const PARTITIONS: i32 = 8;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns a batch that is a quarter of a segment.
+/// Returns a batch that takes a quarter of a segment.
 fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 250_000]])
 }
 
-/// Produces a batch to each partition, and ignores the results.
+/// Produces a batch to each partition and ignores the results.
 fn produce_anyhow(client: &mut Client) {
     for partition in 0..PARTITIONS {
         client.produce(TOPIC, partition, &batch());
@@ -31,7 +31,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
         client.create_topic(TOPIC, PARTITIONS, &[("segment.bytes", "1048576"), (key, value)]);
         produce_anyhow(&mut client);
         broker.refuse_descriptors();
-        // New segments, indexes and directories must be opened for an fsync, and no open can succeed.
+        // The broker must open new segments, indexes and directories to flush them, and cannot open any.
         (0..8).for_each(|_| produce_anyhow(&mut client));
         broker.wait_for_stderr("Too many open files");
         broker.allow_descriptors();
@@ -47,7 +47,7 @@ fn a_moment_without_descriptors_disables_no_partition() {
     }
 }
 
-/// A response that waits for a flush is sent once there are descriptors again.
+/// A response waits for a flush that needs a descriptor. It is sent after there are descriptors again.
 #[test]
 fn flush_without_descriptors_is_retried() {
     let broker = Broker::start(&[]);
@@ -55,7 +55,7 @@ fn flush_without_descriptors_is_retried() {
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &batch());
     client.set_config(2, TOPIC, "flush.messages", "1");
-    // The log file is open, but its directory was never fsynced, and must be opened for that.
+    // The log file is open, but its directory was never flushed. The broker must open it for that.
     broker.refuse_descriptors();
     client.send_produce(TOPIC, 0, &batch());
     broker.wait_for_stderr("cannot flush a partition");
@@ -65,7 +65,8 @@ fn flush_without_descriptors_is_retried() {
     assert_eq!(client.produced(TOPIC, 0, &batch()), 2);
 }
 
-/// A directory in place of a file makes each attempt to open the log fail, until the test removes the directory.
+/// The log cannot be opened while a directory stands in the place of one of its files. The test removes the directory
+/// later.
 #[test]
 fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let mut broker = Broker::start(&[]);
@@ -79,8 +80,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let told = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
-    // The fetch may wait for longer than an attempt to open the log takes on any machine. The failed attempt ends the
-    // fetch's wait.
+    // The fetch may wait for much longer than the broker takes to open a log. The failure must end the wait.
     client.set_read_timeout(3 * SOON);
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);

@@ -1,5 +1,5 @@
-//! A disk that is full to its last byte. Operations that free space succeed without a free byte and without a restart.
-//! A broker starts and serves on such a disk. Runs on a tmpfs of 48 MiB; skipped if mounting is not permitted.
+//! A disk that is full to the last byte. Operations that free space must succeed there without a restart. A broker also
+//! starts and serves on such a disk. The tests use a tmpfs of 48 MiB, and are skipped if mounting is not permitted.
 
 use crate::delete_records::delete_from;
 use crate::disk_full::SmallDisk;
@@ -13,16 +13,16 @@ use std::time::Duration;
 
 const DISK: usize = 48 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Topics. The records of each take a large part of the disk.
+/// The two topics. The records of each of them take a large part of the disk.
 const LARGE: &str = "large";
 const SMALL: &str = "small";
 const TOPIC: i8 = 2;
 
-/// Broker that keeps all records. Its disk is full of them and of another file.
+/// A broker that deletes no records by itself, and whose disk is filled by them and by another file.
 struct Filled {
     broker: Broker,
     disk: SmallDisk,
-    /// Number of records in the topic [`LARGE`].
+    /// How many records the topic [`LARGE`] has.
     large: i64,
     small: i64,
 }
@@ -32,11 +32,11 @@ impl Filled {
         Filled::beside(0)
     }
 
-    /// Fills a disk that also has `others` more partitions. When the broker stops, each of these has index entries and
-    /// checkpoint lines to write.
+    /// Fills a disk that has `others` more partitions. A stop of the broker must write index entries and checkpoint
+    /// lines for each of them.
     fn beside(others: i32) -> Option<Filled> {
         let disk = SmallDisk::mount(DISK)?;
-        // Small buffer, so that sockets hold little of a response.
+        // With a small buffer, the socket takes only a little of a response.
         let broker = Broker::start_in(&disk.path().join("data"), &["socket.send.buffer.bytes=65536"]);
         let mut client = broker.client();
         for topic in [LARGE, SMALL] {
@@ -53,7 +53,7 @@ impl Filled {
         Some(Filled { broker, disk, large, small })
     }
 
-    /// Fills the disk to its last byte again, including the space freed in the meantime.
+    /// Fills the disk to the last byte again, including space that was freed.
     fn fill(&self) {
         fill(&self.disk);
     }
@@ -65,7 +65,7 @@ impl Filled {
         assert_eq!(client.fetch_records(LARGE, 0).len() as i64, self.large);
     }
 
-    /// Waits until a produce succeeds again. The log must continue at `end`.
+    /// Waits until the topic accepts records again. The log must continue at `end`.
     fn takes_records_again(&self, topic: &str, end: i64) {
         let mut client = self.broker.client();
         wait_until("records are taken again", SOON, || {
@@ -82,7 +82,7 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 100_000]])
 }
 
-/// Produces until one batch is refused or `enough` returns true. Returns the number of accepted batches.
+/// Produces until a batch is refused or `enough` returns true. Returns how many batches were accepted.
 fn produce_until(client: &mut Client, topic: &str, enough: impl Fn(i64) -> bool) -> i64 {
     for sent in 0.. {
         if enough(sent) {
@@ -138,7 +138,7 @@ fn full_disk_slow_readers_do_not_hold_deleted_space() {
     }
 }
 
-/// The bytes of the reserve that a deletion uses are not available to producers.
+/// A deletion uses bytes of the disk reserve. Producers that retry must not get them.
 #[test]
 fn full_disk_deletions_succeed_beside_retrying_producers() {
     let Some(filled) = Filled::new() else { return };
@@ -166,7 +166,7 @@ fn full_disk_deletions_succeed_beside_retrying_producers() {
     });
 }
 
-/// Guard that stops the producers when it is dropped, even if the test fails.
+/// Stops the producers when it is dropped, even if the test fails.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -184,8 +184,8 @@ fn full_disk_record_deletion_frees_space_for_others() {
         let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
         let start = part.unwrap_or(filled.large);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
-        // A deletion within the first segment frees no space. The new log start is written in the reserve's space, so a
-        // crash does not revert it.
+        // A deletion within the first segment frees no space, so the new log start is written to the reserve. A crash
+        // must not undo the deletion.
         filled.broker.kill();
         filled.broker.restart();
         assert_eq!(filled.broker.client().earliest(LARGE, 0), start);
@@ -201,7 +201,7 @@ fn full_disk_new_retention_frees_space_without_a_restart() {
     for topic in [LARGE, SMALL] {
         let Some(filled) = Filled::new() else { return };
         let mut client = filled.broker.client();
-        // All segments have expired, even the active one.
+        // All segments expire, including the active one.
         client.set_config(TOPIC, topic, "retention.ms", "1");
         let end = if topic == LARGE { filled.large } else { filled.small };
         wait_until("old records are gone", SOON, || client.earliest(topic, 0) == end);
@@ -231,7 +231,7 @@ fn full_disk_start_serves_reads_and_deletions() {
     }
 }
 
-/// Repeated kills on a full disk, some while the broker frees space: each response stays true.
+/// The broker is killed repeatedly on a full disk, sometimes while it frees space. Every response must remain true.
 #[test]
 fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
     let Some(mut filled) = Filled::new() else { return };
@@ -241,7 +241,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
         let deleted = delete_from(&mut client, LARGE, 0, start + 13, 2);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start + 13), "round {round}");
         start += 13;
-        // Sends a deletion whose response the test does not wait for.
+        // The test does not wait for the response to this deletion.
         let mut other = filled.broker.client();
         other.send(&crate::delete_records::request(LARGE, 0, start + 5), 2);
         filled.broker.kill();
@@ -249,7 +249,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
         filled.broker.restart();
         let mut client = filled.broker.client();
         let found = client.earliest(LARGE, 0);
-        // The deletion without a response is complete, not begun, or done up to the start of a segment.
+        // The deletion without a response may be complete, not begun, or done up to the start of a segment.
         assert!((start..=start + 5).contains(&found), "round {round}: {found} after {start}");
         start = found;
         assert_eq!(client.latest(LARGE, 0), filled.large);
@@ -257,7 +257,7 @@ fn full_disk_kills_revert_no_deletion_and_lose_no_record() {
     }
 }
 
-/// A stop writes the last index entries, the checkpoints and a marker. The reserve has space for them.
+/// A stop must write the last index entries, the checkpoints and a marker. The disk reserve has space for them.
 #[test]
 fn full_disk_stop_is_clean() {
     for others in [0, 100] {
@@ -275,7 +275,7 @@ fn full_disk_stop_is_clean() {
     }
 }
 
-/// Returns the status line of the response of /healthz.
+/// Returns the status line of /healthz.
 fn health(broker: &Broker) -> String {
     broker.admin_page("/healthz").lines().next().expect("a status line").to_owned()
 }
@@ -312,7 +312,7 @@ fn full_disk_is_logged_once_with_the_remedy() {
     filled.broker.wait_for_stderr("the disk is full");
     let stderr = filled.broker.stderr();
     let told: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
-    // One line a minute is allowed, and a slow machine may take more than a minute.
+    // The broker may log one line a minute, and a slow machine may take more than a minute.
     assert!(told.len() <= 3, "{told:?}");
     assert!(told.iter().all(|line| line.contains("delete topics or records")), "{told:?}");
 }

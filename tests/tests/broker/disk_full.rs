@@ -1,5 +1,5 @@
-//! A disk that fills up, on a tmpfs of a few megabytes. Skipped, with a line on standard error, if mounting is not
-//! permitted.
+//! A disk that fills up. It is a tmpfs of a few megabytes. If mounting is not permitted, the tests are skipped with a
+//! line on standard error.
 
 use fullbore_tests::{Batch, Broker};
 use fullbore_wire::ErrorCode;
@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 
 const TOPIC: &str = "full";
 
-/// Small file system, unmounted on drop.
+/// A small file system. Dropping it unmounts it.
 pub struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -25,7 +25,8 @@ impl SmallDisk {
         match mount {
             Ok(status) if status.success() => Some(SmallDisk(folder)),
             _ => {
-                // Writes past the capture of `cargo test`, so that a run shows which tests were skipped.
+                // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests
+                // were skipped.
                 let _ = writeln!(std::io::stderr(), "skipped: mounting a tmpfs is not permitted here");
                 None
             }
@@ -39,12 +40,12 @@ impl SmallDisk {
 
 impl Drop for SmallDisk {
     fn drop(&mut self) {
-        // Open files keep the file system alive until they are closed, even after the lazy unmount.
+        // After the lazy unmount, the file system remains until all its files are closed.
         let _ = Command::new("umount").arg("--lazy").arg(self.0.path()).status();
     }
 }
 
-/// Writes a file that a test deletes later. Returns its path.
+/// Writes a file that the test can delete to free space. Returns its path.
 pub fn ballast(disk: &SmallDisk, bytes: usize) -> PathBuf {
     let file = disk.path().join("ballast");
     fs::write(&file, vec![0; bytes]).expect("there is room still");
@@ -95,8 +96,8 @@ fn full_disk_is_a_storage_error_and_the_log_continues_once_space_is_free() {
     }
 }
 
-/// A whole window is in flight when the disk fills up. With a sequence error, clients would begin a new epoch, or the
-/// user would see a client's mistake.
+/// The disk fills up while a whole window is in flight. If the later batches got a sequence error, clients would begin
+/// a new epoch, or report a mistake to the user.
 #[test]
 fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };
@@ -127,7 +128,7 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 
-/// Topics and producer ids need space, too. They are refused while the disk is full, and leave no traces.
+/// Topics and producer ids need space as well. A full disk refuses them, and nothing of them is left.
 #[test]
 fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };
@@ -151,11 +152,11 @@ fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     assert_eq!(unknown, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "a refused topic is not there");
 }
 
-/// Creates topics until one is refused. Returns the name of the refused topic.
+/// Creates topics until one is refused. Returns the name of the one that was refused.
 fn create_until_refused(client: &mut fullbore_tests::Client) -> String {
     use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
     for n in 0..1000 {
-        // The names are long, so that the database soon needs a new page.
+        // With long names, the database soon needs a new page.
         let name = format!("{}-{n}", "n".repeat(200));
         let topic = CreatableTopic {
             name: name.as_str().into(),

@@ -1,5 +1,5 @@
-//! Diskless topics on a directory, from outside. Acknowledged records are read again by their offsets, whatever happens
-//! to the broker before.
+//! Diskless topics whose store is a directory. Acknowledged records must be readable at their offsets, whatever
+//! happened to the broker before.
 
 use fullbore_tests::{Batch, Broker, wait_until};
 use fullbore_wire::ErrorCode;
@@ -9,13 +9,13 @@ const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the batch of three records whose first has the sequence `first`.
+/// Returns a batch of three records. The first one has the sequence `first`.
 fn batch(producer_id: i64, first: i32) -> Batch {
     let values: Vec<_> = (first..first + 3).map(|sequence| format!("{producer_id} {sequence}")).collect();
     Batch::of(&values).from_producer(producer_id, 0, first)
 }
 
-/// Returns the number of objects in the store.
+/// Returns how many objects the store has.
 fn objects(broker: &Broker) -> usize {
     fn count(folder: &std::path::Path) -> usize {
         let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());

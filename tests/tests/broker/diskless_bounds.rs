@@ -1,4 +1,4 @@
-//! Limits of the memory and requests that one client of a diskless topic can occupy while the store is slow.
+//! Limits on the memory and requests that one client of a diskless topic can occupy while the store is slow.
 
 use std::time::Duration;
 
@@ -44,12 +44,12 @@ fn small_batches_count_with_their_bookkeeping() {
     let all: Vec<_> = (0..1000).map(|partition| (partition, batch.clone())).collect();
     let mut request = produce_request(TOPIC, 0, batch.clone());
     (request.acks, request.topic_data) = (0, vec![topic_data(TOPIC, &all)]);
-    // The first round creates and opens each partition before the memory is measured.
+    // The first request creates and opens each partition, before memory is measured.
     client.send(&request, 9);
     let written = |client: &mut fullbore_tests::Client| client.latest(TOPIC, 999);
     wait_until("the first is written", SOON, || written(&mut broker.client()) == 1);
     let before = broker.rss();
-    // Sends 100,000 batches, of 7 MB together.
+    // The hundred requests have 100,000 batches, 7 MB in total.
     for _ in 0..100 {
         client.send(&request, 9);
     }
@@ -65,7 +65,7 @@ fn disconnected_client_is_closed_while_its_batch_waits_for_memory() {
     broker.client().create_topic(TOPIC, 1, CONFIGS);
     let batch = Batch::of(&[vec![b'v'; 900_000]]).bytes();
     let request = ProduceRequest { timeout_ms: i32::MAX, ..produce_request(TOPIC, 0, batch) };
-    // The first batches have memory; the later ones wait for memory.
+    // The first batches get memory, and the later ones wait for it.
     let hung_up = (0..16).map(|_| {
         let mut client = broker.client();
         client.send(&request, 9);
@@ -76,7 +76,7 @@ fn disconnected_client_is_closed_while_its_batch_waits_for_memory() {
     clients.iter_mut().for_each(|client| assert_eq!(client.wait_for_close(), 0));
 }
 
-/// The waiting batch is queued behind its predecessor, whose object is not in the store.
+/// The batch waits for its predecessor, whose object has not reached the store.
 #[test]
 fn out_of_order_batch_times_out_by_its_request() {
     let settings = ["fullbore.diskless.put.delay.ms=60000", "fullbore.reorder.wait.ms=3000"];
@@ -94,7 +94,7 @@ fn out_of_order_batch_times_out_by_its_request() {
     }
 }
 
-/// The store takes one object at a time. The memory budget holds 32 objects.
+/// The store accepts one object at a time, while the memory budget is enough for 32 objects.
 #[test]
 fn flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
     let broker = Broker::start(&[
@@ -109,7 +109,7 @@ fn flooded_broker_commits_a_small_batch_with_one_of_the_next_objects() {
     let flood = std::thread::spawn(move || {
         let mut request = produce_request(TOPIC, 0, Batch::of(&[vec![b'x'; 100_000]]).bytes());
         request.acks = 0;
-        // The broker may have closed the connection before everything is sent.
+        // The broker may close the connection before everything is sent.
         while flooder.try_send(&request, 9).is_ok() {}
     });
     wait_until("three objects are committed", SOON, || client.latest(TOPIC, 0) > 30);
@@ -134,7 +134,7 @@ fn batch_waits_for_memory_up_to_the_timeout_of_its_request() {
         request.timeout_ms = 500;
         client.send(&request, 9);
     }
-    // No memory is free until the first PUT is done, after a minute.
+    // The first PUT takes a minute, and no memory is free before it is done.
     for at in 0..12 {
         assert_eq!(client.receive_produced().error_code, ErrorCode::REQUEST_TIMED_OUT, "the batch {at}");
     }

@@ -1,4 +1,4 @@
-//! Older records of diskless topics, which the broker fetches from the store.
+//! Older records of diskless topics, which the broker must fetch from the store.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +10,7 @@ const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Reads the record at `offset`, with retries until it is there. Returns its value.
+/// Returns the value of the record at `offset`. Retries until the record is there.
 fn read(client: &mut Client, offset: i64) -> String {
     let mut found = None;
     wait_until("it is read", SOON, || {
@@ -25,7 +25,7 @@ fn read(client: &mut Client, offset: i64) -> String {
     found.expect("read")
 }
 
-/// Returns the largest file below a directory.
+/// Returns the largest file in a directory or below it.
 fn largest(folder: &Path) -> PathBuf {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

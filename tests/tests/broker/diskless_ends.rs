@@ -1,7 +1,7 @@
-//! The broker, its machine or its store ends at a known stage of a diskless batch. Acknowledged records are there after
-//! it, and other batches can be resent.
+//! The broker, its machine or its store fails at a known stage of a diskless batch. Acknowledged records must survive,
+//! and other batches can be resent.
 //!
-//! Not here: kills at random moments under load (`crash`).
+//! Kills at random moments under load are tested in `crash`.
 
 use std::path::Path;
 use std::process::Command;
@@ -19,25 +19,25 @@ const TOPIC: &str = "diskless";
 const OTHER: &str = "other";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// Short times, so that orphans are deleted soon.
+/// Short times, so that orphaned objects are soon deleted.
 const CLEANER: [&str; 2] = ["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(1000)
 }
 
-/// Returns the batch of one record with this sequence.
+/// Returns a batch of one record with the given sequence.
 fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Returns the number of files in and below a directory.
+/// Returns how many files are in a directory and below it.
 fn files(folder: &Path) -> usize {
     let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
     entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
-/// Broker whose objects are in a bucket, with a topic that has one batch.
+/// A broker that stores its objects in a bucket, and a topic with one batch.
 struct OnS3 {
     s3: S3,
     broker: Broker,
@@ -57,7 +57,8 @@ impl OnS3 {
         OnS3 { s3, broker, client, id }
     }
 
-    /// Sends the second batch. Kills the broker once the store has got `puts` more PUTs.
+    /// Sends the second batch, and kills the broker once the store has received `puts` more PUTs. Then removes the
+    /// store's faults and restarts the broker.
     fn kill_after_puts(&mut self, puts: usize) {
         let before = self.s3.requests("PUT");
         self.client.send_produce(TOPIC, 0, &batch(self.id, 1));
@@ -68,7 +69,7 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// Checks that the topic has `batches` batches, resends the second one, and sends another.
+    /// Checks that the topic has `batches` batches. Then resends the second one and sends a third.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {
@@ -103,7 +104,8 @@ fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     on.goes_on(1);
 }
 
-/// The fetch is sent first and waits, so the response to the produce cannot leave before the kill.
+/// The client sends a fetch that waits, and then the produce. The produce's response must follow the fetch's, so it
+/// cannot be sent before the kill.
 #[test]
 fn kill_between_commit_and_response_keeps_the_batch_once() {
     let mut on = OnS3::start();
@@ -141,7 +143,7 @@ fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
     for method in ["PUT", "GET", "DELETE"] {
         on.s3.every(method, S3Fault::Hang);
     }
-    // The produce waits for its whole timeout of 30 s before it fails.
+    // The produce fails only after its timeout of 30 s.
     assert_eq!(produce_request(TOPIC, 0, batch(on.id, 1).bytes()).timeout_ms, 30_000);
     assert_eq!(on.client.produce(TOPIC, 0, &batch(on.id, 1)).error_code, ErrorCode::REQUEST_TIMED_OUT);
     on.s3.heal();
@@ -154,7 +156,7 @@ fn store_silent_for_half_a_minute_loses_no_acknowledged_batch() {
     on.goes_on(2);
 }
 
-/// When a batch is acknowledged, the objects, the entries of their directories and the index are on the disk.
+/// Before a batch is acknowledged, its objects, their directory entries and the index must be flushed.
 #[test]
 fn power_loss_keeps_every_acknowledged_batch_of_a_directory() {
     let Some(disk) = Disk::make() else { return };
@@ -194,7 +196,7 @@ fn read_only_directory_is_an_error_until_it_is_writable() {
     client.create_topic(TOPIC, 1, CONFIGS);
     let id = client.init_producer_id();
     assert_eq!(client.produced(TOPIC, 0, &batch(id, 0)), 0);
-    // A remount fails while any file is being written.
+    // The remount fails while a file is being written.
     wait_until("nothing is written any more", SOON, || remount(disk.path(), "ro"));
     for _ in 0..2 {
         assert_eq!(client.produce(TOPIC, 0, &batch(id, 1)).error_code, ErrorCode::KAFKA_STORAGE_ERROR);

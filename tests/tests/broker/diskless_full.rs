@@ -1,6 +1,6 @@
-//! A disk that is full to its last byte, with both the index of diskless topics and their objects. Operations that free
-//! space succeed on it, and a broker starts and serves on it. Runs on a tmpfs of 48 MiB; skipped if mounting is not
-//! permitted.
+//! A disk that is full to the last byte and has both the index of diskless topics and their objects. Operations that
+//! free space must succeed, and a broker must start and serve. The tests use a tmpfs of 48 MiB, and are skipped if
+//! mounting is not permitted.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::disk_freed::{delete_topic, fill};
 use super::disk_full::SmallDisk;
 
 const DISK: usize = 48 << 20;
-/// Short times, so that orphans are deleted soon.
+/// Short times, so that orphaned objects are soon deleted.
 const CLEANER: &[&str] = &["diskless.file.cleaner.interval.ms=100", "diskless.file.cleaner.retention.period.ms=1000"];
 const CLEANED: Duration = Duration::from_secs(60);
 const LARGE: &str = "large";
@@ -23,8 +23,8 @@ fn batch() -> Batch {
     Batch::of(&[vec![b'.'; 400_000]])
 }
 
-/// Starts a broker that keeps all records, on a disk full of its objects and of another file. Returns it with the disk
-/// and the number of records of each topic.
+/// Starts a broker that deletes no records by itself, and fills its disk with objects and another file. Returns the
+/// broker, the disk, and the number of records of each topic.
 fn filled() -> Option<(Broker, SmallDisk, i64, i64)> {
     let disk = SmallDisk::mount(DISK)?;
     let broker = Broker::start_in(&disk.path().join("data"), CLEANER);

@@ -1,5 +1,5 @@
-//! A store and an index of diskless topics that do not belong together. The broker writes nothing, and no record is
-//! lost.
+//! A store and an index of diskless topics that do not belong together. The broker must write nothing and lose no
+//! record.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,10 +12,10 @@ use fullbore_wire::ErrorCode;
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-const UNKNOWN: &str = "it has objects of this cluster of which the index knows nothing";
+const UNKNOWN: &str = "it has objects of this cluster that the index does not know";
 const OTHER: &str = "it is not the store in which this cluster's records are; set diskless.storage back to that one";
 
-/// Returns a stopped broker with one record in a diskless topic.
+/// Returns a stopped broker that has one record in a diskless topic.
 fn stopped_with_a_record(sets: &[&str]) -> Broker {
     let mut broker = Broker::start(sets);
     let mut client = broker.client();
@@ -39,7 +39,7 @@ fn storage(folder: &Path) -> String {
     format!("diskless.storage={}", folder.display())
 }
 
-/// Returns every file below a directory.
+/// Returns every file in a directory and below it.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -52,7 +52,7 @@ pub fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Moves the index and its side files from `from` to `to`.
+/// Moves the files of the index from one directory to another.
 fn move_index(from: &Path, to: &Path) {
     for name in ["diskless.db", "diskless.db-wal", "diskless.db-shm"] {
         let _ = fs::remove_file(to.join(name));
@@ -94,14 +94,14 @@ fn broker_set_to_another_store_does_not_start() {
     let empty = other.path().join("empty");
     refused(&storage(&empty), OTHER);
     assert!(files(&empty).is_empty());
-    // The ownership marker of this store names the same cluster, but another store number.
+    // The ownership marker of this store names the same cluster, but with another store number.
     let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");
     fs::create_dir(&second).expect("made");
     fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
     refused(&storage(&second), OTHER);
-    // The broker's own directory becomes empty, like the mount point of a disk that is not mounted.
+    // The directory of objects is now empty, like a mount point whose disk is not mounted.
     fs::rename(folder.join("diskless"), other.path().join("mounted")).expect("moved");
     fs::create_dir(folder.join("diskless")).expect("made");
     refused(&storage(&folder.join("diskless")), OTHER);
@@ -122,7 +122,7 @@ fn unused_store_may_be_replaced_by_another() {
     assert_goes_on(&broker);
 }
 
-/// The unavailable store cannot show that it has objects, and the index knows of no objects.
+/// The store is unavailable, so it cannot show that it has objects. The index is new and knows of none.
 #[test]
 fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();
@@ -137,8 +137,8 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     let objects = files(&s3.folder());
     let refuses = || {
         let mut client = broker.client();
-        // The client would believe an answer that the producer is unknown or an offset missing, so the broker gives
-        // neither answer.
+        // A client would believe that the producer is unknown or the offset is missing, so the broker must not respond
+        // with either.
         let batch = Batch::of(&["a"]).from_producer(1000, 0, 5);
         assert_eq!(client.produce(TOPIC, 0, &batch).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
         assert_eq!(client.fetch(TOPIC, 0, 1).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
@@ -148,7 +148,7 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     s3.heal();
     broker.wait_for_stderr(UNKNOWN);
     refuses();
-    // A probe of the store may be under way, and leave an object for a moment.
+    // The broker may be probing the store, which leaves an object there for a moment.
     wait_until("the objects are as they were", SOON, || files(&s3.folder()) == objects);
     broker.stop();
     move_index(aside.path(), broker.data_dir());

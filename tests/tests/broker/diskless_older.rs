@@ -1,4 +1,4 @@
-//! An older copy of a standalone broker's data directory, with the index of its diskless topics.
+//! A standalone broker that starts on an older copy of its data directory, which has the index of its diskless topics.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// Only the index is an older copy; the store has the newest objects.
+/// Only the index is replaced by an older copy. The store has the newest objects.
 #[test]
 fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
     let place = tempfile::tempdir().expect("a folder");

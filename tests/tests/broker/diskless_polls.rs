@@ -1,4 +1,4 @@
-//! Fetches of diskless topics with a minimum of bytes: polls for more bytes than there are, and consumers that are
+//! Fetches of diskless topics that require a minimum of bytes. Some wait for more bytes than there are, and others are
 //! behind.
 
 use std::time::Duration;
@@ -10,10 +10,10 @@ use fullbore_wire::apis::fetch::{FetchRequest, PartitionData};
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-/// Wait, in ms, that is longer than any test.
+/// A wait in milliseconds that no test reaches.
 const LONG: i32 = 300_000;
 const FETCH: i16 = 11;
-/// Number of bytes in a response that is larger than in any test.
+/// A response size that no test reaches.
 const ALL: i32 = 50 << 20;
 
 fn poll(offset: i64, min_bytes: usize, partition_max_bytes: i32, max_wait_ms: i32) -> FetchRequest {
@@ -34,7 +34,7 @@ fn len(answer: &PartitionData) -> usize {
     answer.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Writes `batch` `count` times. Returns the number of bytes written.
+/// Writes `batch` `count` times. Returns how many bytes were written.
 fn write(client: &mut Client, batch: &Batch, count: usize) -> usize {
     let mut request = produce_request(TOPIC, 0, batch.bytes());
     request.acks = 0;
@@ -51,7 +51,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     let broker = Broker::start(&["diskless.puts.per.second.max=1000"]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, CONFIGS);
-    // Batches of this size are copied into a response.
+    // Batches of this size are copied into responses.
     let mut all = write(&mut client, &Batch::of(&[vec![b'x'; 4_000]]), 5_000);
     let polling = |_| {
         let mut reader = broker.client();
@@ -67,7 +67,7 @@ fn polls_for_more_than_there_is_do_little_work_at_each_write() {
     all += 60 * small.bytes().len();
     let used = broker.processor_ticks() - before;
     assert!(used < 200, "{used} hundredths of a second for 60 writes");
-    // A poll returns once it has its minimum of bytes. At its deadline it returns the records that are there.
+    // A poll returns when it has its minimum of bytes, and at its deadline with the records that are there.
     let wanted = all + 3 * small.bytes().len();
     let mut reader = broker.client();
     reader.send(&poll(0, wanted, ALL, LONG), FETCH);
@@ -91,7 +91,7 @@ fn consumer_behind_does_not_wait_at_the_end_of_a_window() {
     let mut client = broker.client();
     for (min_bytes, partition_max_bytes) in [(1 << 20, 1 << 20), (500_000, 1 << 20), (5 << 20, ALL)] {
         let mut offset = 0;
-        // The loop ends once the remaining records are below the minimum.
+        // The loop ends when fewer bytes remain than the minimum.
         while (600 - offset) as usize * batch.bytes().len() > min_bytes {
             client.send(&poll(offset, min_bytes, partition_max_bytes, LONG), FETCH);
             let answer = answered(&mut client);

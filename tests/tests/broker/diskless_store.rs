@@ -1,4 +1,5 @@
-//! Diskless topics on a store with faults: S3 with injected faults, and a directory whose disk is full or read-only.
+//! Diskless topics whose store has faults. It is an S3 store with injected faults, or a directory whose disk is full or
+//! read-only.
 
 use std::time::Duration;
 
@@ -13,12 +14,12 @@ const CLASSIC: &str = "classic";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the batch of one record with this sequence.
+/// Returns a batch of one record with the given sequence.
 fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[text(sequence)]).from_producer(id, 0, sequence)
 }
 
-/// Returns a text that is long enough for a connection to end in the middle of it.
+/// Returns a text that is long enough for a connection to break in the middle of it.
 fn text(sequence: i32) -> String {
     format!("{sequence} ").repeat(20_000)
 }
@@ -31,7 +32,7 @@ fn start(sets: &[String]) -> Broker {
     Broker::start(&sets.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Sends the batch of `sequence` repeatedly until it is accepted.
+/// Sends the batch with this sequence until it is accepted.
 fn produce(client: &mut Client, id: i64, sequence: i32) {
     let mut refused = 0;
     wait_until("the batch is taken", SOON, || {
@@ -99,7 +100,8 @@ fn bucket_keeps_acknowledged_records_through_kills_and_faults() {
     ];
     for fault in faults {
         for _ in 0..10 {
-            // By these PUTs the broker learns the usual duration of a PUT. It hedges PUTs that take much longer.
+            // From these PUTs the broker learns how long a PUT usually takes. Later it hedges PUTs that take much
+            // longer.
             produce(&mut client, id, next);
             next += 1;
         }
@@ -186,7 +188,7 @@ fn start_waits_for_an_unavailable_store() {
     assert_reads(&broker, 1);
 }
 
-/// Regression: a broker whose store gave no response at its start served no request for ten seconds.
+/// Regression: if the store did not respond while the broker started, the broker served no request for ten seconds.
 #[test]
 fn silent_store_at_the_start_does_not_delay_other_topics() {
     let s3 = S3::start();
@@ -237,7 +239,7 @@ fn idle_broker_sends_no_put() {
     client.create_topic(TOPIC, 1, CONFIGS);
     produce(&mut client, -1, 0);
     let before = s3.requests("PUT");
-    // The requests take longer than many commit intervals.
+    // Together these requests take longer than many commit intervals.
     for _ in 0..20 {
         assert_eq!(client.latest(TOPIC, 0), 1);
         std::thread::sleep(Duration::from_millis(50));

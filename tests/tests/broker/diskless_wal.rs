@@ -1,4 +1,4 @@
-//! Damage to the write-ahead log of the index of diskless topics, at which SQLite's recovery stops silently. No
+//! The write-ahead log of the index of diskless topics is damaged in ways at which SQLite's recovery stops silently. No
 //! acknowledged record may vanish.
 
 use std::fs;
@@ -8,22 +8,22 @@ use fullbore_tests::{Batch, Broker, serve_refused};
 
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
-/// Number of batches. Each is acknowledged before the next is sent, so that each has its own commit.
+/// How many batches are written. Each is sent after the previous one is acknowledged, so each has its own commit.
 const BATCHES: usize = 30;
 const REFUSED: &str = "cannot use diskless.db: ";
-/// Size of the header of the write-ahead log, in bytes.
+/// The size of the write-ahead log's header, in bytes.
 const HEADER: usize = 32;
-/// Size of a frame of the write-ahead log: a header and a page.
+/// The size of a frame in the write-ahead log, which has a header and a page.
 const FRAME: usize = 24 + 1024;
 
-/// Files of an index after a kill.
+/// The files of an index as a kill left them.
 struct Killed {
     broker: Broker,
     files: Vec<(PathBuf, Vec<u8>)>,
 }
 
 impl Killed {
-    /// Writes acknowledged records, some before a clean stop and the rest before a kill.
+    /// Writes acknowledged records: some before a clean stop, and the rest before a kill.
     fn after_records() -> Killed {
         let mut broker = Broker::start(&[]);
         broker.client().create_topic(TOPIC, 1, CONFIGS);
@@ -42,7 +42,7 @@ impl Killed {
         &self.files[1]
     }
 
-    /// Restores the files with `bytes` as the write-ahead log.
+    /// Restores the files, with `bytes` in place of the write-ahead log.
     fn set_wal(&self, bytes: &[u8]) {
         for (path, bytes) in &self.files {
             fs::write(path, bytes).expect("written");

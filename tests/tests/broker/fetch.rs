@@ -1,4 +1,4 @@
-//! Responses, limits and refusals of Fetch. Sessions are tested in `sessions`, waits in `pipelining`.
+//! Responses, limits and refusals of Fetch. Sessions are tested in `sessions`, and waits in `pipelining`.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request};
 use fullbore_wire::apis::fetch::{
@@ -8,11 +8,11 @@ use fullbore_wire::{ErrorCode, Records, Text, Uuid};
 
 const TOPIC: &str = "fetched";
 const FETCH: i16 = 12;
-/// Longest wait of these fetches, ms: longer than the client's read timeout, so that a fetch that wrongly waits fails
-/// its test.
+/// How long these fetches may wait, in milliseconds. This exceeds the client's read timeout, so a fetch that wrongly
+/// waits fails its test.
 const LONG_MS: i32 = 120_000;
 
-/// Writes three batches of two records to partition 0, and one batch to partition 1.
+/// Writes three batches of two records to partition 0 and one batch to partition 1.
 fn broker_with_records() -> (Broker, Client, Uuid) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -173,7 +173,7 @@ fn valid_partitions_of_a_fetch_are_returned_beside_invalid_ones() {
     assert_eq!(codes, [(unknown, 0), (unknown, 0), (ErrorCode::NONE, 6), (ErrorCode::OFFSET_OUT_OF_RANGE, 0)]);
 }
 
-/// A client that pretends to be a follower must not change state that only followers may change.
+/// Only followers may change some state of a partition. A client that pretends to be a follower must not.
 #[test]
 fn fetch_with_a_replica_id_is_refused() {
     let (_broker, mut client, _) = broker_with_records();
@@ -205,13 +205,13 @@ fn a_fetch_of_nothing_is_answered_at_once() {
     assert!(client.call(&request(Vec::new()), FETCH).responses.is_empty());
 }
 
-/// A consumer that waits for records of a topic is notified of its deletion at once.
+/// A consumer waits for records of a topic. When the topic is deleted, it must get a response at once.
 #[test]
 fn long_poll_on_a_deleted_topic_ends() {
     let (broker, mut client, _) = broker_with_records();
     let mut poller = broker.client();
     poller.send(&fetch_request(&[FetchFrom { topic: TOPIC, partition: 0, offset: 6 }], 1, LONG_MS), FETCH);
-    // Once a later request of the connection is admitted, the poll is waiting.
+    // The poll is waiting once a later request of the same connection is admitted.
     poller.send_produce(TOPIC, 1, &Batch::of(&["behind the poll"]));
     fullbore_tests::wait_until("the poll waits", std::time::Duration::from_secs(30), || client.latest(TOPIC, 1) == 2);
     client.delete_topic(TOPIC);
@@ -219,7 +219,7 @@ fn long_poll_on_a_deleted_topic_ends() {
     assert!(only(response).error_code.is_err());
 }
 
-/// Large batches are sent from the file to the socket. Small batches around them are in the same response.
+/// Large batches are sent directly from the file to the socket, and small ones around them in the same response.
 #[test]
 fn large_and_small_batches_of_many_segments_are_returned_unchanged() {
     let broker = Broker::start(&[]);

@@ -1,4 +1,5 @@
-//! Consumers beside producers and deletions. Each record arrives once and in order, whatever happens to the files.
+//! Consumers that read while producers write and records are deleted. Each record must arrive once and in order,
+//! whatever happens to the files.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
 use fullbore_wire::ErrorCode;
@@ -8,8 +9,8 @@ const TOPIC: &str = "followed";
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Reads from offset 0 on until `count` records have arrived. Their offsets have no gap, and each value begins with its
-/// record's offset.
+/// Reads from offset 0 until `count` records have arrived. The offsets must have no gap, and each value must begin with
+/// its record's offset.
 fn follow(mut client: Client, count: i64) {
     let mut offset = 0;
     while offset < count {
@@ -59,8 +60,8 @@ fn consumers_behind_a_producer_over_rolling_segments_see_each_record_once() {
     assert!(broker.partition_files(TOPIC, 0, "log").len() > 5, "segments rolled meanwhile");
 }
 
-/// retention.bytes deletes closed segments. Deleted offsets are then out of range, and other records are unchanged,
-/// even after kill -9.
+/// retention.bytes deletes closed segments. After that their offsets are out of range and all other records are
+/// unchanged, even after a kill.
 #[test]
 fn retention_moves_the_log_start_for_good() {
     let mut broker = Broker::start(&["log.retention.check.interval.ms=100", "log.segment.delete.delay.ms=0"]);

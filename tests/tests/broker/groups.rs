@@ -1,4 +1,4 @@
-//! Groups of the classic protocol, through sockets: several members join, sync, send heartbeats, leave, die and return.
+//! Groups of the classic protocol over real connections. Members join, sync, send heartbeats, leave, die and return.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::describe_groups::{DescribeGroupsRequest, DescribedGroup};
@@ -16,10 +16,10 @@ const SYNC: i16 = 5;
 const HEARTBEAT: i16 = 4;
 const LEAVE: i16 = 5;
 const DESCRIBE: i16 = 5;
-/// Time within which a session or rebalance must end.
+/// How long a session or rebalance may take to end.
 pub(super) const SOON: Duration = Duration::from_secs(30);
 
-/// Settings for sessions as short as the tests need, and without a delay of the first rebalance.
+/// Settings that permit sessions as short as the tests need, and do not delay the first rebalance.
 pub(super) const QUICK: &[&str] = &["group.initial.rebalance.delay.ms=0", "group.min.session.timeout.ms=100"];
 
 #[test]
@@ -40,7 +40,7 @@ fn describing_a_group_of_another_protocol_type_prints_its_type() {
     }
 }
 
-/// Member with its own connection.
+/// A member of a group, with its own connection.
 pub(super) struct Member {
     pub client: Client,
     pub group: String,
@@ -48,7 +48,7 @@ pub(super) struct Member {
     pub instance: Option<&'static str>,
     pub generation: i32,
     pub session_ms: i32,
-    /// Ids of all members, if this member leads; empty otherwise.
+    /// The ids of all members if this member leads, otherwise empty.
     pub others: Vec<Text>,
     pub protocol: Option<Text>,
 }
@@ -84,7 +84,7 @@ impl Member {
         }
     }
 
-    /// Sends a JoinGroup. Fetches a member id first if the member has none.
+    /// Sends JoinGroup. A member without an id gets one first.
     pub fn send_join(&mut self) {
         if self.id.is_empty() && self.instance.is_none() {
             let required = self.client.call(&self.request(), JOIN);
@@ -107,7 +107,7 @@ impl Member {
     }
 
     pub fn send_sync(&mut self) {
-        // The leader assigns each member the member's own id.
+        // The leader assigns to each member that member's own id.
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
             assignment: id.as_bytes().to_vec().into(),
@@ -155,9 +155,9 @@ fn leave(client: &mut Client, group: &str, members: Vec<MemberIdentity>) -> Leav
     client.call(&LeaveGroupRequest { group_id: Text::from(group), members, ..Default::default() }, LEAVE)
 }
 
-/// Joins the members until all are in one stable generation.
+/// Lets the members join until all are in one stable generation.
 pub(super) fn stable(members: &mut [Member]) {
-    // Joins the members one by one, so that the first member is known. Each join makes the earlier members rejoin.
+    // The members join one by one, so that the first member is known. Each join makes the earlier members rejoin.
     for count in 1..=members.len() {
         let (others, newcomer) = members[..count].split_at_mut(count - 1);
         newcomer[0].send_join();
@@ -169,7 +169,7 @@ pub(super) fn stable(members: &mut [Member]) {
     }
 }
 
-/// Receives the responses to sent JoinGroups, and syncs.
+/// Receives the responses to the JoinGroup requests and completes SyncGroup.
 pub(super) fn join_and_sync(members: &mut [Member]) {
     members.iter_mut().for_each(|member| assert_eq!(member.joined().error_code, OK));
     members.iter_mut().for_each(Member::send_sync);
@@ -276,7 +276,7 @@ fn a_static_member_rejoins_without_a_rebalance_and_fences_its_former_self() {
     members[1].send_join();
     assert_eq!(members[1].joined().error_code, ErrorCode::FENCED_INSTANCE_ID);
 
-    // An administrator knows only the instance's name.
+    // An administrator knows only the instance id.
     let identity = MemberIdentity { group_instance_id: Some(Text::from("i")), ..Default::default() };
     let response = leave(&mut broker.client(), "g", vec![identity]);
     assert_eq!(response.members[0].error_code, OK);
@@ -298,7 +298,7 @@ fn a_restart_after_a_kill_keeps_the_generation() {
         member.send_sync();
         assert_eq!(member.synced().assignment, member.id.as_bytes());
     }
-    // The group continues: a third member starts the next generation.
+    // The group still works: a third member starts the next generation.
     let mut third = Member::new(&broker, "g");
     third.send_join();
     for member in &mut members {
@@ -322,7 +322,7 @@ fn a_group_without_members_is_empty_after_a_restart() {
     assert_eq!((group.error_code, &*group.group_state, group.members.len()), (OK, "Empty", 0));
 }
 
-/// A request behind a JoinGroup on the same connection is handled once the JoinGroup has its response, as in Kafka.
+/// A request that follows a JoinGroup on the same connection is handled after the JoinGroup's response, as in Kafka.
 #[test]
 fn a_heartbeat_behind_a_join_finds_the_new_generation() {
     let broker = Broker::start(QUICK);

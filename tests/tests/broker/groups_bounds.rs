@@ -23,7 +23,7 @@ fn members_of_a_group_and_groups_of_a_broker_are_limited() {
     assert_eq!(code("g"), ErrorCode::GROUP_MAX_SIZE_REACHED);
     assert_eq!(code("second"), ErrorCode::MEMBER_ID_REQUIRED);
     assert_eq!(code("third"), ErrorCode::GROUP_MAX_SIZE_REACHED);
-    // The refusals leave the members in the group.
+    // The refused requests have not removed the members from the group.
     assert!(members.iter_mut().all(|member| member.heartbeat() == ErrorCode::NONE));
 }
 
@@ -87,7 +87,7 @@ fn values_that_no_client_sends_are_refused() {
     let request = JoinGroupRequest { group_id: Text::from("long"), ..right.clone() };
     let response = long.call(&request, 3);
     assert_eq!((response.error_code, response.members.len()), (ErrorCode::NONE, 1));
-    // The protocol `range`, sent 100,000 times by one member, counts once.
+    // A member sends the protocol `range` 100,000 times, which counts once.
     let one = JoinGroupRequestProtocol { name: Text::from("range"), ..Default::default() };
     let many = JoinGroupRequest { protocols: vec![one; 100_000], group_id: Text::from("many"), ..right };
     assert_eq!(client.call(&many, 3).error_code, ErrorCode::NONE);
@@ -102,7 +102,7 @@ fn values_that_no_client_sends_are_refused() {
     super::assert_serves(&broker);
 }
 
-/// Returns clients whose JoinGroup waits for a long rebalance delay, each in a group of its own.
+/// Returns clients whose JoinGroup waits for the rebalance delay. Each is in its own group.
 fn waiting(broker: &Broker, count: usize) -> Vec<Client> {
     let join = |at: usize| {
         let mut client = broker.client();
@@ -128,7 +128,7 @@ fn a_stop_does_not_wait_for_two_hundred_joins() {
         assert_eq!(response.error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    // The limit only shows that the stop did not wait for the delay of ten minutes.
+    // The limit only shows that the stop did not wait for the rebalance delay of ten minutes.
     assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
@@ -137,8 +137,8 @@ fn client_gone_during_its_join_leaves_no_connection() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=600000"]);
     let before = broker.descriptors();
     let mut clients = waiting(&broker, 50);
-    // While a join waits, the broker does not read the request behind it. With that request unread, a peek at the next
-    // byte cannot show that the client has closed the connection.
+    // While a join waits, the broker does not read the next request. A peek then finds bytes of that request, and
+    // cannot show that the client has closed the connection.
     for client in clients.iter_mut().skip(25) {
         client.send(&Member::new(&broker, "x").heartbeat_request(), 4);
     }

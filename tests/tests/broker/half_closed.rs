@@ -1,5 +1,5 @@
-//! Clients that close one side of their connection. Earlier requests get their responses, and a client that reads no
-//! responses is disconnected.
+//! Clients that close one side of their connection. A client still gets the responses to its earlier requests. A client
+//! that reads no responses is disconnected.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -14,7 +14,7 @@ const METADATA: i16 = 9;
 const CREATE_TOPICS: i16 = 7;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Returns a fetch that finds no records and waits for a second.
+/// Returns a fetch that waits for one second, because there are no records.
 fn long_poll() -> FetchRequest {
     fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 1000)
 }
@@ -24,7 +24,7 @@ fn assert_polled(client: &mut Client) {
     assert_eq!(response.responses[0].partitions[0].error_code, ErrorCode::NONE);
 }
 
-/// Sends requests of every kind, closes the sending side at once, and receives every response.
+/// Sends requests of every kind and closes the sending side at once. Every response must arrive.
 fn assert_all_is_answered(mut client: Client, made: &str) {
     client.send(&long_poll(), FETCH);
     client.send_produce("written", 0, &Batch::of(&["behind"]));
@@ -88,21 +88,21 @@ fn client_that_stops_reading_is_disconnected() {
     for _ in 0..10 {
         client.produced("large", 0, &Batch::of(&[vec![b'v'; 900_000]]));
     }
-    // The idle limit is set only now, because making the batches may take longer than the limit.
+    // The idle limit is set after the batches are written, which may take longer than the limit.
     broker.stop();
     broker.restart_with(&["connections.max.idle.ms=1000"]);
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // Sends more requests than the system buffers. The broker stops reading at its limit of requests without a
-    // response.
+    // The client sends more requests than the system buffers, because the broker stops reading at its limit of requests
+    // without a response.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));
     while writing.try_send(&fetch, FETCH).is_ok() {}
     wait_until("the connection is closed", SOON, || !deaf.is_open_at_broker());
 }
 
-/// A poll may last for weeks if its client requests that.
+/// A client may request a poll that lasts for weeks.
 #[test]
 fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     let broker = Broker::start(&["connections.max.idle.ms=5000"]);
@@ -114,7 +114,7 @@ fn client_that_closed_its_side_is_disconnected_while_its_poll_waits() {
     gone.send(&poll, FETCH);
     gone.finish();
     assert_eq!(gone.wait_for_close(), 0);
-    // The poll continues although its client has been silent for longer than the idle limit.
+    // The poll continues although its client was silent for longer than the idle limit.
     broker.client().produced("quiet", 0, &Batch::of(&["late"]));
     assert_polled(&mut waiting);
 }

@@ -1,7 +1,7 @@
-//! Frames that no client sends. Each gets an error or a close at a limited cost, and every other client is served as
-//! before.
+//! Frames that no client sends. Each must be answered by an error or closed connection at a limited cost, and all other
+//! clients must be served as before.
 //!
-//! Not here: the limits of connections and sizes (`limits`).
+//! Limits of connections and sizes are tested in `limits`.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request};
@@ -12,16 +12,16 @@ use fullbore_wire::apis::fetch::FetchRequest;
 use fullbore_wire::apis::metadata::MetadataRequest;
 
 const MIB: u64 = 1 << 20;
-/// Most memory of a broker with only small frames, in a debug build.
+/// How much memory a broker may use that gets only small frames. Measured with a debug build.
 const RSS_MAX: u64 = 64 * MIB;
 
-/// Returns a frame of these bytes, with the correct length.
+/// Returns a frame with this body and the correct length.
 fn frame(body: &[u8]) -> Vec<u8> {
     let length = i32::try_from(body.len()).expect("a small frame");
     [&length.to_be_bytes(), body].concat()
 }
 
-/// Returns a request header without a client id. Flexible versions have an empty list of tags at the end.
+/// Returns a request header without a client id. In flexible versions it ends with an empty list of tags.
 fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     let mut header = [key.to_be_bytes(), version.to_be_bytes()].concat();
     header.extend(7_i32.to_be_bytes());
@@ -32,12 +32,13 @@ fn header(key: i16, version: i16, flexible: bool) -> Vec<u8> {
     header
 }
 
-/// Returns every version of every API that the broker offers. Other versions are refused by their headers.
+/// Returns every version of every API that the broker offers. The broker refuses other versions before it reads their
+/// bodies.
 fn every_version(broker: &Broker) -> impl Iterator<Item = (ApiKey, i16)> + use<> {
     broker.client().offered().into_iter().flat_map(|key| key.versions().map(move |version| (key, version)))
 }
 
-/// Empty request of an API known only at run time.
+/// An empty request of an API that is known only at run time.
 struct Empty(i16);
 
 impl Visit for Empty {
@@ -47,7 +48,7 @@ impl Visit for Empty {
     }
 }
 
-/// Sends bytes and closes the sending side. Waits until the broker has responded and closed the connection.
+/// Sends bytes, closes the sending side, and waits until the broker has responded and closed the connection.
 fn exchange(broker: &Broker, bytes: &[u8]) {
     let mut client = broker.client();
     // The broker may close the connection before it has read everything.
@@ -168,7 +169,7 @@ fn api_versions_of_the_future_is_answered_in_version_0_with_error_35_and_the_con
     let broker = Broker::start(&[]);
     for version in [5, 99, i16::MAX] {
         let mut client = broker.client();
-        // The body is of a future version with an unknown layout.
+        // The body belongs to a future version, whose layout the broker does not know.
         client.send_bytes(&frame(&[header(18, version, true), vec![9; 30]].concat()));
         let (id, response) = client.receive::<ApiVersionsRequest>(0);
         assert_eq!((id, response.error_code), (7, ErrorCode::UNSUPPORTED_VERSION));
@@ -187,8 +188,8 @@ fn named_client() -> ApiVersionsRequest {
     }
 }
 
-/// Produce is offered from version 0 although 3 is the lowest version served (KAFKA-18659). Without that, librdkafka
-/// disables features.
+/// The broker offers Produce from version 0 although it serves it only from version 3 (KAFKA-18659). Otherwise
+/// librdkafka would disable features.
 fn assert_offers_what_it_serves(response: &ApiVersionsResponse) {
     let range = |key: i16| {
         let found = response.api_keys.iter().find(|api| api.api_key == key).expect("offered");

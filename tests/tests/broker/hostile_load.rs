@@ -1,8 +1,9 @@
-//! Thousands of frames that are nearly valid, over many connections, while an honest client produces and fetches.
+//! Thousands of frames that are almost valid are sent over many connections, while an honest client produces and
+//! fetches.
 //!
 //! `FULLBORE_HOSTILE_FRAMES` is the number of frames (default 2,000), `FULLBORE_HOSTILE_STRANGERS` the number of
-//! threads (8), and `FULLBORE_HOSTILE_SEED` replays the frames. No time is asserted: the test prints the honest
-//! client's waits, with and without the frames, for `bench/hostile`. Frames that are invalid by construction are in
+//! threads (8), and `FULLBORE_HOSTILE_SEED` replays the frames. The test checks no time. It prints how long the honest
+//! client waits with and without the frames, for `bench/hostile`. Frames that are invalid by construction are tested in
 //! `hostile`.
 
 #[path = "../../../crates/wire/tests/wire/mutate.rs"]
@@ -21,28 +22,28 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 const TOPIC: &str = "honest";
-/// Most frames sent on one connection.
+/// Maximum number of frames that are sent on one connection.
 const FRAMES_A_CONNECTION: usize = 5;
-/// Number of requests of the honest client before the hostile ones begin.
+/// How many requests the honest client sends before the hostile ones begin.
 const ALONE: usize = 300;
 const MIB: u64 = 1 << 20;
-/// Most additional memory of a broker under this load, in a debug build.
+/// How much more memory a broker may use under this load. Measured with a debug build.
 const RSS_GROWTH_MAX: u64 = 48 * MIB;
 const SOON: Duration = Duration::from_secs(60);
-/// Longest time that a hostile client waits for a response before it disconnects.
+/// How long a hostile client waits for a response before it disconnects.
 const PATIENCE: Duration = Duration::from_millis(60);
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Returns the APIs that a broker offers, in the versions that it offers.
+/// Returns the APIs that a broker offers.
 fn offered(broker: &Broker) -> Vec<ApiKey> {
     broker.client().offered()
 }
 
-/// Returns a request of any API and version, with a few changes to fields, counts, lengths, the header, or the frame's
-/// length.
+/// Returns a request of a random API and version. A few fields, counts, lengths, the header or the length of the frame
+/// are changed.
 fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     let key = offered[dice.below(offered.len())];
     let versions = key.versions();
@@ -52,7 +53,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     header.extend([0, 0, 0, 7, 0, 1, b'x']);
     header.extend(version.flexible.then_some(0));
     let mut body = Schema::new(key, Side::Request, version).message(dice);
-    // Some bodies stay unchanged, because their fields are strange enough.
+    // Some bodies are left unchanged, since their fields are strange enough.
     (0..dice.below(5).saturating_sub(1)).for_each(|_| mutate(&mut body, dice));
     if dice.below(8) == 0 {
         mutate(&mut header, dice);
@@ -64,7 +65,7 @@ fn frame(offered: &[ApiKey], dice: &mut Dice) -> Vec<u8> {
     frame
 }
 
-/// Sends `frames` frames, a few on each connection. Returns the number of responses.
+/// Sends `frames` frames, a few on each connection. Returns how many responses arrive.
 fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> usize {
     let mut dice = Dice(seed);
     let mut answers = 0;
@@ -82,7 +83,7 @@ fn be_hostile(broker: &Broker, offered: &[ApiKey], frames: u64, seed: u64) -> us
     answers
 }
 
-/// Returns the number of frames that begin in `bytes`.
+/// Returns how many frames begin in `bytes`.
 fn answers_in(mut bytes: &[u8]) -> usize {
     let mut count = 0;
     while let Some((length, rest)) = bytes.split_first_chunk() {
@@ -93,7 +94,7 @@ fn answers_in(mut bytes: &[u8]) -> usize {
     count
 }
 
-/// Client that produces one record after another and fetches each, until the hostile clients have finished.
+/// A client that produces and fetches one record after another until the hostile clients have finished.
 struct Honest {
     client: Client,
     producer_id: i64,
@@ -105,7 +106,7 @@ impl Honest {
         format!("record {n}")
     }
 
-    /// Produces and fetches one record. Returns the time that both took.
+    /// Produces and fetches one record. Returns how long this took.
     fn step(&mut self) -> Duration {
         let started = Instant::now();
         let batch = Batch::of(&[Honest::value(self.sent)]).from_producer(self.producer_id, 0, self.sent);
@@ -130,7 +131,7 @@ fn percentile_99(mut waits: Vec<Duration>) -> Duration {
     waits[waits.len() * 99 / 100]
 }
 
-/// Returns the numbers of topics and groups.
+/// Returns how many topics and groups there are.
 fn counts(client: &mut Client) -> (usize, usize) {
     let topics = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics.len();
     (topics, client.call(&ListGroupsRequest::default(), 4).groups.len())
@@ -184,7 +185,7 @@ fn an_honest_client_is_served_beside_thousands_of_mutated_frames() {
     );
     assert!(answered.load(Relaxed) > frames as usize / 10, "the frames are refused before anything is done");
     assert!(grown < RSS_GROWTH_MAX, "{} MiB more", grown / MIB);
-    // Hostile requests may create topics and groups, but only few of each.
+    // Hostile requests may create topics and groups, but only a few.
     assert!(topics + groups < frames as usize, "{topics} topics, {groups} groups");
     wait_until("the strangers' descriptors are free", SOON, || broker.descriptors() <= descriptors + topics);
     crate::assert_serves(&broker);

@@ -1,17 +1,17 @@
-//! A disk that hangs: a frozen file system, on which writes do not return. Skipped, with a line on standard error, if
-//! mounting is not permitted.
+//! A disk that hangs. Its file system is frozen, so writes do not return. If mounting is not permitted, the tests are
+//! skipped with a line on standard error.
 
 use fullbore_tests::{Batch, Broker, Client, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
 const TOPIC: &str = "hung";
-/// Number of partitions, larger than the number of threads that serve clients.
+/// How many partitions the topic has: more than there are threads that serve clients.
 const PARTITIONS: i32 = 4;
 const SETS: [&str; 2] = ["fullbore.worker.threads=2", "fullbore.admin.listener=127.0.0.1:0"];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts a broker on a disk. Returns a client for each partition of the topic, each of which has a record.
+/// Starts a broker on a disk. Returns one client for each partition of the topic. Each partition has a record.
 fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     let broker = Broker::start_in(&disk.data(), &SETS);
     broker.client().create_topic(TOPIC, PARTITIONS, &[]);
@@ -24,7 +24,7 @@ fn on_a_disk(disk: &Disk) -> (Broker, Vec<Client>) {
     (broker, clients)
 }
 
-/// Sends a produce to each partition on the frozen disk, and waits until the broker reports the hang.
+/// Sends a produce to each partition while the disk is frozen. Waits until the broker reports that its disk hangs.
 fn hang(broker: &Broker, clients: &mut [Client]) {
     for (partition, client) in (0..).zip(clients) {
         client.send_produce(TOPIC, partition, &Batch::of(&["while it hangs"]));
@@ -42,7 +42,7 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
     let frozen = disk.freeze();
     hang(&broker, &mut clients);
     for _ in 0..2 {
-        // Each connection is new, so that one of the remaining threads serves it.
+        // Each connection is new, so one of the remaining threads serves it.
         let mut client = broker.client();
         assert_eq!(client.metadata(&[OTHER]).topics[0].error_code, ErrorCode::NONE);
         let records: Vec<String> = client.fetch_records(OTHER, 0).iter().map(|record| record.text()).collect();
@@ -58,8 +58,7 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
         assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
     }
     drop(frozen);
-    // A produce request succeeds only if a thread had read it before the broker noticed the hang. The broker refuses
-    // all others.
+    // A produce that a thread read before the broker noticed the hang succeeds. The broker refuses the others.
     let has_hung: Vec<bool> =
         clients.iter_mut().map(|client| client.receive_produced().error_code == ErrorCode::NONE).collect();
     assert!(has_hung.contains(&true), "a write has come back");

@@ -1,4 +1,4 @@
-//! Topics with Kafka's own state. No client creates one by a metadata request, or writes to one.
+//! Topics with Kafka's own state. No client may write to them, or create them by a metadata request.
 
 use fullbore_tests::{Batch, Broker, Client, produce_request};
 use fullbore_wire::api::encode_request;
@@ -30,7 +30,7 @@ fn metadata_request_does_not_create_an_internal_topic() {
     }
     let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics;
     assert_eq!(all, [], "none was made");
-    // A longer name that begins like an internal topic's is that of an ordinary topic.
+    // The name only begins like that of an internal topic, so the topic is an ordinary one.
     let made = metadata(&mut client, "__consumer_offsets_of_mine", true, 9);
     assert!(!made.is_internal, "{made:?}");
 }
@@ -49,7 +49,7 @@ fn creation_of_the_metadata_topic_is_refused() {
     assert_eq!(refused.error_message.as_deref(), Some(why));
 }
 
-/// Produces one record with a client id. Returns the partition's response.
+/// Produces one record with the given client id. Returns the response of the partition.
 fn produce(client: &mut Client, client_id: &str, topic: &str) -> PartitionProduceResponse {
     let request = produce_request(topic, 0, Batch::of(&["x"]).bytes());
     let frame = encode_request(&request, 9, 0, Some(&Text::from(client_id))).expect("a request of this version");
@@ -63,7 +63,7 @@ fn created_internal_topic_is_marked_internal_and_refuses_writes() {
     let mut client = broker.client();
     client.create_topic("ordinary", 1, &[]);
     for name in INTERNAL {
-        // Kafka lets administrators create internal topics like other topics, and creates them at their first use.
+        // In Kafka an administrator may create an internal topic, and Kafka itself creates it at its first use.
         if metadata(&mut client, name, false, 9).error_code.is_err() {
             client.create_topic(name, 1, &[]);
         }

@@ -1,4 +1,4 @@
-//! Limits of connections, frames and memory, tested just below and just above each limit.
+//! Limits of connections, frames and memory. Each is tested just below and just above the limit.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, bytes_of, fetch_request, produce_request, wait_until};
@@ -22,7 +22,7 @@ fn a_frame_above_socket_request_max_bytes_closes_the_connection_and_one_below_is
     let of_size = |size: usize| produce_request("small", 0, Batch::of(&[vec![b'x'; size]]).bytes());
     assert!(broker.client().call(&of_size(9_000), 9).responses[0].partition_responses[0].error_code.0 == 0);
     let mut client = broker.client();
-    // The broker may close the connection while the rest is still in flight.
+    // The broker may close the connection before it has received the rest.
     let _ = client.try_send_bytes(&bytes_of(&encode_request(&of_size(10_001), 9, 0, None).expect("a request")));
     assert_eq!(client.wait_for_close(), 0);
     assert_serves(&broker);
@@ -38,7 +38,7 @@ fn a_hundred_announced_frames_of_a_hundred_megabytes_take_only_the_received_byte
         client.send_bytes(&104_857_600_i32.to_be_bytes());
         client.send_bytes(&[0; 1000]);
     }
-    // Once the broker answers a later request on another connection, it has read from each of these connections.
+    // The broker has read from each of these connections by the time it answers this later request on another one.
     assert_serves(&broker);
     let grown = broker.rss().saturating_sub(before);
     assert!(grown < 32 * MIB, "{} MiB for 100 kB", grown / MIB);
@@ -46,7 +46,7 @@ fn a_hundred_announced_frames_of_a_hundred_megabytes_take_only_the_received_byte
     assert_serves(&broker);
 }
 
-/// Client that sends requests and reads no response. Its requests wait in the kernel, not in the broker.
+/// A client sends requests and reads no response. Its requests must wait in the kernel instead of in the broker.
 #[test]
 fn flood_of_requests_with_unread_responses_is_held_back() {
     let broker = Broker::start(&["fullbore.connection.bytes.max=1048576"]);
@@ -74,12 +74,12 @@ fn flood_of_requests_with_unread_responses_is_held_back() {
     assert_serves(&broker);
 }
 
-/// Each response has 78 KB, and a connection may have 6.5 MB of them. Freed together, they leave holes in memory below
-/// blocks in use.
+/// Each response has 78 KB, and a connection may have 6.5 MB of them. When they are freed together, they leave holes
+/// below memory that is still in use.
 #[test]
 fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
     const CLIENTS: usize = 60;
-    // Time for thousands of large responses, which are built first, on a machine busy with other tests.
+    // The broker must first build thousands of large responses, while the machine is busy with other tests.
     const IN_TIME: Duration = Duration::from_secs(150);
     let broker = Broker::start(&[]);
     for topic in 0..3 {
@@ -97,7 +97,7 @@ fn memory_of_unread_responses_returns_to_the_system_after_the_close() {
         .collect();
     let held = || broker.rss().saturating_sub(before) / MIB;
     wait_until("answers take memory", IN_TIME, || held() > 250);
-    // Allocations of other clients are placed between the responses and above them.
+    // Memory of other clients is allocated between and above the responses.
     let others: Vec<_> = (0..200)
         .map(|_| {
             let mut other = broker.client();
@@ -137,7 +137,7 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
     });
     let (mut busy, mut opened, mut asked) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
-        // If this test itself was not scheduled for that long, the connection was really idle.
+        // If this test itself did not run for that long, the connection really was idle.
         if asked.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());
         }
@@ -165,14 +165,15 @@ fn connection_that_waits_for_a_response_is_not_idle() {
     assert!(asked.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
 }
 
-/// Number of bytes that slow clients transfer, in pieces with a pause after each. The transfer takes three times the
-/// idle limit.
+/// How many bytes slow clients transfer. They pause after each piece, so a transfer takes three times the idle limit.
 const SLOW_BYTES: usize = 32 << 20;
+/// Number of pieces of such a transfer, with a pause after each.
 const PIECES: usize = 128;
 const PAUSE: Duration = Duration::from_millis(50);
 const IDLE: &str = "connections.max.idle.ms=2000";
 
-/// Starts a broker with a topic of `SLOW_BYTES`, and small socket buffers. Returns it with a fetch of the whole topic.
+/// Starts a broker with a topic of `SLOW_BYTES` and small socket buffers. Returns the broker and a fetch of the whole
+/// topic.
 fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
     let sets = ["socket.send.buffer.bytes=65536", "message.max.bytes=8388608"];
     let mut broker = Broker::start(&sets);
@@ -180,7 +181,7 @@ fn broker_with_a_large_answer(idle: &str) -> (Broker, FetchRequest) {
     client.create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES / 8]]);
     (0..8).for_each(|_| _ = client.produced("large", 0, &batch));
-    // The idle limit is set only now, because a busy machine may need more time to make a batch.
+    // The idle limit is set after the batches are written, which may take longer than the limit on a busy machine.
     broker.stop();
     broker.restart_with(&[&sets[..], &[idle]].concat());
     let mut fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 0, 0);
@@ -211,7 +212,7 @@ fn client_that_sends_a_request_slowly_is_not_idle() {
     broker.client().create_topic("large", 1, &[]);
     let batch = Batch::of(&[vec![b'x'; SLOW_BYTES]]).bytes();
     let request = bytes_of(&encode_request(&produce_request("large", 0, batch), 9, 0, None).expect("a request"));
-    // The client connects only now, because making a request of this size may take as long as the idle limit.
+    // The client connects after the request is made, which may take as long as the idle limit.
     let mut slow = broker.client();
     for piece in request.chunks(SLOW_BYTES / PIECES) {
         slow.send_bytes(piece);
@@ -221,8 +222,8 @@ fn client_that_sends_a_request_slowly_is_not_idle() {
     assert_eq!(response.responses[0].partition_responses[0].base_offset, 0);
 }
 
-/// Three clients stop. `deaf` reads only the beginning of a response. `flood` does the same, and has sent more requests
-/// than the broker reads. `half` sends only a part of a request.
+/// Three clients stop transferring. `deaf` has read only the beginning of a response. `flood` has done the same, and
+/// has sent more requests than the broker reads. `half` has sent only a part of a request.
 #[test]
 fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     let (broker, fetch) = broker_with_a_large_answer("connections.max.idle.ms=3000");
@@ -242,7 +243,7 @@ fn clients_that_transfer_nothing_are_idle_even_with_responses_pending() {
     other.call(&metadata_of_all(), 9);
     assert!(other.is_open_at_broker(), "one that is open is found to be");
     for mut client in [deaf, flood] {
-        // The client reads only after the close. It gets the bytes that sockets hold, and no more.
+        // The client begins to read after the close. It gets only the bytes that sockets still hold.
         wait_until("it is closed", SOON, || !client.is_open_at_broker());
         assert!(client.take_what_comes().len() < SLOW_BYTES);
     }
@@ -282,7 +283,7 @@ fn limits_on_connections_may_change_while_the_broker_runs() {
 }
 
 fn one_too_many_is_closed(broker: &Broker) {
-    // The test opens its connections only now, but an earlier connection may still be closing.
+    // The test opens its connections only now. An earlier one may still be closing.
     let mut served: Vec<_> = (0..3).map(|_| broker.client()).collect();
     for client in &mut served {
         client.call(&metadata_of_all(), 9);
@@ -300,7 +301,8 @@ fn one_too_many_is_closed(broker: &Broker) {
     }
 }
 
-/// Sixteen requests of 4 MiB on one connection, whose limit is 1 MiB, are admitted one at a time. All are served.
+/// Sixteen requests of 4 MiB arrive on one connection, whose limit is 1 MiB. They are admitted one at a time, and all
+/// are served.
 #[test]
 fn requests_larger_than_a_connections_limit_are_admitted_one_at_a_time() {
     let broker = Broker::start(&["fullbore.connection.bytes.max=1048576", "message.max.bytes=8388608"]);

@@ -1,5 +1,5 @@
-//! Many idle clients, many slow consumers, many group members and one consumer far behind, all at the same time. All
-//! are served, memory stays within a stated sum, and no memory or descriptor of theirs remains when they leave.
+//! Many idle clients, slow consumers and group members, and one consumer that is far behind, all at the same time. All
+//! must be served within a stated sum of memory. When they leave, none of their memory and descriptors may remain.
 //! `bench/load` measures the speed.
 
 use super::groups::{Member, QUICK, SOON, describe, stable};
@@ -13,25 +13,26 @@ const MIB: u64 = 1 << 20;
 const KIB: u64 = 1 << 10;
 const IDLE: usize = 500;
 const SLOW: usize = 50;
-/// Number of responses of about 1 MiB that a slow consumer requests at once, more than the kernel's buffers hold.
+/// How many responses of about 1 MiB a slow consumer requests at once. Together they exceed the kernel's buffers.
 const ANSWERS: usize = 12;
 const GROUPS: usize = 200;
-/// Number of groups whose members vanish. They send heartbeats until then.
+/// How many groups have a member that vanishes. Until then it sends heartbeats.
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
-/// Number of batches in the topic that clients read, and bytes of each batch.
+/// How many batches the topic has that clients read, and the size of each batch.
 const BATCHES: usize = 64;
+/// Bytes of each of these batches.
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
-/// Number of logs of groups (`offsets.topic.num.partitions`).
+/// How many logs store the groups (`offsets.topic.num.partitions`).
 const LOGS_OF_GROUPS: usize = 50;
 
-/// Most memory that all clients may add in any round:
-/// - 32 KiB a connection; slow consumers need no more, since their responses are ranges of files;
-/// - 4 KiB for each group of each round, since empty groups stay;
-/// - 8 MiB that the allocator and the database keep;
-/// - 20 MiB for pieces of files that the system has evicted from the page cache.
+/// Maximum memory that all clients may add in any round, which is the sum of:
+/// - 32 KiB per connection. Slow consumers need no more, because their responses are ranges of files.
+/// - 4 KiB per group and round, because empty groups remain.
+/// - 8 MiB that the allocator and the database keep.
+/// - 20 MiB for parts of files that are no longer in the page cache.
 const GROWN_MAX: u64 = (IDLE + SLOW + GROUPS) as u64 * 32 * KIB + (ROUNDS * GROUPS) as u64 * 4 * KIB + 28 * MIB;
 
 struct Crowd {
@@ -56,13 +57,13 @@ impl Crowd {
             let [member] = member;
             member
         };
-        // Members that will vanish join last, because they would send no heartbeats while the others join.
+        // The members that will vanish join last, because they cannot send heartbeats while the others join.
         let mut members: Vec<Member> = (VANISHING..GROUPS).chain(0..VANISHING).map(member).collect();
         members.rotate_right(VANISHING);
         Crowd { idle, slow, members }
     }
 
-    /// Checks that each client is served. Slow clients must be served as soon as they read.
+    /// Checks that each client is served. Slow clients are served as soon as they read.
     fn assert_served(&mut self) {
         for member in &mut self.members {
             assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
@@ -76,8 +77,8 @@ impl Crowd {
         }
     }
 
-    /// Lets most members leave their groups. All other members and connections close without notice, slow ones in the
-    /// middle of a response.
+    /// Lets most members leave their groups. The other members and all other clients disconnect without notice, the
+    /// slow ones in the middle of a response.
     fn go(mut self) {
         for member in self.members.iter_mut().skip(VANISHING) {
             assert_eq!(member.leave().error_code, ErrorCode::NONE);
@@ -122,7 +123,7 @@ fn crowd_of_clients_is_served_and_leaves_nothing_behind() {
         crowd.assert_served();
         crowd.go();
         drop(behind);
-        // The state of groups is in this number of logs, each with an open file.
+        // The groups are stored in this many logs, each of which is an open file.
         wait_until("every connection is closed", SOON, || broker.descriptors() <= descriptors + LOGS_OF_GROUPS + 8);
         wait_until("every group is empty", SOON, || {
             let mut state = |number| describe(&mut client, &format!("group-{round}-{number}"), 5).group_state;

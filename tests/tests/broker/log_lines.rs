@@ -1,5 +1,5 @@
-//! Lines of the broker's log at its default level: recoveries, and changes of topics and configurations with the client
-//! that made them.
+//! Lines that the broker logs at its default level: recoveries, and changes of topics and configurations with the
+//! client that made them.
 
 use fullbore_tests::{Batch, Broker, alter_resource, wait_until};
 use fullbore_wire::ErrorCode;
@@ -13,7 +13,7 @@ const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Waits for the only line that contains all of `words`, and returns the line.
+/// Waits for a line that contains all of `words`. There must be only one, which is returned.
 fn line(broker: &Broker, words: &[&str]) -> String {
     let found = || {
         let stderr = broker.stderr();

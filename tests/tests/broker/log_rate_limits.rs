@@ -1,5 +1,5 @@
-//! Log lines that one cause could write with every request. At most one is written a minute, with the number of those
-//! left out.
+//! Log lines that one cause could repeat with every request. The broker writes at most one a minute, with the number of
+//! lines that it left out.
 
 use crate::disk_full::SmallDisk;
 use crate::groups::Member;
@@ -11,10 +11,10 @@ use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitReques
 use std::time::Instant;
 
 const TOPIC: &str = "seldom";
-/// Number of times that each cause occurs.
+/// How often each cause occurs.
 const TIMES: usize = 300;
 
-/// Checks that `words` are in at most one line for each minute that has begun.
+/// Checks that at most one line per started minute contains `words`.
 fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
     broker.wait_for_stderr(words);
     let stderr = broker.stderr();
@@ -45,7 +45,7 @@ fn hundreds_of_logs_without_a_descriptor_are_one_line() {
     while refused < TIMES {
         let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, 0), 12);
         let codes = fetched.responses[0].partitions.iter().map(|found| found.error_code);
-        // Partitions whose logs are still opening have no error yet.
+        // Partitions whose logs are still being opened have no error yet.
         refused += codes.filter(|code| *code == ErrorCode::KAFKA_STORAGE_ERROR).count();
     }
     assert_seldom(&broker, "cannot open a partition", since);
@@ -66,7 +66,7 @@ fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
     for member in &mut members {
         member.send_join();
         let joined = member.joined();
-        // A group is written to the log once its leader has assigned.
+        // A group is written to its log after its leader has assigned partitions.
         assert_eq!(joined.error_code, ErrorCode::NONE);
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);

@@ -1,4 +1,4 @@
-//! The broker from outside: one process for each test, its protocol, its files, its end.
+//! Tests of the broker as a process: its protocol, its files and its end. Each test starts its own broker.
 
 mod behind_refused;
 mod bulk;
@@ -82,7 +82,7 @@ mod window;
 
 use fullbore_tests::{Batch, Broker};
 
-/// Checks that the broker serves an honest client.
+/// Checks that the broker still serves a well-behaved client.
 fn assert_serves(broker: &Broker) {
     let mut client = broker.client();
     let topic = "honest";

@@ -1,4 +1,4 @@
-//! A thousand topics of ten partitions. They are available after a restart, with limited memory and descriptors.
+//! A thousand topics of ten partitions. After a restart they must be available, with limited memory and descriptors.
 
 use fullbore_tests::{Batch, Broker, topic_data};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -16,8 +16,8 @@ fn name(n: usize) -> String {
 
 #[test]
 fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors() {
-    // The broker raises its limit of open files to this hard limit. Each partition with writes holds a descriptor for a
-    // while.
+    // The broker raises its limit of open files to this hard limit. Each partition that is written to holds a
+    // descriptor for a while.
     if open_files_max() < 12_000 {
         let _ = writeln!(std::io::stderr(), "skipped: 12,000 open files are not permitted here");
         return;
@@ -54,8 +54,8 @@ fn ten_thousand_partitions_survive_restarts_with_bounded_memory_and_descriptors(
     assert!(broker.descriptors() < 2 * TOPICS * 10, "{} descriptors", broker.descriptors());
 }
 
-/// Writes one batch to each partition, with one request for each topic, all in flight at once. Each batch must get the
-/// offset `offset`.
+/// Writes one batch to each partition. There is one request per topic, and all are in flight at once. Each batch must
+/// get the offset `offset`.
 fn write_everywhere(broker: &Broker, offset: i64) {
     let mut reader = broker.client();
     let mut writer = reader.split();

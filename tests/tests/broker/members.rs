@@ -1,5 +1,5 @@
-//! Members of groups of the consumer protocol that act like clients: they read the assigned partitions, revoke the
-//! others, and report that.
+//! Members of groups of the consumer protocol that behave as clients do. They read the partitions that are assigned to
+//! them, revoke the others, and report this.
 
 use fullbore_tests::{Broker, Client, wait_until};
 use fullbore_wire::apis::consumer_group_describe::{ConsumerGroupDescribeRequest, DescribedGroup};
@@ -16,14 +16,14 @@ use std::time::Duration;
 const VERSION: i16 = 1;
 const SOON: Duration = Duration::from_secs(30);
 
-/// Returns a name that no other test uses, since a peer keeps groups between tests.
+/// Returns a name that no other test uses, because a peer keeps its groups between tests.
 pub fn unique(name: &str) -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}-{}", now.as_nanos(), NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns a new group's name once the group has a coordinator. A peer creates the coordinator at its first use.
+/// Returns the name of a new group, once the group has a coordinator. A peer creates the coordinator at the first use.
 pub fn new_group(broker: &Broker, name: &str) -> String {
     let (group, mut client) = (unique(name), broker.client());
     wait_until("the group has a coordinator", SOON, || {
@@ -47,13 +47,13 @@ pub fn join_request(group: &str, id: &str, topics: &[&str]) -> ConsumerGroupHear
     }
 }
 
-/// Returns a heartbeat without changes.
+/// Returns a heartbeat that changes nothing.
 pub fn beat(group: &str, id: &str, epoch: i32) -> ConsumerGroupHeartbeatRequest {
     let (group_id, member_id) = (Text::from(group), Text::from(id));
     ConsumerGroupHeartbeatRequest { group_id, member_id, member_epoch: epoch, ..Default::default() }
 }
 
-/// Sends a heartbeat. Returns the error of the response.
+/// Sends a heartbeat and returns the error code of the response.
 pub fn refused(client: &mut Client, request: &ConsumerGroupHeartbeatRequest) -> ErrorCode {
     client.call(request, VERSION).error_code
 }
@@ -64,13 +64,13 @@ pub fn describe(client: &mut Client, group: &str) -> DescribedGroup {
     client.call(&request, 1).groups.remove(0)
 }
 
-/// Returns the group's entry in the list of groups; None if it is not listed.
+/// Returns the group's entry in the list of groups. `None` if the list does not have it.
 pub fn list(client: &mut Client, group: &str) -> Option<ListedGroup> {
     let listed = client.call(&ListGroupsRequest::default(), 5).groups;
     listed.into_iter().find(|listed| &*listed.group_id == group)
 }
 
-/// Member with its own connection.
+/// A member of a group, with its own connection.
 pub struct Member {
     client: Client,
     group: String,
@@ -80,10 +80,10 @@ pub struct Member {
     pub regex: Option<String>,
     pub assignor: Option<&'static str>,
     pub epoch: i32,
-    /// Partitions that the member reads.
+    /// The partitions that the member reads.
     pub reads: BTreeSet<(Uuid, i32)>,
     assigned: BTreeSet<(Uuid, i32)>,
-    /// Partitions in the member's last report.
+    /// The partitions that the member last reported as its own.
     reported: BTreeSet<(Uuid, i32)>,
 }
 
@@ -130,7 +130,7 @@ impl Member {
         joined
     }
 
-    /// Sends a heartbeat, and applies the response as a client does.
+    /// Sends a heartbeat and acts on the response as a client does.
     pub fn beat(&mut self) -> ConsumerGroupHeartbeatResponse {
         let answer = self.try_beat();
         assert_eq!(answer.error_code, ErrorCode::NONE, "{:?}", answer.error_message);
@@ -151,7 +151,7 @@ impl Member {
         answer
     }
 
-    /// Sends heartbeats until the member reads `count` partitions and has reported them.
+    /// Sends heartbeats until the member reads `count` partitions and has reported all of them.
     pub fn beat_until_it_owns(&mut self, count: usize) {
         wait_until("the member has what it should have", SOON, || {
             self.beat();

@@ -1,4 +1,5 @@
-//! Slow work for one partition or request delays no other request, even if a single thread serves all connections.
+//! Slow work for one partition or request must not delay other requests, even if a single thread serves all
+//! connections.
 
 use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, produce_request, topic_data, wait_until};
@@ -26,7 +27,7 @@ fn list_offsets(topic: &str, timestamp: i64) -> ListOffsetsRequest {
     ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() }
 }
 
-/// Checks that requests for all topics but `slow` are served.
+/// Checks that requests for topics other than `slow` are served.
 fn assert_others_are_served(broker: &Broker, round: &str) {
     let mut client = broker.client();
     assert_eq!(client.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
@@ -56,7 +57,7 @@ fn log_in_recovery_delays_no_other_partition_of_any_request() {
     let pipe = slow.wait_for_reader();
     assert_others_are_served(&broker, "first");
 
-    // A request for both topics gets a retriable error for `slow`, and results for the other topic.
+    // A request for both topics gets a retriable error for `slow` and a result for the other topic.
     let mut client = broker.client();
     let batch = Batch::of(&["beside"]).bytes();
     let topic_data = vec![topic_data("slow", &[(0, batch.clone())]), topic_data("other", &[(0, batch)])];
@@ -67,7 +68,7 @@ fn log_in_recovery_delays_no_other_partition_of_any_request() {
     let listed = client.call(&list_offsets("slow", -1), LIST_OFFSETS);
     assert_eq!(listed.topics[0].partitions[0].error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
 
-    // A fetch of both topics returns the other topic's records. A fetch of `slow` alone returns neither records nor an
+    // A fetch of both topics returns the other topic's records. A fetch of `slow` alone returns no records and no
     // error.
     let both =
         [FetchFrom { topic: "slow", partition: 0, offset: 0 }, FetchFrom { topic: "other", partition: 0, offset: 0 }];
@@ -141,7 +142,7 @@ fn lookup_by_time_delays_no_other_request() {
     let slow = Pipe::in_place_of(&first);
     let mut listing = broker.client();
     listing.send(&list_offsets("slow", 1000), LIST_OFFSETS);
-    // The lookup waits for the file until this test opens the pipe. These connections are opened after the lookup.
+    // The lookup waits for the file until the test opens the pipe. These connections are opened while it waits.
     for _ in 0..100 {
         let mut others = broker.client();
         assert_eq!(others.call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
@@ -149,11 +150,11 @@ fn lookup_by_time_delays_no_other_request() {
     }
     let pipe = slow.wait_for_reader();
     drop(pipe);
-    // The file is not a valid index, so the lookup's response has an error.
+    // The pipe contains no valid index, so the response to the lookup has an error.
     assert_eq!(listing.receive::<ListOffsetsRequest>(LIST_OFFSETS).1.topics.len(), 1);
 }
 
-/// The poll of a client that names topics by name continues, whichever topic has the name.
+/// A client polls a topic by its name. The poll continues with whichever topic has the name.
 #[test]
 fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     let mut broker = Broker::start(&[ONE_THREAD]);
@@ -173,7 +174,7 @@ fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     for _ in 0..100 {
         assert_eq!(broker.client().call(&ApiVersionsRequest::default(), 0).error_code, ErrorCode::NONE);
     }
-    // The first deletion waits for the pipe. So nothing wakes the poll between the deletion of its topic and the
+    // The first deletion waits for the pipe. Therefore nothing wakes the poll between the deletion of its topic and the
     // creation of the new one.
     for topic in ["slow", "polled"] {
         let delete = DeleteTopicsRequest { topic_names: vec![topic.into()], timeout_ms: 1, ..Default::default() };
@@ -186,7 +187,8 @@ fn long_poll_by_name_returns_records_of_the_topic_created_again() {
     drop((pipe, slow));
 }
 
-/// Each response has 70 KB, and a connection may have a thousand requests in flight.
+/// Each response has 70 KB, and a connection may have a thousand requests in flight. The broker must not build all of
+/// these responses at once.
 #[test]
 fn unread_responses_are_built_a_few_at_a_time() {
     const CLIENTS: usize = 10;
@@ -200,7 +202,7 @@ fn unread_responses_are_built_a_few_at_a_time() {
             client.send(&metadata, METADATA);
         }
     }
-    // Once a client has its last response, it has all its others.
+    // Responses arrive in order, so a client that has the last one has all of them.
     for client in &mut clients {
         (0..1000).for_each(|_| drop(client.receive::<MetadataRequest>(METADATA)));
     }

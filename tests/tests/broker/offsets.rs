@@ -1,4 +1,4 @@
-//! ListOffsets and OffsetForLeaderEpoch: offsets by position, by time and by epoch.
+//! ListOffsets and OffsetForLeaderEpoch, which look up offsets by position, time and epoch.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
@@ -14,12 +14,12 @@ const EARLIEST_LOCAL: i64 = -4;
 const LATEST_TIERED: i64 = -5;
 const TOPIC: &str = "listed";
 
-/// Writes offsets 0 to 5 with the timestamps 1000, 3000, 2000 (one batch), 5000, 4000, 5000.
+/// Writes offsets 0 to 5 with the timestamps 1000, 3000, 2000 (these in one batch), 5000, 4000 and 5000.
 fn broker_with_records() -> (Broker, Client) {
     broker_with_records_of("false")
 }
 
-/// Writes the records of [`broker_with_records`] to a topic with the value `is_diskless` of `diskless.enable`.
+/// Writes the records of [`broker_with_records`] to a topic whose `diskless.enable` is `is_diskless`.
 fn broker_with_records_of(is_diskless: &str) -> (Broker, Client) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -1,4 +1,4 @@
-//! DescribeLogDirs and DescribeProducers: sizes of partitions, and their producers.
+//! DescribeLogDirs and DescribeProducers: the sizes of partitions and their producers.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
@@ -21,7 +21,7 @@ fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16)
     client.call(&DescribeLogDirsRequest { topics, ..Default::default() }, version)
 }
 
-/// Returns topic, partition and size of each log in the result.
+/// Returns the topic, partition and size of each log in the result.
 fn sizes(result: &DescribeLogDirsResult) -> Vec<(String, i32, i64)> {
     let mut sizes = Vec::new();
     for topic in &result.topics {
@@ -71,7 +71,7 @@ fn sizes_match_the_files_before_and_after_a_restart() {
     assert!(broker.descriptors() <= descriptors + 1, "no log is opened for its size");
 }
 
-/// Returns the output of `fullbore topics describe` for topic "t".
+/// Returns the output of `fullbore topics describe` for the topic "t".
 fn described(broker: &Broker, flags: &[&str]) -> String {
     let mut command = Command::new(fullbore_tests::binary());
     command.args(["topics", "describe", "--topic", "t", "--bootstrap-server", &broker.addr().to_string()]).args(flags);
@@ -149,7 +149,7 @@ fn unreadable_data_directory_is_a_storage_error() {
     broker.stop();
     broker.restart();
     let mut client = broker.client();
-    // The partition's directory is moved away, and a file gets its name.
+    // The partition's directory is moved away, and a file takes its name.
     let folder = broker.partition_dir("t", 0);
     std::fs::rename(&folder, folder.with_extension("aside")).expect("moved");
     std::fs::write(&folder, "in the way").expect("written");

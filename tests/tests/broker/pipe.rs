@@ -1,5 +1,5 @@
-//! Named pipe in place of a file. It acts as a disk whose reads take as long as the test decides: a reader's open waits
-//! until the test opens the pipe for writing.
+//! A named pipe in place of a file. It imitates a disk whose reads take as long as the test wants: a reader's open
+//! waits until the test opens the pipe for writing.
 
 use fullbore_tests::wait_until;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// File whose readers wait.
+/// A file whose readers wait for the test.
 pub struct Pipe {
     path: PathBuf,
     bytes: Vec<u8>,
@@ -24,7 +24,7 @@ impl Pipe {
         Pipe { path: path.to_owned(), bytes }
     }
 
-    /// Waits until the broker opens the file. The broker continues once the test has written to the returned end and
+    /// Waits until the broker opens the file. The broker continues after the test has written to the returned end and
     /// dropped it.
     pub fn wait_for_reader(&self) -> File {
         let mut pipe = None;
@@ -37,13 +37,13 @@ impl Pipe {
         pipe.expect("waited for it")
     }
 
-    /// Restores the file, and sends its bytes to the waiting reader.
+    /// Restores the file and passes its content to the waiting reader.
     pub fn give(self, mut pipe: File) {
         self.put_back();
         pipe.write_all(&self.bytes).expect("fits into a pipe");
     }
 
-    /// Restores the file for later readers.
+    /// Restores the file for readers that open it later.
     pub fn put_back(&self) {
         let beside = self.path.with_extension("again");
         fs::write(&beside, &self.bytes).expect("written");

@@ -1,7 +1,7 @@
-//! Many requests on one connection at the same time: they are admitted in order, completed concurrently, and answered
+//! Many requests on one connection at the same time. They are admitted in order, carried out concurrently, and answered
 //! in order.
 //!
-//! The asserted times only distinguish one behaviour from another; they are no measurements.
+//! Times are checked only to distinguish one behaviour from another. They are no measurements.
 
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, produce_request, wait_until};
 use fullbore_wire::apis::fetch::FetchRequest;
@@ -15,7 +15,7 @@ const FETCH: i16 = 12;
 const PRODUCE: i16 = 9;
 const METADATA: i16 = 9;
 const SOON: Duration = Duration::from_secs(30);
-/// Wait that is longer than any test.
+/// A wait in milliseconds that no test reaches.
 const LONG_MS: i32 = 60_000;
 
 /// Returns a fetch that waits for the first record of partition 0.
@@ -23,7 +23,7 @@ fn long_poll(topic: &str, max_wait_ms: i32) -> FetchRequest {
     fetch_request(&[FetchFrom { topic, partition: 0, offset: 0 }], 1, max_wait_ms)
 }
 
-/// Returns the number of bytes of records in the next response, which must be to a fetch of one partition.
+/// Receives the response to a fetch of one partition. Returns how many bytes of records it has.
 fn receive_fetched(client: &mut Client) -> usize {
     let (_, response) = client.receive::<FetchRequest>(FETCH);
     assert_eq!(response.error_code, ErrorCode::NONE);
@@ -35,13 +35,13 @@ fn broker_with_topics(topics: &[&str]) -> (Broker, Client) {
     let mut client = broker.client();
     for topic in topics {
         client.create_topic(topic, 1, &[]);
-        // The first fetch of a partition may have to open files, and is therefore not measured.
+        // The first fetch of a partition may have to open files, so it is not measured.
         client.fetch(topic, 0, 0);
     }
     (broker, client)
 }
 
-/// A broker that serves one request of a connection at a time would need 10 s for these requests.
+/// If the broker served one request of a connection at a time, these requests would take 10 s.
 #[test]
 fn five_long_polls_of_two_seconds_on_one_connection_end_together() {
     let (_broker, mut client) = broker_with_topics(&["quiet"]);
@@ -127,7 +127,7 @@ fn produce_with_acks_zero_is_written_without_a_response() {
         let batch = Batch::of(&[format!("{n}")]).bytes();
         client.send(&ProduceRequest { acks: 0, ..produce_request("unheard", 0, batch) }, PRODUCE);
     }
-    // The next response belongs to the next request, because the ten requests before have no responses.
+    // The ten requests before have acks=0 and get no response. The next response belongs to the request after them.
     assert_eq!(client.latest("unheard", 0), 10);
     let texts: Vec<String> = client.fetch_records("unheard", 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
@@ -143,7 +143,8 @@ fn failed_produce_with_acks_zero_closes_the_connection() {
     crate::assert_serves(&broker);
 }
 
-/// Sends more requests at once than the broker admits. The broker stops reading, and all responses arrive in order.
+/// The client sends more requests at once than the broker admits. The broker stops reading meanwhile, and all responses
+/// must arrive in order.
 #[test]
 fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     const REQUESTS: i32 = 10_000;
@@ -162,7 +163,7 @@ fn ten_thousand_pipelined_requests_are_all_answered_in_order() {
     writing.join().expect("the writer does not fail");
 }
 
-/// The broker stops reading a connection that is full of polls, and resumes as the polls end.
+/// A connection is full of polls, so the broker does not read from it. It reads on as the polls end.
 #[test]
 fn long_polls_beyond_the_limit_of_a_connection_are_admitted_as_others_end() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
@@ -173,7 +174,7 @@ fn long_polls_beyond_the_limit_of_a_connection_are_admitted_as_others_end() {
     assert_eq!(answered, sent);
 }
 
-/// With a limit of one request, a request behind a poll is not handled before the poll has its response.
+/// With a limit of one request, the request after a poll is not handled before the poll's response.
 #[test]
 fn connection_limited_to_one_request_handles_one() {
     let broker = Broker::start(&["fullbore.connection.requests.max=1"]);
@@ -183,19 +184,19 @@ fn connection_limited_to_one_request_handles_one() {
     let mut full = broker.client();
     full.send(&long_poll("polled", 100_000), FETCH);
     (0..3).for_each(|_| _ = full.send_produce("written", 0, &Batch::of(&["v"])));
-    // The poll is read and waits. By the time these requests are answered, all three requests of the other connection
-    // have arrived.
+    // The poll was read and waits. When these requests are answered, all three requests of the other connection have
+    // arrived.
     (0..100).for_each(|_| assert_eq!(client.latest("written", 0), 0));
     client.produced("polled", 0, &Batch::of(&["enough"]));
     full.receive::<FetchRequest>(FETCH);
     (0..3).for_each(|n| assert_eq!(full.receive_produced().base_offset, n));
-    // A request without a response releases its permit, too.
+    // A request without a response must also release its permit.
     let unheard = ProduceRequest { acks: 0, ..produce_request("written", 0, Batch::of(&["v"]).bytes()) };
     (0..3).for_each(|_| _ = full.send(&unheard, PRODUCE));
     assert_eq!(full.latest("written", 0), 6);
 }
 
-/// Batches behind a poll are in the log at once, up to the limit of pending responses.
+/// Batches that follow a poll are appended at once, up to the limit of pending responses.
 #[test]
 fn connection_at_its_limit_of_pending_responses_is_not_read() {
     let broker = Broker::start(&["fullbore.connection.requests.max=4"]);
@@ -208,8 +209,8 @@ fn connection_at_its_limit_of_pending_responses_is_not_read() {
         full.send_produce("written", 0, &Batch::of(&["v"]));
     }
     wait_until("the connection is full", SOON, || client.latest("written", 0) >= 3);
-    // By the time these requests are answered, all twenty batches have arrived. A broker that reads on would have them
-    // in the log.
+    // When these requests are answered, all twenty batches have arrived. A broker that reads beyond its limit would
+    // have appended them.
     (0..100).for_each(|_| assert!(client.latest("written", 0) >= 3));
     assert_eq!(client.latest("written", 0), 3, "and the poll is the fourth");
     client.produced("polled", 0, &Batch::of(&["enough"]));

@@ -1,4 +1,5 @@
-//! A broker with its metadata in PostgreSQL, from outside: its work during an outage, and its errors at a failed start.
+//! A broker whose metadata is in PostgreSQL: how it works during an outage, and which errors it prints if it cannot
+//! start.
 
 use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Batch, Broker, Client, produce_request, serve_refused, wait_until};

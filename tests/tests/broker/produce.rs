@@ -1,4 +1,4 @@
-//! Refusals of Produce: each has its error, and leaves the log unchanged.
+//! Refusals of Produce. Each has its own error code and leaves the log unchanged.
 
 use fullbore_tests::{Batch, Broker, Client, produce_request, topic_data};
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, TopicProduceData};
@@ -13,7 +13,7 @@ fn broker_with_topic(configs: &[(&str, &str)]) -> (Broker, Client, Uuid) {
     (broker, client, id)
 }
 
-/// Produces these bytes to partition 0. Returns the partition's response.
+/// Produces bytes to partition 0. Returns the response of the partition.
 fn outcome(client: &mut Client, version: i16, records: bytes::Bytes) -> PartitionProduceResponse {
     answer(client, version, &produce_request(TOPIC, 0, records))
 }
@@ -22,7 +22,7 @@ fn answer(client: &mut Client, version: i16, request: &ProduceRequest) -> Partit
     client.call(request, version).responses.remove(0).partition_responses.remove(0)
 }
 
-/// Sends these bytes, and checks that the error is `expected` and that nothing was appended.
+/// Checks that the broker refuses the bytes with `expected` and appends nothing.
 fn assert_refused(client: &mut Client, records: bytes::Bytes, expected: ErrorCode) {
     let end = client.latest(TOPIC, 0);
     let response = outcome(client, 9, records);
@@ -181,7 +181,7 @@ fn a_timestamp_too_far_ahead_or_behind_is_invalid() {
     assert_eq!(client.produced(TOPIC, 0, &Batch::at(now - 600_000, &["a while ago"])), 1);
 }
 
-/// The timestamp in the header is the present time, but one record inside is a week ahead.
+/// The header has the present time as timestamp, but one record inside is a week ahead.
 #[test]
 fn a_record_too_far_ahead_inside_an_honest_batch_is_invalid() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
@@ -205,12 +205,13 @@ fn a_header_whose_max_timestamp_is_not_that_of_its_records_is_corrected() {
     assert_eq!(stored, [Some(right), Some(right)]);
 }
 
-/// A record that consumers cannot parse would stop every consumer at its offset.
+/// If the broker accepted a record that consumers cannot parse, every consumer would stop there.
 #[test]
 fn a_record_whose_fields_leave_it_is_invalid() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
     let whole = good().bytes();
-    // Positions of the first record's offset delta, of the length of its value, and of its number of headers.
+    // The positions are those of the first record's offset delta, of the length of its value, and of the number of its
+    // headers.
     for (at, byte) in [(64, 2), (66, 8), (70, 2)] {
         let mut bytes = whole.to_vec();
         bytes[at] = byte;
@@ -223,8 +224,8 @@ fn a_record_whose_fields_leave_it_is_invalid() {
 #[test]
 fn zstd_is_refused_before_version_7_and_accepted_from_then_on() {
     let (_broker, mut client, _) = broker_with_topic(&[]);
-    // Before version 7 the codec flag decides. From 7 on the payload is decompressed or taken unchanged, and never
-    // refused for its version.
+    // Versions before 7 do not permit zstd, and refuse a batch by the codec in its header. From version 7 on, no batch
+    // is refused for its version.
     let zstd = Batch { attributes: 4, ..good() }.bytes();
     for version in 3..=6 {
         let response = outcome(&mut client, version, zstd.clone());

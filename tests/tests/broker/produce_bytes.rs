@@ -1,7 +1,7 @@
-//! Responses to Produce 3-13, compared byte for byte with Kafka's message definitions. Clients of released versions get
-//! no field of KIP-1269, whatever the configuration.
+//! Responses to Produce 3-13, byte for byte as in Kafka's message definitions. Clients of released versions must get no
+//! field of KIP-1269, whatever the configuration is.
 //!
-//! The test writes the expected bytes field by field, without the product's encoder.
+//! The test writes the expected bytes field by field. It does not use the product's encoder.
 
 use fullbore_tests::{Batch, Broker, produce_request, topic_data};
 use fullbore_wire::apis::produce::ProduceRequest;
@@ -10,12 +10,12 @@ use fullbore_wire::{Text, Uuid};
 const TOPIC: &str = "golden";
 const UNKNOWN: &str = "The broker does not host this topic or partition.";
 
-/// Returns the response to a request with two batches: one was appended to partition 0 at `base_offset`, the other is
-/// for partition 7, which does not exist.
+/// Returns the expected response to a request with two batches. One is appended to partition 0 at `base_offset`. The
+/// other is for partition 7, which does not exist.
 fn expected(version: i16, correlation_id: i32, topic_id: Uuid, base_offset: i64) -> Vec<u8> {
     let flexible = version >= 9;
     let mut out = correlation_id.to_be_bytes().to_vec();
-    // Length of an array or string: four or two bytes; from version 9 on a varint that is larger by one.
+    // The length of an array or string takes four or two bytes. From version 9 on it is a varint that is larger by one.
     let array = |out: &mut Vec<u8>, len: u8| match flexible {
         true => out.push(len + 1),
         false => out.extend([0, 0, 0, len]),
@@ -74,7 +74,7 @@ fn check(sets: &[&str]) {
             (topic.name, topic.topic_id) = (Text::default(), topic_id);
         }
         let request = ProduceRequest { topic_data: vec![topic], ..produce_request(TOPIC, 0, batch.bytes()) };
-        // The second request is a retry, and gets the same response.
+        // The second request is a retry and must get the same response.
         for _ in 0..2 {
             let id = client.send(&request, version);
             let frame = client.receive_frame().expect("an answer");

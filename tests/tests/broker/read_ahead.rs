@@ -1,5 +1,5 @@
-//! Fetch sessions that read ahead (a field of ours). Fetches that the client sends without waiting continue at the end
-//! of the former fetch. All other rules of KIP-227 hold.
+//! Fetch sessions that read ahead, which is our extension. The client sends fetches without waiting, and each continues
+//! where the one before it ended. All other rules of KIP-227 apply.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData};
@@ -13,11 +13,11 @@ const FETCH: i16 = 18;
 const PARTITIONS: i32 = 3;
 const BATCHES: i64 = 20;
 const IN_BATCH: i64 = 5;
-/// Longest poll.
+/// How long a poll may wait.
 const LONG_MS: i32 = 300_000;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts a broker with batches in three partitions.
+/// Starts a broker that has batches in three partitions.
 fn broker_with_batches() -> (Broker, Client, Uuid) {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -30,7 +30,7 @@ fn broker_with_batches() -> (Broker, Client, Uuid) {
     (broker, client, id)
 }
 
-/// Returns a fetch of these partitions from these offsets, in a session that reads ahead.
+/// Returns a fetch of the given partitions and offsets in a session that reads ahead.
 fn request(topic_id: Uuid, (session_id, session_epoch): (i32, i32), partitions: &[(i32, i64)]) -> FetchRequest {
     let partition = |(partition, fetch_offset): &(i32, i64)| FetchPartition {
         partition: *partition,
@@ -51,7 +51,8 @@ fn partitions(response: &FetchResponse) -> impl Iterator<Item = &PartitionData> 
     response.responses.iter().flat_map(|topic| &topic.partitions)
 }
 
-/// Returns the first and the last offset of a response's records, which must be whole batches; None without records.
+/// Returns the first and last offset of the records in a response, which must be whole batches. `None` if it has no
+/// records.
 fn offsets(data: &PartitionData) -> Option<(i64, i64)> {
     let mut bytes = data.records.as_ref().and_then(|records| records.memory()).map_or(&[][..], |bytes| bytes);
     let mut range = None;
@@ -70,7 +71,7 @@ fn fetches_sent_without_waiting_continue_at_the_end_of_the_former_one() {
     assert_ne!(opened.session_id, 0);
     let mut answers = vec![opened];
     let session = answers[0].session_id;
-    // The fetches are more than needed, so the last ones find no records.
+    // More fetches are sent than needed, so the last ones find no records.
     let fetches = 80;
     (1..=fetches).for_each(|epoch| _ = client.send(&request(id, (session, epoch), &[]), FETCH));
     answers.extend((1..=fetches).map(|_| client.receive::<FetchRequest>(FETCH).1));
@@ -163,7 +164,8 @@ fn full_response_does_not_wait_for_the_minimum() {
         ..request(id, session, named)
     };
     let opened = client.call(&poll((0, 0), 1, &[(0, 0), (1, 95)]), FETCH);
-    // The minimum is larger than a partition's limit, or than a response's.
+    // The minimum is larger than a partition's limit in the first case, and larger than the response's limit in the
+    // second.
     for (epoch, min_bytes) in [(1, 400), (2, 1 << 20)] {
         let full = client.call(&poll((opened.session_id, epoch), min_bytes, &[]), FETCH);
         assert!(partitions(&full).any(|data| offsets(data).is_some()));

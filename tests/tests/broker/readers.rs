@@ -1,4 +1,5 @@
-//! `fullbore consume` while a broker has faults: it prints the readable records, and reports waits with their reason.
+//! `fullbore consume` while the broker has faults. The command prints the records that are readable, and reports why it
+//! waits for the others.
 
 use crate::disk_full::SmallDisk;
 use crate::diskless_lost::files;
@@ -16,10 +17,10 @@ use std::time::Duration;
 const TOPIC: &str = "read";
 const TOPIC_RESOURCE: i8 = 2;
 const SOON: Duration = Duration::from_secs(60);
-/// Position in a batch's first record, after the header.
+/// A position inside a batch's first record, after the header.
 const IN_THE_FIRST_RECORD: u64 = 64;
 
-/// Running command and the lines that it has printed.
+/// A running command and the lines that it has printed so far.
 struct Reader {
     child: Child,
     stdout: Lines,
@@ -75,7 +76,7 @@ impl Reader {
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("our child");
     }
 
-    /// Waits for the end of the command. Returns the exit status and the last line of standard error.
+    /// Waits until the command ends. Returns its exit status and its last line on standard error.
     fn ended(mut self) -> (Option<i32>, String) {
         let mut status = None;
         wait_until("it ends", SOON, || {
@@ -83,8 +84,8 @@ impl Reader {
             status.is_some()
         });
         let pipe = self.stderr.clone();
-        // The thread that reads standard error gets the last lines a moment after the command's end, and then drops its
-        // handle.
+        // The thread that reads standard error may get the last lines a moment after the command's end. Then it drops
+        // its handle.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
         (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
     }
@@ -92,7 +93,7 @@ impl Reader {
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        // The child process may have ended already.
+        // The child process may already have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
@@ -101,7 +102,7 @@ impl Drop for Reader {
     }
 }
 
-/// Starts a broker with a topic. Each partition has one record, whose value is the partition's number.
+/// Starts a broker with a topic. Each partition has one record, whose value is the number of the partition.
 fn written(partitions: i32) -> Broker {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -118,7 +119,7 @@ fn numbers(partitions: std::ops::Range<i32>) -> Vec<String> {
     numbers
 }
 
-/// Damages a batch of partition 0 that is followed by whole batches. The partition then does not open.
+/// Damages a batch of partition 0 that undamaged batches follow, so that the partition cannot be opened.
 fn with_a_damaged_partition() -> Broker {
     let mut broker = written(3);
     let mut client = broker.client();
@@ -194,7 +195,7 @@ fn wrong_checksum_stops_its_partition_and_no_other() {
     }
 }
 
-/// Returns the batch with a correct checksum, but without its last byte.
+/// Returns a batch that lacks its last byte but has a correct checksum.
 fn cut_short(codec: Compression, value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     builder.append(1_700_000_000_000, None, Some(value), &[]);
@@ -234,8 +235,8 @@ fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
     }
 }
 
-/// Starts a broker whose store has lost the object with the records 1 and 2, of time 2000. The records 0 and 3 are
-/// there.
+/// Starts a broker whose store has lost one object. Records 1 and 2 with the timestamp 2000 were in it. Records 0 and 3
+/// are readable.
 fn with_a_lost_object() -> Broker {
     let mut broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     let mut client = broker.client();
@@ -253,7 +254,7 @@ fn with_a_lost_object() -> Broker {
     broker
 }
 
-/// Regression: the command printed nothing, and ended successfully after fifteen seconds.
+/// Regression: the command printed nothing and ended with success after fifteen seconds.
 #[test]
 fn lost_object_fails_offsets_by_time_with_partition_and_error() {
     let broker = with_a_lost_object();
@@ -296,11 +297,12 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let mut broker = written(PARTITIONS);
     broker.stop();
     broker.restart();
-    // The descriptors suffice for some of the logs, and for the connections of one consumer.
+    // The descriptors are enough for some of the logs and for the connections of one consumer.
     broker.leave_descriptors(40);
     let reader = Reader::start(&broker, &[]);
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
-    // The number of waiting partitions varies: a broker with few free descriptors soon closes logs after a read.
+    // The number of waiting partitions varies, because a broker with few free descriptors closes logs soon after a
+    // read.
     reader.wait_to_be_told(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"]);
     broker.allow_descriptors();
     reader.waits_for("all partitions", |reader| reader.read() == numbers(0..PARTITIONS));
@@ -308,7 +310,7 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     let told = reader.told();
     let (status, last) = reader.ended();
     assert_eq!(status, Some(0), "{last}");
-    // One line a minute is allowed, and on a slow machine a wait may take more than a minute.
+    // The broker may log one line a minute, and on a slow machine a wait may take more than a minute.
     assert!(told.len() <= 3, "{told:?}");
 }
 

@@ -1,7 +1,7 @@
-//! Values of `compression.type` other than `producer`: the broker stores batches with the topic's codec, as Kafka does.
+//! Values of `compression.type` other than `producer`. The broker stores batches with the topic's codec, as Kafka does.
 //!
-//! Not here: the rewrite of a batch record by record, whose properties are tested in `wire`, and the cost of large
-//! batches for other clients (`recompression_bounds`).
+//! Tests in `wire` check how a batch is rewritten record by record. The cost of large batches for other clients is
+//! tested in `recompression_bounds`.
 
 use crate::reorder;
 use bytes::{Bytes, BytesMut};
@@ -27,7 +27,8 @@ const CODECS: [(&str, Compression); 5] = [
     ("zstd", Compression::Zstd),
 ];
 
-/// Returns forty records with keys, headers and timestamps, some of them null. The third record is the newest.
+/// Returns a batch of forty records with keys, headers and timestamps, some of which are null. The third record is the
+/// newest.
 pub fn batch(codec: Compression, stamp: Stamp) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), codec, None);
     for at in 0..40_u8 {
@@ -48,20 +49,20 @@ fn large(codec: Compression, len: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Produces a batch to partition 0. Returns the partition's response.
+/// Produces a batch to partition 0. Returns the response of the partition.
 pub fn produce(client: &mut Client, topic: &str, bytes: Bytes) -> PartitionProduceResponse {
     let mut response = client.call(&produce_request(topic, 0, bytes), PRODUCE);
     response.responses.remove(0).partition_responses.remove(0)
 }
 
-/// Produces a batch, which must be accepted. Returns its offset.
+/// Produces a batch to partition 0, which must succeed. Returns its offset.
 pub fn produced(client: &mut Client, topic: &str, bytes: Bytes) -> i64 {
     let response = produce(client, topic, bytes);
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
     response.base_offset
 }
 
-/// Returns the batch at an offset as stored in the log.
+/// Returns the batch at an offset, exactly as the log stores it.
 fn stored(client: &mut Client, topic: &str, offset: i64) -> Bytes {
     let Some(Records::Memory(bytes)) = client.fetch(topic, 0, offset).records else { panic!("no records") };
     let batch = batches(&bytes).next().expect("one").expect("whole");
@@ -80,7 +81,8 @@ fn records(bytes: &[u8]) -> Bytes {
     decompress(batch.compression().expect("a codec"), batch.payload(), 1 << 26).expect("opens")
 }
 
-/// Returns the header fields that recompression must keep: all except offset, leader epoch, length, checksum and codec.
+/// Returns the fields of the header that recompression must keep, which are all except offset, leader epoch, length,
+/// checksum and codec.
 fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     let batch = BatchView::first(bytes).expect("whole");
     let times = (batch.base_timestamp(), batch.max_timestamp());
@@ -88,7 +90,7 @@ fn header(bytes: &[u8]) -> (i32, i64, i64, i64, i16, i32, i32) {
     (batch.last_offset_delta(), times.0, times.1, stamp.0, stamp.1, stamp.2, batch.record_count())
 }
 
-/// Sends these bytes, and checks that the error is `expected` and that nothing was appended.
+/// Checks that the broker refuses the bytes with `expected` and appends nothing.
 fn assert_refused(client: &mut Client, topic: &str, bytes: Bytes, expected: ErrorCode) -> PartitionProduceResponse {
     let end = client.latest(topic, 0);
     let response = produce(client, topic, bytes);
@@ -166,7 +168,7 @@ fn new_level_applies_from_the_next_append_on() {
         client.set_config(TOPIC, "t", key, high);
         let small = size(&mut client);
         assert!(small < fast, "{codec}: {small} bytes at {high}, {fast} at {low}");
-        // The broker's compression level applies if the topic has none.
+        // If the topic has no compression level, the broker's level applies.
         client.set_config(BROKER, "", key, low);
         assert_eq!(size(&mut client), small);
         let answers = client.alter(vec![alter_resource(TOPIC, "t", &[(key, 1, None)])], false);
@@ -221,7 +223,7 @@ fn max_message_bytes_bounds_a_batch_before_and_after() {
     let mut client = broker.client();
     client.create_topic("smaller", 1, &[("compression.type", "gzip"), ("max.message.bytes", "20000")]);
     client.create_topic("larger", 1, &[("compression.type", "uncompressed"), ("max.message.bytes", "20000")]);
-    // The batch would fit if compressed, but Kafka checks the size at its arrival.
+    // The batch would be small enough after compression, but Kafka checks the size on arrival.
     assert_refused(&mut client, "smaller", large(Compression::None, 30_000), ErrorCode::MESSAGE_TOO_LARGE);
     produced(&mut client, "smaller", large(Compression::None, 15_000));
     let sent = large(Compression::Gzip, 30_000);
@@ -234,7 +236,7 @@ fn max_message_bytes_bounds_a_batch_before_and_after() {
     assert_refused(&mut client, "larger", large(Compression::Gzip, 19_900), ErrorCode::MESSAGE_TOO_LARGE);
 }
 
-/// Returns a batch with this payload and a correct checksum.
+/// Returns a batch with this payload and a correct checksum. Its other fields are those of `like`.
 fn with_payload(like: &[u8], payload: &[u8]) -> Bytes {
     let mut bytes = [&like[..HEADER_LEN], payload].concat();
     let length = i32::try_from(bytes.len() - 12).expect("small");
@@ -253,7 +255,7 @@ fn a_broken_batch_is_refused_and_nothing_appended() {
     for (_, codec) in &CODECS[..4] {
         let whole = batch(*codec, Stamp::NONE);
         let payload = &whole[HEADER_LEN..];
-        // The payload does not decompress, or has other records than the header states.
+        // The payload cannot be decompressed, or it has other records than the header states.
         let cut = with_payload(&whole, &payload[..payload.len() / 2]);
         assert_refused(&mut client, "t", cut, ErrorCode::INVALID_RECORD);
         let mut opened = records(&whole).to_vec();
@@ -285,13 +287,13 @@ fn records_are_validated_when_a_batch_is_recompressed() {
         let told = assert_refused(&mut client, "compacted", keyless, ErrorCode::INVALID_RECORD);
         assert_eq!(told.record_errors.iter().map(|record| record.batch_index).collect::<Vec<_>>(), [1, 3]);
         produced(&mut client, "compacted", batch(source, Stamp::NONE));
-        // The timestamp in the header is the present time, but the records are years old.
+        // The header has the present time as timestamp, but the records are years old.
         let mut young = batch(source, Stamp::NONE).to_vec();
         young[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
         let young = with_payload(&young, &young[HEADER_LEN..]);
         let told = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
         assert_eq!(told.record_errors.len(), 40);
-        // If older records are permitted, the broker corrects the header.
+        // If older records are permitted, the broker corrects the timestamp in the header.
         let offset = produced(&mut client, "compacted", {
             let mut wrong = batch(source, Stamp::NONE).to_vec();
             wrong[35..43].copy_from_slice(&NOW.to_be_bytes());

@@ -1,4 +1,4 @@
-//! Cost of recompression for other clients: large batches, and small batches that decompress to many bytes.
+//! How much recompression costs other clients, with large batches and with small ones that decompress to many bytes.
 
 use crate::assert_serves;
 use crate::recompression::batch;
@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 const PRODUCE: i16 = 9;
-/// Deadline that only a hang reaches, since a slow machine takes seconds.
+/// A deadline that only a hang exceeds. A slow machine needs several seconds.
 const DEADLINE: Duration = Duration::from_secs(300);
 
-/// Returns a batch of one record. Its words are repeated irregularly, so that compression takes time.
+/// Returns a batch of one record. Its words repeat irregularly, so that compressing them takes time.
 fn words(len: usize) -> Bytes {
     let mut state = 1_u64;
     let mut value = Vec::with_capacity(len + 16);
@@ -44,7 +44,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
     client.create_topic("slow", 1, &configs);
     assert_serves(&broker);
     let large = words(2_000_000);
-    // Several senders for each thread that serves connections.
+    // There are several senders for each thread that serves connections.
     let senders = 4 * thread::available_parallelism().map_or(4, usize::from).min(12);
     let answered = AtomicUsize::new(0);
     thread::scope(|scope| {
@@ -62,7 +62,7 @@ fn other_clients_are_served_during_recompression_of_large_batches() {
         for _ in 0..3 {
             assert_serves(&broker);
         }
-        // If a client had to wait for idle threads, its request would be served only once few senders are left.
+        // If other clients had to wait for an idle thread, they would be served only after most senders are done.
         assert!(answered.load(Ordering::SeqCst) < senders / 2, "others were served in between");
     });
     assert_eq!(client.latest("slow", 0), i64::try_from(senders).expect("few"));
@@ -76,7 +76,7 @@ fn queued_large_batches_leave_permits_for_long_work_of_others() {
     client.create_topic("large", 1, &configs);
     client.create_topic("other", 1, &[]);
     client.produced("other", 0, &fullbore_tests::Batch::at(1000, &["v"]));
-    // Number of senders: twice the number of permits.
+    // How many senders there are, which is twice the number of permits.
     const SENDERS: usize = 32;
     let large = bomb(Compression::Zstd, 20);
     let answered = AtomicUsize::new(0);

@@ -1,5 +1,5 @@
-//! Topics deleted and recreated while requests still work on the former topic, and clients that do not wait for
-//! responses. `FULLBORE_RECREATED_ROUNDS` is the number of rounds (by default 3, in `make soak` 40).
+//! Topics that are deleted and recreated while requests still work on the former topic, and while clients do not wait
+//! for responses. `FULLBORE_RECREATED_ROUNDS` is the number of rounds (by default 3, in `make soak` 40).
 
 use fullbore_tests::{Batch, Broker, FetchFrom, fetch_request, topic_data, wait_until};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ use fullbore_wire::apis::produce::ProduceRequest;
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
-/// Topic with a name that sorts last, so that a walk over all topics reaches it last.
+/// A topic whose name sorts last, so that a walk over all topics reaches it last.
 const VICTIM: &str = "zz-victim";
 const PRODUCE: i16 = 9;
 
@@ -19,7 +19,7 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_RECREATED_ROUNDS", 3, 40)
 }
 
-/// Deletes and recreates the topic, and writes one record to the new one.
+/// Deletes and recreates the topic, and writes one record to the new topic.
 fn made_again(broker: &Broker, value: &str) {
     let mut client = broker.client();
     client.delete_topic(VICTIM);
@@ -89,7 +89,7 @@ fn produce_begun_before_a_recreation_neither_harms_the_new_topic_nor_restores_th
         let answer = producing.receive::<ProduceRequest>(PRODUCE).1;
         let late = &answer.responses[1].partition_responses[0];
         let values: Vec<String> = broker.client().fetch_records(VICTIM, 0).iter().map(|record| record.text()).collect();
-        // The late record is in the former topic, and deleted with it, or in the new topic.
+        // The late record is either in the former topic and deleted with it, or in the new topic.
         assert_eq!(values[usize::try_from(offset).expect("an offset")], value, "{late:?}");
         assert!(values.len() <= 2, "{values:?}");
     }
@@ -107,7 +107,7 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         (0..4).for_each(|index| _ = client.produced(&name(n), index, &Batch::of(&["v"])));
     }
     for n in 0..TOPICS {
-        // At some moment of the deletion the fetch's response cannot be written, because the client has left.
+        // The client leaves during the deletion, so at some moment the response to its fetch cannot be written.
         let mut leaving = broker.client();
         let from = [FetchFrom { topic: VICTIM, partition: 0, offset: 0 }];
         leaving.send(&fetch_request(&from, 1, i32::try_from(n % 10).expect("small")), 12);
@@ -115,7 +115,7 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         leaving.send(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
         leaving.reset();
     }
-    // A reset connection may have lost a request, so the request is repeated.
+    // A request may be lost when its connection is reset, so it is repeated.
     wait_until("the topics are gone", SOON, || {
         let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9);
         let names: Vec<String> = all.topics.iter().flat_map(|topic| topic.name.as_deref().map(str::to_owned)).collect();
@@ -133,7 +133,7 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
     assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
 }
 
-/// librdkafka fails permanently if its next batch is refused because of its sequence.
+/// librdkafka fails permanently if the sequence of its next batch is refused.
 #[test]
 fn recreated_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[]);
@@ -144,8 +144,8 @@ fn recreated_diskless_topic_takes_the_next_batch_of_its_producer() {
     goes_on(&[("diskless.enable", "true")]);
 }
 
-/// The topic is recreated as auto.create.topics.enable would do it. Java repeats OUT_OF_ORDER_SEQUENCE_NUMBER until
-/// delivery.timeout.ms.
+/// The topic is recreated as auto.create.topics.enable does it. Java's producer repeats a batch that gets
+/// OUT_OF_ORDER_SEQUENCE_NUMBER until delivery.timeout.ms.
 #[test]
 fn diskless_topic_recreated_as_classic_takes_the_next_batch_of_its_producer() {
     let mut broker = Broker::start(&["auto.create.topics.enable=true"]);
@@ -179,7 +179,7 @@ fn diskless_topic_recreated_as_classic_takes_the_next_batch_of_its_producer() {
     }
 }
 
-/// A metadata request creates a classic topic between two diskless topics of the same name.
+/// Between two diskless topics of one name, a metadata request creates a classic topic.
 #[test]
 fn classic_topic_recreated_as_diskless_takes_the_next_batches_of_its_producers() {
     let mut broker = Broker::start(&[]);
@@ -231,7 +231,8 @@ fn goes_on(configs: &[(&str, &str)]) {
         if round % 2 == 0 {
             client.delete_topic(VICTIM);
         } else {
-            // The topic is recreated while the former directory still exists, and again before any record is written.
+            // The topic is recreated while the former directory still exists. Then it is recreated again before any
+            // record is written.
             for _ in 0..2 {
                 let topic_names = vec![VICTIM.into()];
                 client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 0, ..Default::default() }, 3);
@@ -241,7 +242,7 @@ fn goes_on(configs: &[(&str, &str)]) {
         }
         assert_eq!(client.produce(VICTIM, 0, &one(next)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         client.create_topic(VICTIM, 1, configs);
-        // This batch is behind the refused one. If it were accepted, the refused batch would be lost.
+        // This batch follows the refused one. Accepting it would mean that the refused batch is lost.
         let overtook = client.produce(VICTIM, 0, &one(next + 1)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
         assert_eq!(client.latest(VICTIM, 0), 0);
@@ -251,8 +252,8 @@ fn goes_on(configs: &[(&str, &str)]) {
     assert_eq!(client.latest(VICTIM, 0), 1);
 }
 
-/// The responses are lost as after a cut connection. If the broker refused the resent batches and accepted the next
-/// one, a hole would remain.
+/// The responses are lost as with a broken connection. If the broker refused the resent batches and accepted the next
+/// one, the log would have a hole.
 #[test]
 fn recreated_topic_takes_resent_batches_with_lost_responses() {
     writes_again(&[]);
@@ -289,8 +290,8 @@ fn writes_again(configs: &[(&str, &str)]) {
     }
 }
 
-/// Regression: the producer state carried to the recreated topic was in memory only, and each batch was refused
-/// permanently.
+/// Regression: the producer state that a recreated topic takes over was only in memory. After a restart, each batch was
+/// refused permanently.
 #[test]
 fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     let mut broker = Broker::start(&[]);
@@ -318,12 +319,12 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
         let mut client = restarted();
         let overtook = client.produce(VICTIM, 0, &one(id, 6)).error_code;
         assert_eq!(overtook, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "to take it would lose the one before");
-        // The responses to batches 3 and 4 were lost, so the client resends from 3 on.
+        // The responses to batches 3 and 4 were lost, so the client resends batches from 3 on.
         for sequence in 3..7 {
             assert_eq!(client.produced(VICTIM, 0, &one(id, sequence)), i64::from(sequence) - 3);
         }
-        // Repeats the check after another restart, also for a second producer that has not written to the new topic
-        // yet.
+        // The check is repeated after another restart, also with a second producer that has not written to the new
+        // topic.
         let mut client = restarted();
         assert_eq!(client.produced(VICTIM, 0, &one(id, 6)), 3, "a retry is the same batch");
         assert_eq!(client.produce(VICTIM, 0, &one(other, 2)).error_code, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
@@ -332,7 +333,7 @@ fn recreated_topic_takes_next_batches_after_an_end_of_the_broker() {
     }
 }
 
-/// The broker cannot know which topics of the name existed before its restart.
+/// After a restart the broker cannot know which topics of the name existed before.
 #[test]
 fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch() {
     let mut broker = Broker::start(&[]);
@@ -356,17 +357,17 @@ fn kill_between_deletion_and_recreation_lets_producers_continue_with_any_batch()
 const CLASSIC: &[(&str, &str)] = &[];
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 
-/// Moment at which the broker restarts.
+/// When the broker restarts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Restart {
-    /// While no topic has the name.
+    /// The broker restarts while no topic has the name.
     BetweenLives,
-    /// While a topic has the name; the topic is deleted after the restart.
+    /// The broker restarts while a topic has the name. The topic is deleted after that.
     DuringLives,
 }
 
-/// Writes three batches to partition 5 of the first of these topics. Each topic is deleted before the next one is
-/// created. Checks that the last topic accepts the producer's next batch.
+/// Creates the topics `lives` one after another, and deletes each before the next. The producer writes three batches to
+/// partition 5 of the first topic. The last topic must accept its next batch.
 fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
     let mut client = broker.client();
@@ -417,15 +418,15 @@ fn restart_after_removal_of_the_directory_lets_producers_continue_in_the_next_to
     goes_on_through(&[(8, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// While the topic has two partitions, partition 5 does not exist and has no state.
+/// The second topic has two partitions only, so it has no state for partition 5.
 #[test]
 fn topic_recreated_smaller_and_larger_over_a_restart_lets_producers_continue() {
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (8, CLASSIC)], Restart::DuringLives);
     goes_on_through(&[(8, CLASSIC), (2, CLASSIC), (4, CLASSIC), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The second topic gets no writes. Its partitions record that producers of the first topic may be unknown to them, and
-/// the last topic inherits that.
+/// No client writes to the second topic. Its partitions note that they may not know producers of the first topic, and
+/// the last topic inherits the note.
 #[test]
 fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last() {
     for restart in [Restart::BetweenLives, Restart::DuringLives] {
@@ -464,7 +465,8 @@ fn restart_between_a_diskless_and_a_classic_topic_lets_producers_continue() {
     goes_on_through(&[(8, DISKLESS), (8, DISKLESS), (8, CLASSIC)], Restart::BetweenLives);
 }
 
-/// The index has producer state of the last diskless topic of the name, but the classic topic was written to later.
+/// The index has producer state of the last diskless topic. It is outdated, because the classic topic was written to
+/// later.
 #[test]
 fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_restart() {
     let mut broker = Broker::start(&["log.segment.delete.delay.ms=0"]);
@@ -484,7 +486,7 @@ fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_resta
     assert_eq!(client.produced(VICTIM, 0, &one(6)), 0);
 }
 
-/// Producer state of the diskless topic is carried over, although that of the earlier topic is unknown.
+/// The state of the diskless topic's producers is carried over, although that of an earlier topic is not known.
 #[test]
 fn diskless_topic_after_a_restart_carries_its_producers_to_a_classic_one() {
     let mut broker = Broker::start(&[]);

@@ -1,6 +1,6 @@
-//! Batches of one producer over several connections: an out-of-order batch waits for earlier ones.
+//! A producer sends its batches over several connections. A batch that arrives out of order waits for the earlier ones.
 //!
-//! Not here: limits, and the ends of topics and brokers (`reorder_bounds`).
+//! Limits, and ends of topics and brokers, are tested in `reorder_bounds`.
 
 use fullbore_tests::{Batch, Broker, Client, Random, topic_data, wait_until};
 use fullbore_wire::apis::metadata::MetadataRequest;
@@ -9,30 +9,30 @@ use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// First version of Produce with the field `reorder`.
+/// The first version of Produce that has the field `reorder`.
 pub const PRODUCE: i16 = 14;
 const METADATA: i16 = 12;
 pub const SOON: Duration = Duration::from_secs(30);
-/// Wait that is longer than any test.
+/// A wait that no test reaches.
 pub const FOREVER: &str = "fullbore.reorder.wait.ms=3600000";
 
-/// Returns a batch of one record with its sequence as text.
+/// Returns a batch of one record. The record's text has the sequence.
 pub fn one(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// Returns a produce request of one batch to partition 0.
+/// Returns a produce request with one batch for partition 0.
 pub fn request(topic: Uuid, batch: &Batch, reorder: bool) -> ProduceRequest {
     let data = TopicProduceData { topic_id: topic, ..topic_data("", &[(0, batch.bytes())]) };
     ProduceRequest { acks: -1, timeout_ms: 30_000, topic_data: vec![data], reorder, ..Default::default() }
 }
 
-/// Sends a batch that may wait for earlier batches.
+/// Sends a batch and permits the broker to hold it until earlier batches have arrived.
 pub fn send(client: &mut Client, topic: Uuid, batch: &Batch) {
     client.send(&request(topic, batch, true), PRODUCE);
 }
 
-/// Waits for the next response. Returns its only partition.
+/// Waits for the next response and returns its only partition.
 pub fn receive(client: &mut Client) -> PartitionProduceResponse {
     only(client.receive::<ProduceRequest>(PRODUCE).1)
 }
@@ -51,8 +51,8 @@ pub fn receive_error(client: &mut Client) -> ErrorCode {
     receive(client).error_code
 }
 
-/// Detector of admitted batches. A batch was admitted if the sender's next batch, which has no response, is in the log
-/// of another topic.
+/// Shows when the broker has admitted a sender's requests. The sender writes a record to another topic with acks=0.
+/// When the record is there, all requests before it are admitted.
 pub struct Probe {
     client: Client,
     topic: Uuid,
@@ -75,13 +75,13 @@ impl Probe {
     }
 }
 
-/// Checks that the partition has exactly the records of the sequences below `count`, in order.
+/// Checks that the partition has exactly the records with the sequences from 0 to before `count`, in order.
 pub fn assert_in_order(client: &mut Client, topic: &str, count: usize) {
     let texts: Vec<String> = client.fetch_records(topic, 0).iter().map(|record| record.text()).collect();
     assert_eq!(texts, (0..count).map(|sequence| format!("record {sequence}")).collect::<Vec<_>>());
 }
 
-/// Starts a broker. Returns it with a client, a topic's id and a producer id.
+/// Starts a broker. Returns it with a client, the id of a topic and a producer id.
 pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, i64) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -90,8 +90,8 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-/// Sends the sequences `from..to` over eight connections, in any order, up to `window` ahead of the oldest unanswered
-/// one. Each response must have the offset of its sequence.
+/// Sends the sequences `from..to` in random order over eight connections. None is more than `window` ahead of the
+/// oldest one without a response. The offset in each response must equal the sequence.
 pub fn stripe(
     broker: &Broker,
     topic: Uuid,
@@ -128,9 +128,9 @@ fn batches_in_any_order_over_eight_connections_are_appended_in_sequence_order() 
     }
 }
 
-/// Sends rounds of one window over five connections. Some connections are lost while batches are in flight, parked or
-/// answered; these batches are resent over others. Each response must have the offset of its sequence. The connection
-/// of a batch is lost at most three times, since only a few copies of a batch may be parked.
+/// Sends rounds of one window over five connections. Some connections break while batches are in flight, parked or
+/// answered, and these batches are resent over others. The offset in each response must equal the sequence. A batch
+/// loses its connection at most three times, because only a few copies of a batch may be parked.
 #[test]
 fn connections_lost_with_batches_in_flight_lose_neither_batch_nor_order() {
     const WINDOW: i32 = 64;
@@ -173,7 +173,7 @@ fn every_response_of_version_14_has_the_limit_of_waiting_batches() {
     crate::assert_serves(&broker);
 }
 
-/// A retry arrives over a new connection while the first copy is parked. One append answers both copies.
+/// While a batch is parked, its retry arrives over a new connection. One append answers both.
 #[test]
 fn retry_of_a_waiting_batch_shares_its_append() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -189,8 +189,8 @@ fn retry_of_a_waiting_batch_shares_its_append() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// The outcome of a batch depends on its sequence, not on its connection. A retry may never come, and later batches
-/// must not wait for it.
+/// A batch is appended in its order even if its connection is lost. The client may never retry it, and later batches
+/// must not wait for a retry.
 #[test]
 fn waiting_batch_of_a_lost_connection_is_appended_in_order() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -218,8 +218,8 @@ fn missing_batch_without_reorder_completes_the_waiting_ones() {
     assert_eq!([3, 1, 2].map(|_| receive_offset(&mut early)), [3, 1, 2]);
 }
 
-/// On a partition with records, the broker accepts any first sequence of an unknown producer. If a later batch
-/// overtakes the producer's first one, the broker must not take it for the first.
+/// If a partition has records, the broker accepts any first sequence of an unknown producer. When a later batch
+/// overtakes the producer's first one, the broker must not accept it as the first.
 #[test]
 fn first_batches_of_a_producer_may_race_on_a_written_partition() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -304,7 +304,8 @@ fn the_brokers_clock_stamps_a_batch_when_it_is_appended() {
     assert_eq!(batches.iter().map(|batch| batch.max_timestamp).collect::<Vec<_>>(), [Some(first); 2]);
 }
 
-/// Responses keep the order of their requests, so a metadata response would wait behind these parked batches.
+/// Responses are sent in the order of requests, so the response to a metadata request must wait for these parked
+/// batches.
 #[test]
 fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
     for configs in [&[][..], &[("diskless.enable", "true")]] {
@@ -316,7 +317,7 @@ fn metadata_behind_an_out_of_order_batch_times_the_batch_out_soon() {
         let late = [receive_error(&mut lane), receive_error(&mut lane)];
         assert_eq!(late, [ErrorCode::REQUEST_TIMED_OUT; 2], "{configs:?}");
         assert!(!lane.receive::<MetadataRequest>(METADATA).1.brokers.is_empty());
-        // The batches stay parked, and a resent batch finds its first copy.
+        // The batches stay parked, so a resent batch finds its first copy.
         send(&mut lane, topic, &one(id, 1));
         send(&mut client, topic, &one(id, 0));
         assert_eq!((receive_offset(&mut client), receive_offset(&mut lane)), (0, 1), "{configs:?}");

@@ -1,5 +1,5 @@
-//! Parked out-of-order batches at the limits and at the end: counts, bytes and time, hostile clients, deleted topics,
-//! brokers stopped and killed, full disks.
+//! Parked out-of-order batches at their limits (counts, bytes and time), and when something ends: hostile clients,
+//! deleted topics, stopped and killed brokers, and full disks.
 
 use crate::disk_full::{SmallDisk, ballast};
 use crate::reorder::{
@@ -14,14 +14,14 @@ use std::time::Instant;
 const MIB: u64 = 1 << 20;
 const OUT_OF_ORDER: ErrorCode = ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER;
 
-/// Returns a batch of one record. The record's value begins with the batch's sequence, and has `bytes` bytes.
+/// Returns a batch of one record with a value of `bytes` bytes that begins with the sequence.
 fn large(id: i64, sequence: i32, bytes: usize) -> Batch {
     let mut value = format!("{sequence} ").into_bytes();
     value.resize(bytes, b'.');
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Checks that there are `count` records, whose values begin with 0, 1, 2 and so on.
+/// Checks that there are `count` records and that their values begin with 0, 1, 2 and so on.
 fn assert_large_in_order(client: &mut Client, topic: &str, count: usize) {
     let records = client.fetch_records(topic, 0);
     assert_eq!(records.len(), count);
@@ -45,7 +45,7 @@ fn expired_batch_is_refused_as_out_of_order_and_can_be_sent_again() {
     assert_in_order(&mut client, "striped", 2);
 }
 
-/// The batch expires although an earlier request of its connection has no response yet.
+/// The batch must expire even though an earlier request of its connection still has no response.
 #[test]
 fn batch_behind_a_long_poll_expires() {
     let (broker, mut client, topic, id) = start(&["fullbore.reorder.wait.ms=200"], &[]);
@@ -55,7 +55,7 @@ fn batch_behind_a_long_poll_expires() {
     early.send(&poll, 12);
     send(&mut early, topic, &one(id, 1));
     probe.wait(&mut early);
-    // The broker parks this batch after the other one, so it expires after the other one.
+    // The broker parks this batch after the other one, so it also expires later.
     send(&mut later, topic, &one(id, 5));
     assert_eq!(receive_error(&mut later), OUT_OF_ORDER);
     client.produced("striped", 0, &one(id, 0));
@@ -119,7 +119,7 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (1..=4).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
     send(&mut client, topic, &large(other, 0, 100));
     assert_eq!((receive_offset(&mut client), receive_offset(&mut another)), (5, 6));
-    // The budget of the appended batches is free again.
+    // The memory of the appended batches is free again.
     for sequence in 6..=9 {
         send(&mut early, topic, &large(id, sequence, 100_000));
     }
@@ -129,7 +129,7 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (8..=11).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
 }
 
-/// Clients that send only out-of-order batches, large and small, and never the missing one.
+/// The clients send only out-of-order batches, large and small, and never the batch that is missing.
 #[test]
 fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.bytes.max=16777216"], &[]);
@@ -151,7 +151,8 @@ fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     crate::assert_serves(&broker);
 }
 
-/// The same out-of-order batch, sent repeatedly, is parked once. The number of its waiting responses is limited, too.
+/// The same out-of-order batch is sent repeatedly and parked once. The number of responses that wait for it is limited
+/// as well.
 #[test]
 fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
@@ -179,8 +180,8 @@ fn one_early_batch_sent_a_thousand_times_is_parked_once() {
     assert_large_in_order(&mut client, "striped", 2);
 }
 
-/// Parked batches do not count against their connection. The broker continues to read a connection whose limit is below
-/// one batch, so that the missing batch can arrive over it or over another connection.
+/// Parked batches do not count towards their connection's limit. The broker reads on from a connection whose limit is
+/// smaller than one batch. The missing batch can thus arrive over this connection or another one.
 #[test]
 fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.connection.bytes.max=65536"], &[]);
@@ -201,7 +202,8 @@ fn a_connection_full_of_early_batches_still_reads_the_missing_one() {
     assert_large_in_order(&mut client, "striped", 40);
 }
 
-/// At the limit of requests the missing batch is not read. The parked batches expire, and the connection continues.
+/// The connection has reached its limit of requests, so the missing batch is not read. After the parked batches have
+/// expired, the connection continues.
 #[test]
 fn connection_full_of_early_requests_goes_on_as_they_expire() {
     let sets = ["fullbore.connection.requests.max=4", "fullbore.reorder.wait.ms=1000"];
@@ -274,8 +276,8 @@ fn kill_drops_waiting_batches_unacknowledged() {
     assert_in_order(&mut client, "striped", 6);
 }
 
-/// The disk is full when one of the parked batches is appended. The later ones fail with it, and none of them is
-/// written.
+/// The disk becomes full while the parked batches are appended. After the first failure all later batches fail, and
+/// none of them is written.
 #[test]
 fn full_disk_fails_all_batches_behind_the_first_failed_one() {
     let Some(disk) = SmallDisk::mount(8 << 20) else { return };

@@ -1,4 +1,4 @@
-//! AlterConfigs, which replaces a resource's own settings as a whole, and ListConfigResources.
+//! AlterConfigs, which replaces all settings of a resource at once, and ListConfigResources.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ const BROKER: i8 = 4;
 const BROKER_LOGGER: i8 = 8;
 const CLIENT_METRICS: i8 = 16;
 const GROUP: i8 = 32;
-/// Values of `ConfigSource` for a resource's own settings.
+/// The values of `ConfigSource` that mark a resource's own settings.
 const SET: [i8; 5] = [1, 2, 3, 7, 8];
 
 fn resource(resource_type: i8, name: &str, configs: &[(&str, Option<&str>)]) -> AlterConfigsResource {
@@ -38,7 +38,7 @@ fn alter(
     responses.into_iter().map(|response| response.error_code).collect()
 }
 
-/// Returns the resource's own settings, sorted.
+/// Returns the resource's own settings, sorted by name.
 fn set_by(client: &mut Client, resource_type: i8, name: &str) -> Vec<(String, String)> {
     let resource = DescribeConfigsResource { resource_type, resource_name: name.into(), ..Default::default() };
     let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };

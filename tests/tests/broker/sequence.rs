@@ -1,31 +1,31 @@
-//! Idempotence bugs of other brokers: rows 1 to 9 of the list in `crates/rules/src/sequence/rows.rs`. Each test is
-//! named for its row.
+//! Idempotence bugs of other brokers, which are rows 1 to 9 of the list in `crates/rules/src/sequence/rows.rs`. The
+//! name of each test has the number of its row.
 //!
-//! Not here: sequences and counts at the ends of their ranges (`sequence_bounds`).
+//! Sequences and counts at the ends of their ranges are tested in `sequence_bounds`.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::Duration;
 
-/// Number of batches that a broker retains for each producer and partition.
+/// How many of its last batches a broker remembers for each producer and partition.
 const WINDOW: i32 = 5;
 const SOON: Duration = Duration::from_secs(30);
-/// Smallest segment size, so that closed segments are soon deleted.
+/// The smallest segment size, so that closed segments are soon deleted.
 const SMALL_SEGMENTS: (&str, &str) = ("segment.bytes", "1048576");
 
 fn one(producer_id: i64, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer_id, 0, sequence)
 }
 
-/// Writes one-record batches with these sequences. Each must get the offset that equals its sequence.
+/// Writes batches of one record with the given sequences. The offset of each must equal its sequence.
 fn write(client: &mut Client, topic: &str, producer_id: i64, sequences: std::ops::Range<i32>) {
     for sequence in sequences {
         assert_eq!(client.produced(topic, 0, &one(producer_id, sequence)), i64::from(sequence));
     }
 }
 
-/// Resends the batches of the last window. Each response must have the first offset, and no batch is appended.
+/// Resends the batches of the last window. Each must get its original offset, and none may be appended again.
 fn assert_window_is_remembered(client: &mut Client, topic: &str, producer_id: i64, next: i32) {
     for sequence in next - WINDOW..next {
         assert_eq!(client.produced(topic, 0, &one(producer_id, sequence)), i64::from(sequence), "a duplicate");
@@ -33,17 +33,17 @@ fn assert_window_is_remembered(client: &mut Client, topic: &str, producer_id: i6
     assert_eq!(client.latest(topic, 0), i64::from(next), "nothing was appended twice");
 }
 
-/// Waits until retention has deleted every record of a partition. Returns the log end.
+/// Waits until retention has deleted every record of a partition. Returns the log end offset.
 fn wait_until_empty(client: &mut Client, topic: &str) -> i64 {
     let end = client.latest(topic, 0);
     wait_until("retention empties the partition", SOON, || client.earliest(topic, 0) == end);
     end
 }
 
-/// Settings that soon empty a topic with a retention of 1 ms.
+/// Settings with which a retention of 1 ms soon empties a topic.
 const EAGER_RETENTION: &[&str] = &["log.retention.check.interval.ms=100"];
 const FORGETFUL: &[(&str, &str)] = &[("retention.ms", "1")];
-/// Timestamp long ago, so that retention.ms=1 deletes the record at the next check.
+/// A timestamp so old that retention.ms=1 deletes the record at the next check.
 const LONG_AGO: i64 = 1_500_000_000_000;
 
 fn old(producer_id: i64, sequence: i32) -> Batch {
@@ -72,7 +72,7 @@ fn row_01_a_partition_emptied_by_retention_accepts_any_first_sequence() {
     assert_eq!(client.produced("emptied", 0, &one(stranger, 17)), end);
 }
 
-/// The creation of the topic and five produces are sent together. This is done two hundred times.
+/// The client sends the creation of a topic and five produces at once, two hundred times.
 #[test]
 fn row_01_nothing_is_lost_when_a_new_topic_gets_five_requests_at_once() {
     let broker = Broker::start(&[]);
@@ -148,7 +148,7 @@ fn row_02_the_first_of_five_is_resent_after_its_response_was_lost() {
     write(&mut client, "lost", id, WINDOW..WINDOW + 1);
 }
 
-/// Produces these batches, which must be accepted. Returns base offset and append time of each.
+/// Produces the batches, which must succeed. Returns the base offset and append time of each.
 fn placed(client: &mut Client, topic: &str, batches: &[Batch]) -> Vec<(i64, i64)> {
     let place = |batch| {
         let response = client.produce(topic, 0, batch);
@@ -183,7 +183,7 @@ fn row_03_a_duplicate_keeps_offset_and_time_through_roll_restart_and_retention()
     same(&mut broker.client(), "after kill -9");
 }
 
-/// The client never reads the response. A retry of a batch in flight at the crash must not be appended again.
+/// The client never reads the response. A retry of a batch that was in flight at the kill must not be appended twice.
 #[test]
 fn row_04_a_retry_after_kill_between_append_and_answer_is_no_duplicate() {
     let mut broker = Broker::start(&[]);
@@ -195,7 +195,7 @@ fn row_04_a_retry_after_kill_between_append_and_answer_is_no_duplicate() {
         (0..WINDOW).for_each(|n| {
             unanswered.send_produce("retried", 0, &one(id, round * WINDOW + n));
         });
-        // Each round kills at another moment: none, some or all of the five batches were appended.
+        // Each round kills the broker at another moment, when none, some or all of the five batches are appended.
         wait_until("some are in the log", SOON, || {
             client.latest("retried", 0) >= i64::from(round * WINDOW + round % (WINDOW + 1))
         });
@@ -241,7 +241,7 @@ fn row_05_two_connections_that_race_in_threads_agree_on_every_offset() {
     let racers: Vec<_> = (0..2).map(|_| std::thread::spawn(racer)).collect();
     for racer in racers {
         for (sequence, answer) in (0..).zip(racer.join().expect("no racer panics")) {
-            // A thread that is behind by more than the window gets a duplicate error.
+            // A thread that has fallen behind by more than the window gets a duplicate error.
             match answer.error_code {
                 ErrorCode::NONE => assert_eq!(answer.base_offset, sequence),
                 code => assert_eq!(code, ErrorCode::DUPLICATE_SEQUENCE_NUMBER),
@@ -281,8 +281,8 @@ fn window_survives(broker: &mut Broker, end: fn(&mut Broker)) {
     write(&mut client, "survives", id, next..next + 1);
 }
 
-/// The second producer's batch shows when the first producer's state has expired: after that, the first one's retry is
-/// appended.
+/// The second producer resends its batch until it is appended again, which shows that its state has expired. The first
+/// producer wrote earlier, so its state has expired as well.
 #[test]
 fn row_08_an_expired_producer_continues_with_any_sequence() {
     let broker = Broker::start(&["producer.id.expiration.ms=1000", "producer.id.expiration.check.interval.ms=100"]);

@@ -1,5 +1,5 @@
-//! Idempotence bugs of other brokers: rows 11 to 16 of the list in `crates/rules/src/sequence/rows.rs` (epochs,
-//! wrap-around, contradictory counts, and very many producers).
+//! Idempotence bugs of other brokers, which are rows 11 to 16 of the list in `crates/rules/src/sequence/rows.rs`:
+//! epochs, wrap-around, contradictory counts, and very many producers.
 
 use fullbore_tests::{Batch, Broker, Client, topic_data};
 use fullbore_wire::ErrorCode;
@@ -30,7 +30,8 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// Batches of ten records, from sequence 2147483600 on. One crosses the end of the range, one ends exactly there.
+/// The batches have sequences from 2147483600 on. One batch crosses the end of the range, and another ends exactly
+/// there.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {
@@ -72,7 +73,7 @@ fn row_12_the_wrap_survives_kill_9() {
     assert_eq!(client.produced("wrap", 0, &batch(id, 0, 6, 1)), 11);
 }
 
-/// 100,000 producers write one batch each, three partitions in a request, while another producer stays busy.
+/// While one producer stays busy, 100,000 others write one batch each, with three partitions in a request.
 #[test]
 fn row_14_very_many_producers_take_bounded_memory_and_the_busy_one_is_kept() {
     const REQUESTS: i64 = 33_334;

@@ -1,4 +1,5 @@
-//! Fetch sessions (KIP-227): an incremental response has only changed partitions, and every misuse gets its error.
+//! Fetch sessions (KIP-227). An incremental response has only the partitions that changed, and each misuse gets its
+//! error code.
 
 use fullbore_tests::{Batch, Broker, Client, wait_until};
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
@@ -9,7 +10,7 @@ const TOPIC: &str = "session";
 const FETCH: i16 = 12;
 const MIB: u64 = 1 << 20;
 const SOON: Duration = Duration::from_secs(60);
-/// Longest wait of a fetch.
+/// How long a fetch may wait.
 const LONG_MS: i32 = 300_000;
 
 fn broker_with_topic() -> (Broker, Client) {
@@ -19,7 +20,7 @@ fn broker_with_topic() -> (Broker, Client) {
     (broker, client)
 }
 
-/// Returns a fetch of these partitions, each from its offset, in this session.
+/// Returns a fetch of the given partitions and offsets in the given session.
 fn request(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> FetchRequest {
     let partition = |(partition, fetch_offset): &(i32, i64)| FetchPartition {
         partition: *partition,
@@ -35,7 +36,7 @@ fn request(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> Fe
     FetchRequest { session_id, session_epoch, topics, ..Default::default() }
 }
 
-/// Returns the partitions of a response, each with true if it has records.
+/// Returns the partitions in a response, each with true if it has records.
 fn told(response: &FetchResponse) -> Vec<(i32, bool)> {
     let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
     let has_data = |data: &fullbore_wire::apis::fetch::PartitionData| {
@@ -46,7 +47,7 @@ fn told(response: &FetchResponse) -> Vec<(i32, bool)> {
     told
 }
 
-/// Opens a session with the three partitions, each from its start. Returns the session's id.
+/// Opens a session that reads the three partitions from their start. Returns the session's id.
 fn open(client: &mut Client) -> i32 {
     let response = client.call(&request(0, 0, &[(0, 0), (1, 0), (2, 0)]), FETCH);
     assert_eq!(response.error_code, ErrorCode::NONE);
@@ -63,7 +64,7 @@ fn incremental_fetch_returns_only_changed_partitions() {
     assert_eq!((response.session_id, told(&response)), (id, vec![]), "nothing is new");
     client.produced(TOPIC, 1, &Batch::of(&["new"]));
     assert_eq!(told(&client.call(&request(id, 2, &[]), FETCH)), [(1, true)]);
-    // The consumer continues after the record: the record is not sent again, and nothing else has changed.
+    // The consumer continues after the record. The record is not sent again, and nothing else has changed.
     assert_eq!(told(&client.call(&request(id, 3, &[(1, 1)]), FETCH)), []);
     client.produced(TOPIC, 0, &Batch::of(&["newer"]));
     assert_eq!(told(&client.call(&request(id, 4, &[]), FETCH)), [(0, true)]);
@@ -149,7 +150,7 @@ fn partition_with_an_error_is_returned_each_time() {
     }
 }
 
-/// A session remembers the topic name of an id, as in Kafka 4.
+/// A session remembers which topic name belongs to an id, as in Kafka 4.
 #[test]
 fn recreated_topic_makes_its_old_id_in_a_session_inconsistent() {
     let broker = Broker::start(&[]);
@@ -179,7 +180,7 @@ fn recreated_topic_makes_its_old_id_in_a_session_inconsistent() {
     assert_eq!(code(&mut client, &by_id(0, -1, Some(old))).1, unknown, "without a session nothing is remembered");
 }
 
-/// Sessions with a hundred thousand partitions each, which need not exist.
+/// The sessions have a hundred thousand partitions each, which need not exist.
 #[test]
 fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
     const EACH: i32 = 100_000;
@@ -197,12 +198,12 @@ fn sessions_beyond_half_a_million_partitions_are_not_opened_and_not_grown() {
     assert_ne!(client.call(&fetch(0), FETCH).session_id, 0, "there is room again");
 }
 
-/// Returns the same fetch as [`request`], but one that waits for records.
+/// Returns the same fetch as [`request`], except that it waits for records.
 fn long_poll(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> FetchRequest {
     FetchRequest { max_wait_ms: LONG_MS, min_bytes: 1, ..request(session_id, session_epoch, partitions) }
 }
 
-/// Starts a broker with a topic of `count` partitions, and another topic that shows which requests were admitted.
+/// Starts a broker with a topic of `count` partitions. Another topic shows which requests were admitted.
 fn broker_with_partitions(count: i32, sets: &[&str]) -> (Broker, Client) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -215,14 +216,14 @@ fn all(partitions: i32) -> Vec<(i32, i64)> {
     (0..partitions).map(|partition| (partition, 0)).collect()
 }
 
-/// The request has 35 KB. Regression: each waiting fetch had its own list of partitions, of 2.6 MB.
+/// The request has 35 KB. Regression: each waiting fetch kept its own list of partitions, which took 2.6 MB.
 #[test]
 fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     const PARTITIONS: i32 = 20_000;
     const FETCHES: i32 = 500;
     let (broker, mut client) = broker_with_partitions(PARTITIONS, &[]);
     let id = client.call(&request(0, 0, &all(PARTITIONS)), FETCH).session_id;
-    // The first wait allocates memory that later waits reuse.
+    // The first wait allocates memory that later waits use again.
     let waited = FetchRequest { max_wait_ms: 1, ..long_poll(id, 1, &[]) };
     assert_eq!(client.call(&waited, FETCH).error_code, ErrorCode::NONE);
     let before = broker.rss();
@@ -238,13 +239,13 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
         broker.rss() / 1_000_000
     );
     assert!(each < 64 * 1024, "{each} bytes each");
-    // The fetches are answered in sequence, the first of them with the record.
+    // The fetches are answered one after another, and the first one gets the record.
     client.produced(TOPIC, 5, &Batch::of(&["found"]));
     let (_, first) = polling.receive::<FetchRequest>(FETCH);
     assert_eq!((first.error_code, told(&first)), (ErrorCode::NONE, vec![(5, true)]));
 }
 
-/// Fetches of a session are served in sequence, as in Kafka. If several of them wait for records, they wait at the same
+/// The fetches of a session are served one after another, as in Kafka. Several of them can wait for records at the same
 /// time.
 #[test]
 fn queued_fetches_of_a_session_are_answered_in_sequence() {
@@ -252,7 +253,7 @@ fn queued_fetches_of_a_session_are_answered_in_sequence() {
     let id = open(&mut client);
     let poll = |epoch, partitions: &[(i32, i64)]| FetchRequest { max_wait_ms: 300, ..long_poll(id, epoch, partitions) };
     (1..6).for_each(|epoch| _ = client.send(&poll(epoch, &[]), FETCH));
-    // One fetch skips an epoch, and one repeats an epoch.
+    // The first of these fetches skips an epoch. The second one repeats an epoch.
     client.send(&poll(7, &[]), FETCH);
     client.send(&poll(5, &[]), FETCH);
     client.send(&poll(6, &[]), FETCH);
@@ -270,7 +271,7 @@ fn queued_fetches_of_a_session_are_answered_in_sequence() {
     assert_eq!(closed.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
 }
 
-/// The connection is lost without notice to the broker, and the client opens another.
+/// The broker does not notice that the connection is lost. The client opens another one.
 #[test]
 fn fetch_of_a_session_that_moved_to_another_connection_ends_at_once() {
     let (broker, mut client) = broker_with_topic();
@@ -291,7 +292,7 @@ fn fetch_of_a_session_that_moved_to_another_connection_ends_at_once() {
     assert_eq!((found.error_code, told(&found)), (ErrorCode::NONE, vec![(2, true)]));
 }
 
-/// The request has 280 KB, and the waiting fetch takes several times that.
+/// The request has 280 KB, and the fetch takes several times that memory while it waits.
 #[test]
 fn pending_fetch_without_a_session_counts_with_its_memory() {
     const PARTITIONS: i32 = 10_000;
@@ -300,7 +301,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
     let mut writing = polling.split();
     let sender = std::thread::spawn(move || {
         for _ in 0..10 {
-            // The broker closes the connection at the end of the test, so the send may fail.
+            // The broker closes the connection when the test ends, so the send may fail.
             let sent = writing.try_send(&long_poll(0, -1, &all(PARTITIONS)), FETCH);
             let batch = Batch::of(&["admitted"]).bytes();
             if sent.is_err() || writing.try_send(&fullbore_tests::produce_request("behind", 0, batch), 9).is_err() {
@@ -309,7 +310,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
         }
     });
     wait_until("the connection holds what it may", SOON, || client.latest("behind", 0) >= 2);
-    // By the time these requests are answered, ten batches would be there if the broker had read on.
+    // If the broker had read on, ten batches would be there by the time these requests are answered.
     (0..200).for_each(|_| assert!(client.latest("behind", 0) < 5));
     client.produced(TOPIC, 5, &Batch::of(&["enough"]));
     for _ in 0..10 {

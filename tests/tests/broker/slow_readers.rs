@@ -1,5 +1,5 @@
-//! Clients that do not read the responses that they requested. Data deleted in the meantime leaves the disk, and the
-//! clients' connections end.
+//! Clients that do not read the responses they requested. If data is deleted meanwhile, it must leave the disk, and the
+//! clients' connections must end.
 
 use crate::tls::Secured;
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, fetch_request, wait_until};
@@ -10,10 +10,11 @@ const TOPIC_RESOURCE: i8 = 2;
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 1_000_000;
-/// Number of batches in a segment, and in all segments.
+/// How many batches a segment has, and how many all segments have.
 const IN_SEGMENT: usize = 4;
+/// Number of batches in all segments.
 const BATCHES: usize = 3 * IN_SEGMENT;
-/// Setting for small socket buffers, which hold little of a response.
+/// A setting with which socket buffers are small and hold little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";
 
 fn batch() -> Batch {
@@ -26,7 +27,7 @@ fn fill(broker: &Broker) {
     (0..BATCHES).for_each(|_| _ = client.produced(TOPIC, 0, &batch()));
 }
 
-/// Requests a whole segment, waits for the first byte of the response, and reads nothing.
+/// Requests a whole segment and waits for the first byte of the response, but reads nothing.
 pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
     let mut segment = fetch_request(&[FetchFrom { topic, partition: 0, offset }], 0, 0);
     segment.topics[0].partitions[0].partition_max_bytes = i32::MAX;
@@ -35,15 +36,15 @@ pub fn hang_at(mut client: Client, topic: &str, offset: i64) -> Client {
     client
 }
 
-/// Returns clients that each have an unread response of a segment, plain and over TLS.
+/// Returns clients that each have the unread response of a segment. Some are plain, others use TLS.
 fn hanging(secured: &Secured) -> Vec<Client> {
     let firsts = (0..BATCHES).step_by(IN_SEGMENT).map(|first| first as i64);
     let both = |first| [hang_at(secured.broker.client(), TOPIC, first), hang_at(secured.client(), TOPIC, first)];
     firsts.flat_map(both).collect()
 }
 
-/// Checks that the disk space is free before any client reads. Each client must then get an incomplete response and a
-/// close.
+/// Checks that the disk space is free although no client has read anything. After that each client gets an incomplete
+/// response, and its connection is closed.
 fn assert_ended(broker: &Broker, slow: Vec<Client>) {
     wait_until("nothing of what was removed is on the disk", SOON, || broker.bytes_of_removed_files() == 0);
     for mut client in slow {

@@ -1,4 +1,4 @@
-//! Refused starts, each with one clear line and exit code 1; starts with warnings; and stops.
+//! Starts that are refused with one clear line and exit code 1, starts with warnings, and stops.
 
 use crate::assert_serves;
 use fullbore_tests::{Batch, Broker, FetchFrom, Refused, fetch_request, serve_refused};
@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Checks that the exit code is 1, and that a single line contains all of `named`.
+/// Checks that the exit code is 1 and that a single line contains all of `named`.
 fn assert_one_line(refused: &Refused, named: &[&str]) {
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     assert_eq!(refused.stderr.trim_end().lines().count(), 1, "{}", refused.stderr);
@@ -89,7 +89,7 @@ fn data_directory_is_free_after_kill_9() {
     assert_serves(&broker);
 }
 
-/// No user, not even root, may create directories in /sys.
+/// Not even root may create a directory in /sys.
 #[test]
 fn data_directory_without_permission_is_named() {
     let refused = serve_refused(Path::new("/sys/fullbore"), &[]);
@@ -161,7 +161,7 @@ fn data_directory_of_another_node_is_refused() {
     assert_one_line(&serve_refused(broker.data_dir(), &["node.id=2"]), &["node.id=2"]);
 }
 
-/// A poll with a wait of minutes gets a response, and so does the produce behind it.
+/// The client sends a poll that waits for minutes, and then a produce. Both must get their response.
 #[test]
 fn sigterm_answers_admitted_requests_and_ends_with_code_0() {
     let mut broker = Broker::start(&[]);
@@ -183,7 +183,7 @@ fn sigterm_answers_admitted_requests_and_ends_with_code_0() {
     assert_eq!(broker.client().fetch_records("stopping", 1)[0].text(), "behind");
 }
 
-/// A broker stops although one client is idle and another never reads its responses.
+/// The broker must stop even though one client is idle and another never reads its responses.
 #[test]
 fn sigterm_waits_a_limited_time_for_clients() {
     let mut broker = Broker::start(&[]);

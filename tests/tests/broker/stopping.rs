@@ -1,4 +1,4 @@
-//! End of a stop, with requests that are still under way when the time for responses has passed.
+//! Stops with requests that are still being carried out when the time for responses is over.
 
 use crate::pipe::Pipe;
 use fullbore_tests::{Batch, Broker, wait_until};
@@ -34,7 +34,7 @@ fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
     broker.restart();
     let mut asking = broker.client();
-    // The second request is handled once the first is answered. That is after the time for responses has passed.
+    // The second request is handled after the first one is answered, when the time for responses is over.
     asking.send(&delete("slow"), DELETE_TOPICS);
     asking.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();
@@ -64,8 +64,8 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.kill();
     let log = broker.partition_files("t", 0, "log").remove(0);
     let mut file = fs::File::options().append(true).open(log).expect("there");
-    // These bytes are no batch, so the starting broker searches for one in the zeros behind them. The search would take
-    // longer than a stop may take.
+    // The starting broker finds no batch in these bytes, and searches the zeros after them for one. The search would
+    // take longer than a stop may take.
     file.write_all(&[0xff; 100]).expect("written");
     file.set_len(32 << 30).expect("a file with a hole");
     broker.restart();
@@ -74,7 +74,7 @@ fn stop_does_not_wait_for_the_scan_of_a_damaged_log() {
     broker.stop();
 }
 
-/// The idle limit of disconnected clients does not apply to a stop.
+/// The idle limit ends connections, but a response that a stop waits for may take longer.
 #[test]
 fn stop_waits_for_a_response_past_the_idle_limit() {
     let mut broker = Broker::start(&[

@@ -1,4 +1,4 @@
-//! Client metrics (KIP-714): the metrics requested from each client, and the response to a push.
+//! Client metrics (KIP-714): which metrics the broker requests from each client, and how it responds to a push.
 
 use bytes::Bytes;
 use fullbore_tests::{Broker, Client};
@@ -14,14 +14,14 @@ use std::time::Duration;
 const CLIENT_METRICS: i8 = 16;
 const ZERO: Uuid = Uuid::ZERO;
 const SOON: Duration = Duration::from_secs(30);
-/// Interval, ms, that is longer than any test.
+/// An interval in milliseconds that no test reaches.
 const LONG: &str = "3600000";
 
 fn ask(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptionsResponse {
     client.call(&GetTelemetrySubscriptionsRequest { client_instance_id, ..Default::default() }, 0)
 }
 
-/// Returns the metrics that the broker requests from a client on its first request.
+/// Returns the metrics that the broker requests in its response to a client's first request.
 fn wanted(client: &mut Client) -> Vec<String> {
     let response = ask(client, ZERO);
     assert_eq!(response.error_code, ErrorCode::NONE);

@@ -1,4 +1,5 @@
-//! SSL listeners: records and requests through them, client certificates, new certificates, and unfinished handshakes.
+//! SSL listeners: records and requests over TLS, client certificates, replaced certificates, and handshakes that are
+//! never completed.
 
 use fullbore_tests::pki::{Authority, Issued, write};
 use fullbore_tests::{Batch, Broker, Client, Tls, bytes_of, serve_refused, wait_until};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 const SOON: Duration = Duration::from_secs(30);
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// Authority, a broker with a plain and an SSL listener, and the directory of their files.
+/// A broker with a plain and an SSL listener, its authority, and the directory of their files.
 pub struct Secured {
     pub authority: Authority,
     pub folder: tempfile::TempDir,
@@ -46,7 +47,8 @@ impl Secured {
         Client::connect_tls(self.addr(), &self.tls(None))
     }
 
-    /// Connects and sends a request; None if either fails. With TLS 1.3 a refusal shows only after the handshake.
+    /// Connects and sends a request. `None` if either fails, because TLS 1.3 reports a refusal only after the
+    /// handshake.
     fn try_ask(&self, identity: Option<&Issued>) -> Option<Client> {
         let mut client = Client::try_connect_tls(self.addr(), &self.tls(identity)).ok()?;
         client.try_send(&metadata_of_all(), 9).ok()?;
@@ -69,7 +71,7 @@ fn records_are_unchanged_over_tls() {
     let mut client = secured.client();
     client.create_topic("secured", 1, &[("max.message.bytes", "4194304")]);
     client.produced("secured", 0, &Batch::of(&["one", "two"]));
-    // Sizes around the limits of TLS records (16 KiB) and of reads of the log (64 KiB).
+    // Sizes around the limits of a TLS record (16 KiB) and of one read of the log (64 KiB).
     let sizes = [1, 16_383, 16_384, 16_385, 65_536, 3_000_000];
     for size in sizes {
         client.produced("secured", 0, &Batch::of(&[vec![(size % 251) as u8; size]]));
@@ -211,7 +213,7 @@ fn garbage_closes_the_connection_at_every_stage_and_does_not_flood_the_log() {
         socket.set_read_timeout(Some(SOON)).expect("open");
         let _ = socket.write_all(bytes);
         let _ = socket.shutdown(std::net::Shutdown::Write);
-        // The client gets an alert or nothing, and the end of the connection.
+        // The client may get an alert before the connection ends.
         let _ = socket.read_to_end(&mut Vec::new());
     }
     let mut inside = secured.client();
@@ -229,7 +231,7 @@ fn stalled_handshakes_delay_no_other_client_and_end() {
     let stuck: Vec<TcpStream> = (0..200)
         .map(|n| {
             let mut socket = TcpStream::connect(secured.addr()).expect("it listens");
-            // Half of the clients send nothing, the others the beginning of a handshake.
+            // Half of the clients send nothing. The others send only the beginning of a handshake.
             socket.write_all(if n % 2 == 0 { b"" } else { b"\x16\x03\x01\x02\x00\x01" }).expect("open");
             socket
         })
@@ -264,7 +266,7 @@ fn silent_client_is_idle_before_and_after_its_handshake() {
     let secured = Secured::start(&["connections.max.idle.ms=500", "fullbore.ssl.handshake.timeout.ms=600000"]);
     let mut silent = Client::connect(secured.addr());
     let mut shaken = None;
-    // The idle time limits the handshake as well, so an attempt may fail on a busy machine.
+    // The idle limit applies to the handshake as well, so it may fail on a busy machine and is repeated.
     wait_until("a session", SOON, || {
         shaken = Client::try_connect_tls(secured.addr(), &secured.tls(None)).ok();
         shaken.is_some()
@@ -279,7 +281,7 @@ fn a_stop_does_not_wait_for_handshakes() {
     secured.assert_serves();
     let started = Instant::now();
     secured.broker.stop();
-    // The limit is the time that a client has for its handshake or its responses.
+    // The limit is the time that clients have for their handshake or their responses.
     assert!(started.elapsed() < Duration::from_secs(9), "it waited for a silent client");
 }
 

@@ -1,5 +1,5 @@
-//! Fullbore's tools against a peer that accepts connections but never finishes a TLS handshake. The tools end at a
-//! signal, and within their time limits.
+//! Fullbore's tools connect to a peer that accepts connections but never completes a TLS handshake. They must end at a
+//! signal, and within their own time limits.
 
 use fullbore_tests::pki::{Authority, write};
 use fullbore_tests::{binary, wait_until};
@@ -11,20 +11,20 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Time after which a command counts as hung. It is longer than the client's own limits: a handshake fails after 10 s,
-/// and a record after max.block.ms.
+/// How long a command may run before it is considered hung. The client's own limits are shorter: 10 s for a handshake,
+/// and max.block.ms for a record.
 const LONG: Duration = Duration::from_secs(50);
 
-/// Behaviour of a peer that does not finish its handshake.
+/// How a peer prevents the completion of its handshake.
 #[derive(Clone, Copy, Debug)]
 enum Peer {
     /// The peer sends nothing.
     Silent,
-    /// The peer sends a byte now and then, but never the whole handshake.
+    /// The peer sends single bytes with pauses, and never the whole handshake.
     Slow,
 }
 
-/// Starts a peer. Returns its address, and a channel that delivers each connection.
+/// Starts a peer. Returns its address and a channel that receives each connection.
 fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
@@ -34,7 +34,7 @@ fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
             let other = socket.try_clone().expect("a descriptor is free");
             if matches!(peer, Peer::Slow) {
                 std::thread::spawn(move || {
-                    // The peer sends the header of a handshake record, then its content byte by byte.
+                    // The peer sends the header of a handshake record and then its content byte by byte.
                     let mut sent = socket.write_all(&[22, 3, 3, 0x3f, 0xff, 2, 0, 0x3f, 0xf0]);
                     while sent.is_ok() {
                         std::thread::sleep(Duration::from_millis(500));
@@ -57,7 +57,7 @@ fn spawn(command: &str, address: &str, folder: &Path) -> Child {
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Waits for the end of the command. Returns the exit status and standard error.
+/// Waits until the command ends. Returns its exit status and standard error.
 fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let mut status = None;
     wait_until(&format!("the end of {what}"), LONG, || {
@@ -87,7 +87,7 @@ fn secured() -> tempfile::TempDir {
     folder
 }
 
-/// Calls `end` with every command and peer in parallel, since each waits for seconds.
+/// Calls `end` for every command and every peer. The calls run in parallel, because each waits for seconds.
 fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
     let folder = secured();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Fullbore's tools over TLS, from outside: successful uses, the message of each failure, and the protocol log.
+//! Fullbore's tools over TLS: how they succeed, the message of each failure, and the protocol log.
 
 use crate::tls::Secured;
 use fullbore_tests::pki::{Authority, write};
@@ -6,7 +6,7 @@ use fullbore_tests::{Batch, Broker, binary, wait_until};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs the binary with these arguments. FOLDER and ADDRESS in them are replaced by those of the broker.
+/// Runs the binary with these arguments, in which FOLDER and ADDRESS stand for those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
     let folder = secured.folder.path().to_str().expect("UTF-8");
     let filled = arguments.replace("FOLDER", folder).replace("ADDRESS", &secured.addr().to_string());
@@ -153,7 +153,7 @@ fn the_brokers_protocol_log_has_the_service_time() {
         let found = told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
         found.map(str::to_owned)
     };
-    // The broker writes the line after it has sent the response.
+    // The broker logs the response after sending it.
     wait_until("the broker has told of its answer", SOON, || line("service_us=").is_some());
     let (request, response) = (line("request").expect("told first"), line("response").expect("waited for"));
     let told = broker.stderr();

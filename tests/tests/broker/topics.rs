@@ -1,4 +1,4 @@
-//! Topics from outside: they are created, refused, described, deleted, and available again after kill -9.
+//! Topics as clients see them: creation, refusals, description and deletion. They must also be there after a kill.
 
 use fullbore_tests::{Batch, Broker, Client, alter_resource};
 use fullbore_wire::apis::consumer_group_describe::ConsumerGroupDescribeRequest;
@@ -227,8 +227,8 @@ fn topics_are_deleted_by_id_and_unknown_ones_are_errors() {
     assert!(names(&mut client).is_empty());
 }
 
-/// A client that gives both the name and the id may mean a topic that was recreated since, so the request is refused,
-/// as in Kafka.
+/// A topic may have been recreated since the client learned its name and id. If a request has both, it is refused, as
+/// in Kafka.
 #[test]
 fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     let broker = Broker::start(&[]);
@@ -249,7 +249,8 @@ fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     assert_eq!(names(&mut client), ["again"]);
 }
 
-/// Results of valid topics are returned together with a refusal whose message would be too long.
+/// The message of a refusal would be too long for a response, so it is shortened. The results of valid topics in the
+/// same response are complete.
 #[test]
 fn message_of_a_refusal_is_cut_to_the_limit_of_a_response() {
     let broker = Broker::start(&[]);
@@ -313,7 +314,7 @@ fn describe(client: &mut Client, resource_type: i8, name: &str, keys: Option<&[&
     client.call(&request, 4).results.remove(0)
 }
 
-/// Returns value and source of one key.
+/// Returns the value and source of one key.
 fn value(result: &DescribeConfigsResult, key: &str) -> (String, i8) {
     let is_it = |config: &&DescribeConfigsResourceResult| config.name == key;
     let config = result.configs.iter().find(is_it).expect("described");

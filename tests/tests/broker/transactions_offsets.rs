@@ -1,4 +1,4 @@
-//! Offsets of groups in transactions, from outside (KIP-447, KIP-890): both protocols, stable reads, fencing, kills.
+//! Group offsets in transactions (KIP-447, KIP-890): both protocols, stable reads, fencing and kills.
 
 use super::groups::{Member, QUICK};
 use fullbore_tests::{Broker, Client, Protocol, Transactional, wait_until};
@@ -15,12 +15,12 @@ use std::time::Duration;
 const OK: ErrorCode = ErrorCode::NONE;
 const TOPIC: &str = "t";
 const SOON: Duration = Duration::from_secs(30);
-/// Last version of TxnOffsetCommit at which the client itself must add the group.
+/// The last version of TxnOffsetCommit in which the client must add the group itself.
 const OLD: i16 = 4;
-/// First version of TxnOffsetCommit at which the broker adds the group.
+/// The first version of TxnOffsetCommit in which the broker adds the group.
 const NEW: i16 = 5;
 
-/// Producer with a transactional id.
+/// A producer with a transactional id.
 #[derive(Clone, Copy)]
 struct Producer {
     transactional_id: &'static str,
@@ -71,7 +71,7 @@ impl Producer {
         client.call(request, self.version).topics[0].partitions[0].error_code
     }
 
-    /// Commits offsets in the transaction, as a client of the producer's version does.
+    /// Commits offsets as part of the transaction, in the way of the producer's version.
     fn commit(&self, client: &mut Client, group: &str, offsets: &[(i32, i64)]) {
         if self.version == OLD {
             assert_eq!(self.add(client, group), OK);
@@ -86,7 +86,7 @@ impl Producer {
     }
 }
 
-/// Returns the protocol of clients that send this version of TxnOffsetCommit.
+/// Returns the protocol of clients that use this version of TxnOffsetCommit.
 fn protocol(version: i16) -> Protocol {
     if version >= NEW { Protocol::New } else { Protocol::Old }
 }
@@ -168,7 +168,7 @@ fn offsets_of_an_old_client_for_an_unadded_group_are_refused() {
     assert_eq!(producer.send(&mut client, &unknown), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     assert_eq!(producer.send(&mut client, &request), OK);
     producer.end(&mut client, false);
-    // Another producer of the id fences it.
+    // Another producer with the same id fences this one.
     let next = Producer::begin(&mut client, "id", NEW);
     let zombie = Producer { version: NEW, ..producer };
     assert_eq!(zombie.send(&mut client, &request), ErrorCode::INVALID_PRODUCER_EPOCH);
@@ -225,7 +225,7 @@ fn pending_offsets_survive_a_kill_and_end_with_their_transaction() {
         producer.commit(&mut client, "g", &[(partition, 5)]);
         producer
     });
-    // The broker is killed as soon as the commit is acknowledged.
+    // The broker is killed right after it has acknowledged the commit.
     done.commit(&mut client, "h", &[(0, 8)]);
     done.end(&mut client, true);
     broker.kill();

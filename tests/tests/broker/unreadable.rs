@@ -1,8 +1,8 @@
-//! Compressed batches that no consumer can read. They are refused as by Kafka, on every kind of topic, and never
-//! appended.
+//! Compressed batches that no consumer could read. As in Kafka, the broker refuses them on every kind of topic and
+//! appends nothing.
 //!
-//! Not here: every way in which a codec's data can be wrong (tested in `wire`), and the behaviour of `fullbore consume`
-//! at a bad batch (`readers`).
+//! Tests in `wire` check every way in which a codec's data can be wrong. How `fullbore consume` reacts to a bad batch
+//! is tested in `readers`.
 
 use crate::recompression::{produce, produced};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -16,14 +16,14 @@ const TOPIC: i8 = 2;
 const NOW: i64 = 1_700_000_000_000;
 const CODECS: [Compression; 4] = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
-/// Returns header and records of an uncompressed batch of `count` records with keys.
+/// Returns an uncompressed batch of `count` records with keys.
 fn plain(count: usize, value_len: usize) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     (0..count).for_each(|_| builder.append(NOW, Some(b"key"), Some(&vec![7; value_len]), &[]));
     builder.seal(Stamp::NONE).expect("sealed").0
 }
 
-/// Returns the batch with this codec and payload, and with `count` records by its header.
+/// Returns the batch with another codec and payload. Its header states `count` records.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8], count: i32) -> Bytes {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);
@@ -49,7 +49,7 @@ fn good(codec: Compression, count: usize, value_len: usize) -> Bytes {
     with_payload(&batch, codec, &payload, i32::try_from(count).expect("few"))
 }
 
-/// Returns a bare snappy block of literals, as sent by clients without Java's framing.
+/// Returns a snappy block without Java's framing, as other clients send it.
 fn bare_snappy(input: &[u8]) -> Vec<u8> {
     let mut block = Vec::new();
     let mut left = input.len();
@@ -66,7 +66,7 @@ fn bare_snappy(input: &[u8]) -> Vec<u8> {
     block
 }
 
-/// Returns batches with a correct checksum but unreadable records, each with the name of its kind.
+/// Returns batches whose checksum is correct but whose records cannot be read, each with a name.
 fn unreadable() -> Vec<(String, Bytes)> {
     let batch = plain(3, 100);
     let records = &batch[HEADER_LEN..];
@@ -87,7 +87,7 @@ fn unreadable() -> Vec<(String, Bytes)> {
     let mut wrong_crc = packed(Compression::Gzip, records);
     let at = wrong_crc.len() - 8;
     wrong_crc[at] ^= 1;
-    // Frame headers of independent and of linked blocks, each with its checksum.
+    // The frame headers of independent and of linked blocks. The last byte of each is its checksum.
     let mut linked = packed(Compression::Lz4, records);
     linked[4..7].copy_from_slice(&[0x40, 0x40, 0xc0]);
     let google = [b"\xff\x06\x00\x00sNaPpY".to_vec(), bare_snappy(records)].concat();
@@ -165,7 +165,7 @@ fn batches_with_large_decompressed_records_are_appended_in_order() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("t", 3, &[("max.message.bytes", "20000000")]);
-    // Both batches are readable: blocks may be decompressed as a whole or in sequence.
+    // Both batches can be read, because blocks may be decompressed at once or one after another.
     let batch = plain(5, 1 << 20);
     let whole = with_payload(&batch, Compression::Snappy, &bare_snappy(&batch[HEADER_LEN..]), 5);
     for at in 0..3 {

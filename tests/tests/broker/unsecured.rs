@@ -1,4 +1,4 @@
-//! A broker without access control, quotas, users or transactions gives the responses that Kafka gives without them.
+//! A broker has no access control, quotas or users. Its responses must be those of a Kafka without them.
 
 use fullbore_tests::{Broker, Client};
 use fullbore_wire::apis::alter_replica_log_dirs::{
@@ -17,12 +17,13 @@ use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 
-/// Bits of Kafka's AclOperation for topics: read, write, create, delete, alter, describe, describe_configs,
+/// The bits of Kafka's AclOperation for topics: read, write, create, delete, alter, describe, describe_configs,
 /// alter_configs.
 const OF_TOPICS: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 11;
-/// Bits for the cluster: create, alter, describe, cluster_action, describe_configs, alter_configs, idempotent_write.
+/// The bits for the cluster: create, alter, describe, cluster_action, describe_configs, alter_configs,
+/// idempotent_write.
 const OF_THE_CLUSTER: i32 = 1 << 5 | 1 << 7 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12;
-/// Bits for groups: read, delete, describe, describe_configs, alter_configs.
+/// The bits for groups: read, delete, describe, describe_configs, alter_configs.
 const OF_GROUPS: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 const NOT_ASKED: i32 = i32::MIN;
 
@@ -64,7 +65,7 @@ fn any() -> DescribeAclsRequest {
     DescribeAclsRequest { pattern_type_filter: 1, ..Default::default() }
 }
 
-/// Returns the message; None for an empty one, which Kafka sends if there is none.
+/// Returns the message. `None` if it is empty, which is how Kafka sends no message.
 fn words(message: Option<Text>) -> Option<String> {
     message.map(|message| message.to_string()).filter(|message| !message.is_empty())
 }
@@ -240,7 +241,7 @@ fn authorized_operations_on_request_are_all_operations() {
             let of_topics: Vec<_> = answer.topics.iter().map(|topic| topic.topic_authorized_operations).collect();
             assert_eq!(of_topics, [expected(OF_TOPICS); 2], "version {version}");
         }
-        // From version 6 on, a group that does not exist is an error.
+        // From version 6 on, describing a group that does not exist is an error.
         for version in 3..=6 {
             let expected = |every| if version < 6 { expected(every) } else { NOT_ASKED };
             let groups = vec!["nobody".into()];
@@ -260,7 +261,7 @@ fn authorized_operations_on_request_are_all_operations() {
     };
     let told = client.call(&request, 13).topics.remove(0);
     assert_eq!((told.error_code, told.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
-    // This response always contains the operations; the request has no field for them.
+    // This request has no field for the operations, so the response always has them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };
     let of_topics: Vec<_> =

@@ -1,13 +1,15 @@
-//! Data directories of earlier releases under the present broker: one of a stopped broker, and one of a killed broker.
+//! Data directories of earlier releases under the present broker. One is of a stopped broker, the other of a killed
+//! one.
 //!
-//! The checks are in `fullbore_tests::Fixture`. Databases of clusters are tested in `cluster`.
+//! The checks are in `fullbore_tests::Fixture`. The databases of clusters are tested in `cluster`.
 
 use fullbore_tests::{Broker, Client, Fixture, WAITING};
 
-/// Fixtures of one broker.
+/// The fixtures of a standalone broker.
 const NAMES: [&str; 2] = ["broker", "killed"];
 
-/// Starts a broker on each fixture, and runs the check. `sets` replace the settings of the same keys in [`WAITING`].
+/// Starts a broker on each fixture and runs the check. The settings are [`WAITING`], except that `sets` replace those
+/// with the same keys.
 fn for_each(sets: &[&str], check: impl Fn(&Fixture, &Broker)) {
     for fixture in NAMES.iter().flat_map(|name| Fixture::of_releases(name)) {
         let is_set = |key: &&str| sets.iter().any(|set| set.split('=').next() == key.split('=').next());

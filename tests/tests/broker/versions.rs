@@ -1,4 +1,4 @@
-//! Every offered version of every API is served, and no other version.
+//! The broker must serve every offered version of every API, and no other version.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::api::{ApiKey, Request, Visit};
@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_topic_partitions::{DescribeTopicPartitionsRequ
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Sender of an empty request of an API known only at run time. It reads the response in the version of the request.
+/// Sends an empty request of an API that is known only at run time, and reads the response in the same version.
 struct Ask<'a> {
     client: &'a mut Client,
     version: i16,
@@ -25,7 +25,7 @@ impl Visit for Ask<'_> {
 fn every_version_of_every_api_is_answered_in_its_own_layout() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    // An empty produce has acks=0, and so no response. `produce` tests every version of Produce.
+    // An empty produce has acks=0 and therefore no response. All versions of Produce are tested in `produce`.
     for key in client.offered().into_iter().filter(|key| *key != ApiKey::Produce) {
         for version in key.versions() {
             key.visit(Ask { client: &mut client, version });
@@ -33,8 +33,8 @@ fn every_version_of_every_api_is_answered_in_its_own_layout() {
     }
 }
 
-/// APIs that are not served: SaslHandshake, CreateDelegationToken, AlterUserScramCredentials, ShareFetch, and an
-/// unknown key.
+/// APIs that the broker does not serve: SaslHandshake, CreateDelegationToken, AlterUserScramCredentials, ShareFetch,
+/// and an unknown key.
 const NOT_SERVED: [i16; 5] = [17, 38, 51, 78, 1000];
 
 #[test]
@@ -45,7 +45,7 @@ fn unserved_apis_are_not_offered_and_close_the_connection() {
     for key in NOT_SERVED {
         assert!(offered.iter().all(|offered| offered.code() != key), "{key}");
         let mut client = broker.client();
-        // Header fields: length, key, version 0, correlation id, no client id.
+        // The fields of the header are the length, key, version 0, correlation id and no client id.
         let header = [&10_i32.to_be_bytes()[..], &key.to_be_bytes(), &[0; 6], &[0xff; 2]].concat();
         client.send_bytes(&header);
         assert_eq!(client.wait_for_close(), 0, "{key}");
@@ -69,7 +69,7 @@ fn offered_versions_equal_served_versions() {
             let key = ApiKey::from_code(offered.api_key).expect("an API of ours");
             let served = key.versions();
             assert_eq!(offered.max_version, *served.end());
-            // Produce must seem to be served from version 0 on (KAFKA-18659).
+            // The broker must claim to serve Produce from version 0 on (KAFKA-18659).
             let floor = if key == ApiKey::Produce { 0 } else { *served.start() };
             assert_eq!(offered.min_version, floor);
         }
@@ -101,7 +101,7 @@ fn described_cluster_is_this_broker_with_its_advertised_address() {
     assert_eq!(describe(&broker).cluster_id, before.cluster_id, "a cluster keeps its id");
 }
 
-/// Finds the coordinator for a key type. Hides the different layouts of the versions.
+/// Finds the coordinator of the given key type. The layout of the messages depends on the version.
 fn coordinator(client: &mut Client, key_type: i8, version: i16) -> Coordinator {
     let several = version >= 4;
     let request = FindCoordinatorRequest {

@@ -1,8 +1,8 @@
-//! Windows of more than five batches (KIP-1269). They are remembered whole at any size, through restarts, and while
-//! they change.
+//! Windows of more than five batches (KIP-1269). The broker must remember them completely, also after restarts and
+//! while the size changes.
 //!
-//! Not here: the values sent to producers (`configs`). Rows 2 and 7 of the list in `sequence` are tested with the real
-//! setting.
+//! The values that producers get are tested in `configs`. In `sequence`, rows 2 and 7 of the list are tested with the
+//! real setting.
 
 use fullbore_tests::{Batch, Broker, Client};
 use fullbore_wire::ErrorCode;
@@ -13,7 +13,7 @@ const OF_BROKER: &str = "max.idempotence.batches.to.retain";
 const TOPIC: i8 = 2;
 const BROKER: i8 = 4;
 
-/// Producer of one partition. Its batch `n` is one record with sequence `n` and offset `n`.
+/// A producer that alone writes to a partition. Its batch `n` is one record with sequence `n` and offset `n`.
 struct Producer {
     topic: String,
     id: i64,
@@ -30,7 +30,7 @@ impl Producer {
         Batch::of(&[&self.value]).from_producer(self.id, 0, n)
     }
 
-    /// Sends batches without waits between them. Returns errors and offsets of the responses.
+    /// Sends batches without waiting between them. Returns the error code and offset of each response.
     fn send(&self, client: &mut Client, batches: Range<i32>) -> Vec<(ErrorCode, i64)> {
         let mut answers = Vec::new();
         for chunk in batches.clone().step_by(64).map(|first| first..batches.end.min(first + 64)) {
@@ -55,8 +55,8 @@ impl Producer {
         }
     }
 
-    /// Checks that retries of the last `window` batches return their offsets, that the batch before them gets
-    /// DUPLICATE_SEQUENCE_NUMBER, and that a batch past a gap is out of order. No batch may be appended.
+    /// Checks that retries of the last `window` batches return their offsets and that the batch before them gets
+    /// DUPLICATE_SEQUENCE_NUMBER. A batch after a gap must be out of order. None of these may be appended.
     fn assert_remembers(&self, client: &mut Client, window: i32) {
         self.assert_at_their_offsets(client, self.next - window..self.next);
         if window < self.next {
@@ -78,8 +78,8 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         let mut client = broker.client();
         client.create_topic("window", 1, &[]);
         let mut producer = Producer::new(&mut client, "window", 1);
-        // The response to the first batch is lost, and the others are acknowledged. A producer that respects the window
-        // waits here.
+        // The response to the first batch is lost, and the others are acknowledged. A producer that keeps to the window
+        // would wait now.
         let mut lost = broker.client();
         lost.send_produce("window", 0, &producer.batch(0));
         lost.wait_for_answer();
@@ -87,13 +87,13 @@ fn row_02_every_batch_within_the_window_has_its_first_offset_and_the_one_before_
         producer.next = 1;
         producer.write(&mut client, window - 1);
         producer.assert_remembers(&mut client, window);
-        // A producer that does not respect the window gets a duplicate error, instead of retrying for ever.
+        // The producer has left the window, so it gets a duplicate error instead of retrying for ever.
         producer.write(&mut client, 1);
         producer.assert_remembers(&mut client, window);
     }
 }
 
-/// The first half of the batches is in a snapshot, the second half only in the log. Each topic has a window of its own.
+/// The first half of the batches is in a snapshot, and the second half only in the log. Each topic has its own window.
 fn windows_survive(end: End) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -131,8 +131,8 @@ fn row_07_windows_of_5_64_and_1024_survive_kill_9() {
     windows_survive(Broker::kill);
 }
 
-/// A larger window applies at once. A smaller window applies once the producer must have learnt of it, whatever happens
-/// in between.
+/// A larger window applies at once. A smaller one applies only when the producer must have learnt of it, whatever
+/// happens in between.
 fn window_changes(key: &str, kind: i8, name: &str, end: End) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -162,7 +162,7 @@ fn window_changes(key: &str, kind: i8, name: &str, end: End) {
     broker.restart();
     client = broker.client();
     producer.write(&mut client, 10);
-    // After kill -9 more batches may be remembered, because the log does not show when the producer had learnt of the
+    // After a kill, the broker may remember more batches, because the log does not show when the producer learnt of the
     // smaller window.
     producer.assert_at_their_offsets(&mut client, producer.next - 5..producer.next);
     assert_eq!(client.latest("changes", 0), i64::from(producer.next));
@@ -188,7 +188,7 @@ fn every_brokers_window_changes_while_it_runs_and_through_kill_9() {
     window_changes(OF_BROKER, BROKER, "", Broker::kill);
 }
 
-/// The broker granted a window of 64. The producer may still rely on it, although it has not filled its window yet.
+/// The broker had granted a window of 64, which the producer has not filled yet. The producer may still rely on it.
 fn a_restart_with_a_smaller_window(end: End) {
     let wide = format!("{OF_BROKER}=64");
     let mut broker = Broker::start(&[&wide]);

@@ -1,4 +1,4 @@
-//! Requests of tools to which every broker of a cluster gives the same answer: the quorum, and moves of replicas.
+//! Requests of tools that every broker of a cluster answers alike: the quorum, and moves of replicas.
 
 use fullbore_tests::{Client, Cluster};
 use fullbore_wire::ErrorCode;
@@ -11,7 +11,7 @@ use fullbore_wire::apis::alter_replica_log_dirs::{
 use fullbore_wire::apis::describe_log_dirs::DescribeLogDirsRequest;
 use fullbore_wire::apis::describe_quorum::{DescribeQuorumRequest, PartitionRequest, TopicRequest};
 
-/// Returns leader, voters and observers of the quorum, as the broker `id` describes it.
+/// Returns the leader, voters and observers of the quorum according to the broker `id`.
 fn quorum(cluster: &Cluster, id: i32) -> (i32, Vec<i32>, Vec<i32>) {
     let partitions = vec![PartitionRequest { partition_index: 0, ..Default::default() }];
     let topics = vec![TopicRequest { topic_name: "__cluster_metadata".into(), partitions, ..Default::default() }];

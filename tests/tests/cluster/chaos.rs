@@ -1,7 +1,8 @@
-//! Random faults, several at a time, under load.
+//! Random faults, several at a time, while clients produce and consume.
 //!
-//! `FULLBORE_CHAOS_SEED` replays the schedule of a seed, which a failure prints. `FULLBORE_CHAOS_ROUNDS` is the number
-//! of schedules (1, in `make soak` 20). A seed determines the schedule, but not the state of the cluster at each step.
+//! A failure prints its seed, and `FULLBORE_CHAOS_SEED` replays the schedule of that seed. `FULLBORE_CHAOS_ROUNDS` is
+//! the number of schedules (1, in `make soak` 20). A seed determines the schedule but not the state of the cluster at
+//! each step.
 
 use crate::faults::{ALL, PARTITIONS, TOPIC, with_topic};
 use crate::workload::{logs_are_equal, produced_while};
@@ -11,9 +12,9 @@ use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Duration of the faults.
+/// How long faults are injected.
 const SCHEDULE_MS: u64 = 20_000;
-/// Time after the faults within which every replica must be in sync.
+/// How long every replica may take to get in sync after the faults.
 const WHOLE_MAX: Duration = Duration::from_secs(30);
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=3000",
@@ -35,7 +36,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// Target of a fault. Two simultaneous faults may not have the same target.
+/// The thing that a fault affects. Two faults at the same time may not affect the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),
@@ -69,7 +70,7 @@ impl Fault {
 
     fn begin(self, cluster: &mut Cluster) {
         match self {
-            // A broker that is not running waits for the restart of its database, and gets no fault.
+            // The broker does not run, because it waits for the restart of its database. The fault is skipped.
             Fault::Kill(id) | Fault::Stop(id) | Fault::Freeze(id) if !cluster.broker(id).is_started() => {}
             Fault::Kill(id) => {
                 assert_well(cluster, id);
@@ -103,7 +104,7 @@ impl Fault {
     }
 }
 
-/// Begin and end of a fault, as times since the schedule's beginning.
+/// A fault with its beginning and end, counted from the start of the schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Step {
     fault: Fault,
@@ -131,7 +132,7 @@ fn assert_well(cluster: &mut Cluster, id: i32) {
     assert!(!told.contains("panicked"), "{told}");
 }
 
-/// Carries the steps out. Does not start a broker while its database is down, since the broker would refuse to start.
+/// Carries out the steps. While the database is down, no broker is started, because it would refuse to start.
 fn carry_out(steps: &[Step], cluster: &mut Cluster) {
     let began = Instant::now();
     let mut events: Vec<(u64, bool, Fault)> = steps.iter().map(|step| (step.from_ms, true, step.fault)).collect();
@@ -173,7 +174,7 @@ fn round(seed: u64) {
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Runs the rounds. The first has the seed in the environment's `variable`, if that is set.
+/// Runs the rounds, each with another seed. The environment variable `variable` can set the seed of the first round.
 fn for_each_seed(variable: &str, few: usize, round: fn(u64)) {
     let now = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
     let first = std::env::var("FULLBORE_CHAOS_SEED").ok();
@@ -192,7 +193,8 @@ fn random_faults_lose_no_acknowledged_record() {
     for_each_seed("FULLBORE_CHAOS_ROUNDS", 1, round);
 }
 
-/// Runs a round in which clients of both protocols copy numbers in transactions, each client to its own topic.
+/// Runs a round in which clients copy numbers in transactions. Each client has its own topic, and both protocols are
+/// used.
 fn round_of_transactions(seed: u64) {
     let steps = schedule(seed);
     let mut cluster = ClusterPlan::with_own_postgres(3, &SETS).linked().start();

@@ -1,11 +1,12 @@
-//! `fullbore admin check` of a stopped broker: its findings about the data directory and the database.
+//! `fullbore admin check` of a stopped broker, and its findings about the data directory and the database.
 
 use fullbore_tests::{Batch, Cluster, binary};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Returns true if the data directory is consistent with the database, and the lines about the directory.
+/// Runs the check. Returns true if the data directory is consistent with the database, and the lines about the
+/// directory.
 pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String) {
     let place = tempfile::tempdir().expect("a folder");
     let file = place.path().join("server.properties");
@@ -18,7 +19,7 @@ pub fn checked(cluster: &Cluster, sets: &[&str], folder: &Path) -> (bool, String
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
     let of_folder: Vec<&str> = said.lines().filter(|line| line.contains("data directory ")).collect();
-    // The database of a test has fsync=off, which is another finding.
+    // The databases of tests run with fsync=off, which the check also reports.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
     let told = of_folder.join("\n");
     (!told.contains("WRONG"), told)
@@ -51,7 +52,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     assert!(!is_well && told.contains("it is of cluster ") && told.contains("and the database has cluster "), "{told}");
 
     cluster.broker(1).stop();
-    // The rows are removed as if the topic had been deleted while the broker was down.
+    // Removing the rows has the same effect as deleting the topic while the broker is down.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
     let (is_well, told) = checked(&cluster, &[], &folder);
     assert!(
@@ -76,7 +77,7 @@ fn check_names_each_difference_of_data_directory_and_database() {
     assert!(!is_well && told.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{told}");
     fs::remove_file(folder.join("diskless-counter")).expect("there");
 
-    // An older copy of the database would have this state.
+    // This is the state that an older copy of the database would have.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &folder);

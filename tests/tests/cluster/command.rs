@@ -1,5 +1,5 @@
-//! `fullbore cluster`: brokers that share a PostgreSQL, as a user starts, kills and stops them. Needs PostgreSQL's
-//! programs.
+//! `fullbore cluster` as a user runs it: brokers that share a PostgreSQL are started, killed and stopped. Needs
+//! PostgreSQL's programs.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// Directory of a cluster whose processes are stopped on drop.
+/// The directory of a cluster. Dropping it stops the cluster's processes.
 struct Cluster {
     folder: TempDir,
     port: u16,
@@ -42,11 +42,11 @@ impl Cluster {
 
     fn up(&self, flags: &[&str]) -> String {
         let port = self.port.to_string();
-        // Without an admin listener, because two tests at the same time would need the same port for it.
+        // The admin listener is disabled, because two tests at the same time would use the same port for it.
         self.ran("up", &[&["--port", &port, "--set", "fullbore.admin.listener="], flags].concat())
     }
 
-    /// Returns the process id in a file of a broker or of PostgreSQL.
+    /// Returns the process id in the given file, which a broker or PostgreSQL has written.
     fn pid(&self, file: &str) -> Pid {
         let text = std::fs::read_to_string(self.path().join(file)).expect("there");
         Pid::from_raw(text.lines().next().expect("a line").parse().expect("a number")).expect("a pid")
@@ -63,7 +63,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        // Stops the processes that a failed test has left.
+        // If a test has failed, its processes may still run.
         let _ = self.run("down", &[]);
     }
 }
@@ -76,11 +76,11 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
     assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
     let postgres = cluster.pid("postgres/data/postmaster.pid");
-    // A second `up` does nothing.
+    // A second `up` leaves everything as it is.
     let first = cluster.pid("broker-1.pid");
     cluster.up(&[]);
     assert_eq!((cluster.pid("broker-1.pid"), cluster.pid("postgres/data/postmaster.pid")), (first, postgres));
-    // A later `up` starts the killed processes, and leaves the others running.
+    // A later `up` starts the killed processes and leaves the others running.
     let second = cluster.pid("broker-2.pid");
     kill_process(second, Signal::KILL).expect("it runs");
     kill_process(postgres, Signal::KILL).expect("it runs");
@@ -114,7 +114,8 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
-/// Checks the defaults for a new user: topics survive a broker, and `up` prints the address of the metrics.
+/// A new user runs `up` without settings. The topics survive the loss of a broker, and `up` prints the address of the
+/// metrics.
 #[test]
 fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
@@ -176,7 +177,7 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
-    // No database runs at this address, and the broker's line names the address.
+    // No database listens at this address. The broker's error must name the address.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
     let told = cluster.refused("up", &nowhere);
     assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");

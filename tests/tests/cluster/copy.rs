@@ -1,4 +1,5 @@
-//! `fullbore copy` in a cluster whose brokers are killed in sequence: the target gets each record of the source once.
+//! `fullbore copy` in a cluster whose brokers are killed one after another. The target must get each record of the
+//! source once.
 
 use fullbore_tests::{Cluster, Copied, CopyProcess, wait_until};
 use std::time::Duration;

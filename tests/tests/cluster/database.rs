@@ -1,4 +1,4 @@
-//! A database that is down, hangs, is slow, or is an older copy, under load.
+//! A database that is down, hangs, is slow, or is replaced by an older copy, while clients produce and consume.
 
 use crate::faults::{ALL, TOPIC, under_fault, with_topic};
 use crate::frozen::{SESSION, epochs_of, nobody_is_held_for_dead};
@@ -7,10 +7,10 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
 use std::time::{Duration, Instant};
 
-/// Longest time for which a change waits for its database, with the timeout [`CALL`].
+/// How long a change may wait for its database before it fails, given the timeout [`CALL`].
 const REFUSED_MAX: Duration = Duration::from_secs(12);
 const CALL: &str = "control.plane.timeout.ms=2000";
-/// Longest time until a change is possible again after the database is back.
+/// How long it may take after the database is back until a change succeeds.
 const BACK_MAX: Duration = Duration::from_secs(60);
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
@@ -21,7 +21,7 @@ fn create(client: &mut Client, name: &str) -> ErrorCode {
         .error_code
 }
 
-/// Creates the topic. Returns true if it exists now, perhaps by an earlier attempt that was carried out after its
+/// Creates the topic. Returns true if the topic exists now. An earlier attempt may have been carried out after its
 /// timeout.
 fn is_created(client: &mut Client, name: &str) -> bool {
     [ErrorCode::NONE, ErrorCode::TOPIC_ALREADY_EXISTS].contains(&create(client, name))
@@ -80,16 +80,17 @@ fn slow_database_slows_changes_only() {
     });
 }
 
-/// A broker that knows newer metadata reports that the database went back. A starting broker rejects the copy.
+/// The database is replaced by an older copy. A broker that has seen newer metadata reports this, and a broker that
+/// starts refuses the copy.
 #[test]
 fn older_copy_of_the_database_is_refused() {
     under_fault(with_own_postgres(&[]), |cluster, load| {
         cluster.postgres().copy();
         wait_until("it is found again", BACK_MAX, || is_created(&mut cluster.broker(1).client(), "later"));
-        // All brokers must have seen metadata that the copy lacks; a broker without it could not recognise the copy.
+        // Every broker must have seen metadata that the copy lacks. A broker that has not could not recognise the copy.
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, "later", 3));
         cluster.postgres().swap();
-        let went_back = "it went back to an older state, or is another one";
+        let went_back = "it was set back to an older state, or it is another database";
         for id in ALL {
             cluster.broker(id).wait_for_stderr(went_back);
             let refused = create(&mut cluster.broker(id).client(), "lost");

@@ -1,5 +1,5 @@
-//! Diskless topics of several brokers over one store and one index. Whichever broker takes a batch, every broker
-//! returns the batch once and in order.
+//! Diskless topics of several brokers that share a store and an index. Whichever broker accepts a batch, every broker
+//! must return the batch once and in order.
 
 use std::path::Path;
 use std::sync::Barrier;
@@ -16,19 +16,20 @@ use crate::workload::{Load, produced_while};
 
 pub const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 3;
-/// Short session timeout: a diskless topic has no replicas, so only the session shows that a broker has ended.
+/// The session timeout is short because only its expiry shows that a broker has ended. A diskless topic has no replicas
+/// that would notice.
 pub const SESSION: &str = "broker.session.timeout.ms=2000";
 pub const CALL: &str = "control.plane.timeout.ms=2000";
 const SOON: Duration = Duration::from_secs(30);
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// Cluster whose brokers share a store. The store outlives the cluster.
+/// A cluster whose brokers share a store. The store is dropped after the cluster.
 pub struct Shared {
     pub cluster: Cluster,
     _store: TempDir,
 }
 
-/// Starts three brokers with these settings, and creates a diskless topic.
+/// Starts three brokers with the given settings and creates a diskless topic.
 pub fn shared(sets: &[&str], partitions: i32) -> Shared {
     shared_by(ClusterPlan::new(3, &[&[SESSION, CALL], sets].concat()), partitions)
 }
@@ -51,12 +52,13 @@ pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
     (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
 }
 
-/// Starts three brokers that share a store, with a PostgreSQL of the cluster's own.
+/// Starts three brokers that share a store. The cluster has its own PostgreSQL.
 fn shared_with_own_postgres(partitions: i32) -> Shared {
     shared_by(ClusterPlan::with_own_postgres(3, &[SESSION, CALL]), partitions)
 }
 
-/// The copy's metadata is current, as if only diskless topics had been written after the copy was made.
+/// After the copy was made, only diskless topics were written. The copy's metadata is therefore current, and only its
+/// index is older.
 #[test]
 fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
@@ -84,7 +86,7 @@ fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
     assert_eq!((texts.first().map(String::as_str), texts.last().map(String::as_str)), (Some("before"), Some("since")));
 }
 
-/// Applies a fault to a cluster under load.
+/// Runs `under_fault` on a new cluster while clients produce and consume.
 fn under_fault(under_fault: impl FnOnce(&mut Cluster, &Load)) {
     under_fault_in(shared(&[], PARTITIONS), under_fault);
 }
@@ -144,7 +146,7 @@ fn wiped_disk_loses_no_diskless_record() {
     });
 }
 
-/// Batches that the broker took before it hung arrive late, and are in the partition once.
+/// The batches that the broker accepted before it hung arrive late. The partition must have each of them once.
 #[test]
 fn broker_hung_past_its_session_loses_no_diskless_record() {
     under_fault(|cluster, load| {
@@ -161,7 +163,7 @@ fn broker_hung_past_its_session_loses_no_diskless_record() {
 #[test]
 fn database_outage_delays_diskless_batches() {
     under_fault_in(shared_with_own_postgres(PARTITIONS), |cluster, load| {
-        // A batch without a response may be written all the same. It therefore goes to another topic than the load.
+        // A batch without a response may have been written, so it goes to another topic than the load.
         const ASIDE: &str = "aside";
         cluster.create(ASIDE, 1, 1, &["diskless.enable=true"]);
         cluster.postgres().stop();
@@ -175,14 +177,14 @@ fn database_outage_delays_diskless_batches() {
     });
 }
 
-/// Checks that a produce request with a timeout of a second fails with a retriable error.
+/// Checks that a produce request with a timeout of one second fails with a retriable error.
 fn is_refused(client: &mut Client, topic: &str) {
     let request = ProduceRequest { timeout_ms: 1_000, ..produce_request(topic, 0, Batch::of(&["too early"]).bytes()) };
     let answer = client.call(&request, 9).responses.remove(0).partition_responses.remove(0);
     assert!(answer.error_code.is_err() && answer.error_code.is_retriable(), "{:?}", answer.error_code);
 }
 
-/// The cluster accepts no batch while the copy is in place, so no offset is assigned twice.
+/// While the older copy is in place, the cluster must accept no batch. Otherwise it would assign offsets twice.
 #[test]
 fn older_copy_of_the_database_accepts_no_batch() {
     let mut shared = shared_with_own_postgres(1);
@@ -192,7 +194,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
         client.produced(TOPIC, 0, &Batch::of(&["before"]));
     }
     cluster.postgres().copy();
-    // The server was restarted to make the copy, so a broker may refuse the first attempts.
+    // The database was restarted to make the copy, so a broker may refuse the first attempts.
     let mut offsets = Vec::new();
     for client in &mut clients {
         wait_until("it is taken", SOON, || {
@@ -244,7 +246,7 @@ fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
 }
 
-/// The producer moves to another broker without a wait for the responses of the former one.
+/// The producer moves to another broker without waiting for the responses of the first one.
 #[test]
 fn producer_moving_with_batches_in_flight_stays_in_order() {
     const IN_FLIGHT: usize = 5;
@@ -288,7 +290,7 @@ fn consumer_at_another_broker_is_woken_and_sees_acknowledged_records() {
         clients[(writer + 1) % 3].send_long_poll(TOPIC, 0, end);
         assert_eq!(clients[writer].produced(TOPIC, 0, &Batch::of(&["record"])), end);
         end += 1;
-        // Before the broker answers that there is no record at such an offset, it refreshes from the index.
+        // A broker that has no record at the requested offset refreshes from the index before it responds.
         let empty = clients[(writer + 2) % 3].fetch(TOPIC, 0, end);
         assert_eq!((empty.error_code, empty.high_watermark), (ErrorCode::NONE, end));
         assert_eq!(clients[(writer + 2) % 3].latest(TOPIC, 0), end);
@@ -311,7 +313,7 @@ fn recreated_topic_is_empty_at_all_brokers() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     for round in 0..10 {
-        // A broker that does not know of the deletion yet would append a record to the former topic.
+        // A broker that has not learned of the deletion yet would append its record to the old topic.
         cluster.wait_for_same_topic(TOPIC);
         for id in ALL {
             let mut client = cluster.broker(id).client();
@@ -329,7 +331,7 @@ fn recreated_topic_is_empty_at_all_brokers() {
     }
 }
 
-/// librdkafka fails permanently if its next batch is refused because of its sequence.
+/// librdkafka fails permanently if the sequence of its next batch is refused.
 #[test]
 fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     let mut shared = shared(&[], 1);
@@ -350,7 +352,7 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
                 answer.error_code == ErrorCode::NONE
             });
             next += 1;
-            // A broker that does not know of the deletion yet may append the batch to the former topic.
+            // A broker that has not learned of the deletion yet may append the batch to the old topic.
             assert!(offset == taken || taken == 0 && offset >= 3, "{offset} after {taken}");
             taken += i64::from(offset == taken);
         }
@@ -367,15 +369,15 @@ fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     wait_until("a known producer is held to its sequence", SOON, || {
         client.produce(TOPIC, 0, &one(next + 5)).error_code == ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER
     });
-    // This producer is unknown: it may have written to an earlier topic of the name than the last one. It must begin a
-    // new epoch instead of failing permanently.
+    // The cluster does not know this producer, which may have written to an even older topic of this name. It must
+    // begin a new epoch instead of failing permanently.
     wait_until("an unknown producer begins a new epoch", SOON, || {
         let unknown = Batch::of(&["new"]).from_producer(id + 1, 0, 7);
         client.produce(TOPIC, 0, &unknown).error_code == ErrorCode::UNKNOWN_PRODUCER_ID
     });
 }
 
-/// With a log start offset in the response, Java's producer begins a new epoch. Without one it retries until
+/// Java's producer begins a new epoch if the response has a log start offset. Without one it retries until
 /// delivery.timeout.ms.
 #[test]
 fn unknown_producer_gets_the_log_start_offset() {
@@ -399,7 +401,7 @@ fn unknown_producer_gets_the_log_start_offset() {
     assert_eq!((answer.error_code, answer.log_start_offset), (ErrorCode::UNKNOWN_PRODUCER_ID, 0), "{answer:?}");
 }
 
-/// Regression: each producer except the first waited until its missing batches expired.
+/// Regression: every producer except the first one waited until its missing batches expired.
 #[test]
 fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -415,7 +417,7 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
         // The first producer resends its last batch, as after a lost response. The last producer writes to a broker
-        // that has just restarted.
+        // that was just restarted.
         for (of, sequence) in [(0, round + 1), (1, round + 2), (2, round + 2)] {
             let broker = ALL[(of + round as usize) % 3];
             if of == 2 {
@@ -433,13 +435,13 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
             });
             assert!(asked.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", asked.elapsed());
         }
-        // The first producer has now caught up with the others.
+        // The first producer has caught up with the others by now.
         let mut client = cluster.broker(1).client();
         assert_eq!(client.produce(TOPIC, 0, &one(0, round + 2)).error_code, ErrorCode::NONE);
     }
 }
 
-/// Regression: the producer waited for `fullbore.reorder.wait.ms` without a reason, and was refused permanently.
+/// Regression: the producer waited for `fullbore.reorder.wait.ms` without need, and was then refused permanently.
 #[test]
 fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -469,8 +471,8 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Regression: five batches waited for one that was sent to the deleted topic. The client could not resend that batch,
-/// because the five filled its requests in flight.
+/// Regression: five batches waited for an earlier one that had gone to the deleted topic. The client could not resend
+/// that batch, because the five were all that it may have in flight.
 #[test]
 fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);
@@ -499,7 +501,7 @@ fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     }
 }
 
-/// If each broker had a store of its own, each would have only a part of the records.
+/// If each broker had its own store, each would have only a part of the records.
 #[test]
 fn broker_with_another_store_does_not_start() {
     let mut shared = shared(&[], 1);
@@ -523,7 +525,7 @@ fn broker_with_another_store_does_not_start() {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// The broker starts while its store is unreachable. The store turns out to be another one than the cluster's.
+/// The broker starts while its store is unreachable. When the store is back, it turns out not to be the cluster's.
 #[test]
 fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();
@@ -546,7 +548,7 @@ fn broker_that_later_reaches_another_store_writes_nothing_there() {
     s3.heal();
     cluster.broker(3).wait_for_stderr("it is not the store in which this cluster's records are");
     let mut client = cluster.broker(3).client();
-    // Other brokers reach the store, so clients are soon directed to them.
+    // The other brokers reach the cluster's store, so clients of broker 3 are soon sent to them.
     wait_until("it is left out", SOON, || {
         let code = client.produce(TOPIC, 0, &Batch::of(&["a"])).error_code;
         assert!([ErrorCode::KAFKA_STORAGE_ERROR, ErrorCode::NOT_LEADER_OR_FOLLOWER].contains(&code), "{code:?}");

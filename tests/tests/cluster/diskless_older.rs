@@ -1,5 +1,5 @@
-//! Older copies of a PostgreSQL with the index of diskless topics. A broker that ran after the copy was made refuses to
-//! start on it. A broker with a new directory starts, and overwrites no object.
+//! Older copies of the PostgreSQL that has the index of diskless topics. A broker that ran after the copy was made
+//! refuses to start on it. A broker with a new directory starts, and overwrites no object.
 
 use std::fs;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::faults::ALL;
 const CALL: &str = "control.plane.timeout.ms=2000";
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// Produces a record that this broker must acknowledge.
+/// Produces a record until the broker acknowledges it.
 fn produced(cluster: &mut Cluster, broker: i32, text: &str) {
     wait_until("it is written", BACK_MAX, || {
         cluster.broker(broker).client().produce(TOPIC, 0, &Batch::of(&[text])).error_code == ErrorCode::NONE
@@ -25,7 +25,7 @@ fn texts(cluster: &mut Cluster, broker: i32) -> Vec<String> {
     cluster.broker(broker).client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect()
 }
 
-/// Starts the broker on its directory, which must fail. Returns the last line.
+/// Starts the broker on its directory, which must fail. Returns the last line of its output.
 fn refused(cluster: &mut Cluster, broker: i32) -> String {
     let sets: Vec<String> = cluster.sets_of(broker).to_vec();
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
@@ -34,7 +34,8 @@ fn refused(cluster: &mut Cluster, broker: i32) -> String {
     refused.stderr.lines().last().expect("it says why").to_owned()
 }
 
-/// The copy's metadata is current, as if only diskless topics had been written after the copy was made.
+/// After the copy was made, only diskless topics were written. The copy's metadata is therefore current, and only its
+/// index is older.
 #[test]
 fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     let plan = ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=30000", CALL]);
@@ -54,7 +55,7 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     let line = refused(cluster, 1);
     assert!(line.contains("without the missing records") && line.contains("changes of broker 2"), "{line}");
     assert!(line.contains("diskless-counter"), "it names the remedy: {line}");
-    // Without the file `diskless-counter` the broker starts, although records are lost.
+    // Without the file `diskless-counter` the broker cannot notice the loss, and starts.
     fs::remove_file(&note).expect("removed");
     cluster.broker(1).restart();
     assert_eq!(texts(cluster, 1), ["before"]);
@@ -62,7 +63,7 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     assert_eq!(texts(cluster, 1), ["before", "other"]);
 }
 
-/// The brokers have new directories, so they do not know of the changes that the copy lacks.
+/// The brokers have new directories, so they cannot know of the changes that the copy lacks.
 #[test]
 fn new_brokers_on_an_older_copy_of_the_index_overwrite_no_newer_object() {
     let mut plan = ClusterPlan::with_own_postgres(1, &["broker.session.timeout.ms=2000", CALL]);

@@ -1,5 +1,5 @@
-//! Transactions on diskless topics of several brokers. Whichever broker takes a batch or writes a marker, every broker
-//! returns the committed records.
+//! Transactions on diskless topics of several brokers. Whichever broker accepts a batch or writes a marker, every
+//! broker must return the committed records.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the broker that coordinates an id, once the broker `asked` knows it.
+/// Returns the broker that coordinates an id. Waits until the broker `asked` knows it.
 fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
@@ -25,7 +25,7 @@ fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32
     found
 }
 
-/// Starts a producer at its coordinator.
+/// Starts a producer at the coordinator of its id.
 fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (Transactional, i32, Client) {
     let id = format!("{name}-{protocol:?}");
     let at = coordinator(cluster, asked, &id);
@@ -33,7 +33,7 @@ fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (
     (Transactional::begin(&mut client, &id, protocol), at, client)
 }
 
-/// Writes a batch through a broker, with the retries of a client.
+/// Writes a batch through a broker, and retries as a client does.
 fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transactional, by: i32, value: &str) {
     if producer.protocol == Protocol::Old {
         producer.add(coordinator, TOPIC, &[0]);
@@ -48,7 +48,7 @@ fn write(cluster: &mut Cluster, coordinator: &mut Client, producer: &mut Transac
     });
 }
 
-/// Waits until a broker knows of no open transaction. Returns the committed records that it serves.
+/// Waits until a broker sees no open transaction. Returns the committed records that it serves.
 fn settled(client: &mut Client) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(TOPIC, 0) == client.latest(TOPIC, 0));
     client.committed_texts(TOPIC, 0)
@@ -86,7 +86,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
             assert_eq!(settled(&mut cluster.broker(id).client()), expected, "broker {id}");
         }
     }
-    // Kills and restarts the brokers, so that no state of the transactions is in their memory.
+    // All brokers are killed and restarted, so that none has the transactions in memory.
     for id in ALL {
         cluster.broker(id).kill();
         cluster.broker(id).restart();
@@ -97,7 +97,7 @@ fn transaction_written_through_all_brokers_is_read_by_its_end_at_each() {
     }
 }
 
-/// The change feed delivers the stable offset together with the records.
+/// The broker that serves the long poll learns the last stable offset together with the records.
 #[test]
 fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
     let mut brokers = shared(&[], 1);
@@ -112,7 +112,7 @@ fn marker_of_another_broker_wakes_a_long_poll_at_read_committed() {
             end(&mut producer, &mut client, is_commit);
             let data = consumer.receive_long_poll();
             let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
-            // The object with the marker may still be on its way to the reader.
+            // The reader may not have received the object with the marker yet.
             assert_eq!(batches[0].records[0].text(), "waits for its marker");
             assert_eq!(data.last_stable_offset, from + 2);
             assert_eq!(data.aborted_transactions.unwrap_or_default().len(), usize::from(!is_commit));
@@ -125,7 +125,7 @@ fn settled_end(client: &mut Client) -> i64 {
     client.latest(TOPIC, 0)
 }
 
-/// A PUT takes two seconds, so the coordinator is killed before it has written a marker.
+/// Each PUT takes two seconds. The coordinator is killed during that time, so it has written no marker.
 #[test]
 fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);
@@ -145,7 +145,7 @@ fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     }
 }
 
-/// The coordinator of the id is the only broker without an object store.
+/// Only the coordinator of the id has no object store.
 #[test]
 fn coordinator_without_a_store_has_its_markers_written_by_another_broker() {
     let store = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! Diskless topics of a cluster for clients of several zones. Each client gets leaders of its zone, and every broker
+//! Diskless topics for clients in several zones. Each client is given leaders in its own zone, while every broker
 //! serves every partition.
 
 use fullbore_tests::{Batch, Client, Cluster, ClusterPlan, wait_until};
@@ -12,7 +12,7 @@ const TOPIC: &str = "diskless";
 const PARTITIONS: i32 = 24;
 const SOON: Duration = Duration::from_secs(60);
 
-/// Starts brokers 1 and 2 in zone a, 3 and 4 in zone b. Returns them with the directory of their common store.
+/// Starts brokers 1 and 2 in zone a, and 3 and 4 in zone b. Returns the cluster and the directory of the common store.
 fn started() -> (Cluster, tempfile::TempDir) {
     let store = tempfile::tempdir().expect("a folder");
     let set = format!("diskless.storage={}", store.path().display());
@@ -23,7 +23,7 @@ fn started() -> (Cluster, tempfile::TempDir) {
     (plan.start(), store)
 }
 
-/// Returns the partitions in a broker's metadata for this client id.
+/// Returns the partitions that the broker `id` lists to a client with this client id.
 fn told(cluster: &Cluster, id: i32, client_id: &str) -> Vec<MetadataResponsePartition> {
     let topics = Some(vec![MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() }]);
     let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Faults under load: kills, restarts, frozen brokers.
+//! Faults while clients produce and consume: brokers are killed, restarted and frozen.
 
 use crate::workload::{Load, logs_are_equal, produced_while};
 use fullbore_tests::{Cluster, wait_until};
@@ -8,10 +8,10 @@ pub const TOPIC: &str = "befallen";
 pub const PARTITIONS: i32 = 3;
 pub const ALL: [i32; 3] = [1, 2, 3];
 pub const SOON: Duration = Duration::from_secs(30);
-/// Bytes by which the memory of a process may differ between two rounds.
+/// How much the memory of a process may differ between two rounds.
 const MEMORY_SPREAD: u64 = 8 << 20;
 
-/// Starts three brokers with these settings, and creates a topic that needs two replicas in sync.
+/// Starts three brokers with the given settings and creates a topic that needs two replicas in sync.
 pub fn cluster(sets: &[&str]) -> Cluster {
     with_topic(Cluster::start(3, sets))
 }
@@ -23,7 +23,7 @@ pub fn with_topic(cluster: Cluster) -> Cluster {
     cluster
 }
 
-/// Applies a fault to the cluster under load. Compares the replicas' logs afterwards.
+/// Runs `under_fault` while clients produce and consume. Afterwards compares the logs of the replicas.
 pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     produced_while(&mut cluster, TOPIC, |cluster, load| {
         under_fault(cluster, load);
@@ -32,8 +32,8 @@ pub fn under_fault(mut cluster: Cluster, under_fault: impl FnOnce(&mut Cluster, 
     logs_are_equal(&mut cluster, TOPIC, PARTITIONS, &ALL);
 }
 
-/// Applies a fault to each of these brokers in sequence, and waits after each until all replicas are in sync. Each
-/// broker leads some partitions and follows others.
+/// Applies a fault to each of the brokers `ids` in turn. Waits after each until all replicas are in sync. Each broker
+/// leads some partitions and follows others.
 pub fn befalls_each(cluster: Cluster, ids: &[i32], each: impl Fn(&mut Cluster, &Load, i32)) {
     under_fault(cluster, |cluster, load| {
         for id in ids {
@@ -88,7 +88,7 @@ fn faults_of_other_brokers_leave_nothing_in_a_broker_that_stayed() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         wait_until("it has closed what it opened", SOON, || cluster.broker(1).descriptors() <= descriptors);
         wait_until("its memory is what it was", SOON, || cluster.broker(1).rss() <= memory_max);
-        // State that the first round has built up may stay in memory.
+        // Memory that the first round has filled may stay in use, so only later rounds are compared.
         memory_max = memory_max.min(cluster.broker(1).rss() + MEMORY_SPREAD);
     }
 }

@@ -1,11 +1,11 @@
-//! Brokers that hang for longer than their session timeout, and then continue.
+//! Brokers that hang for longer than their session timeout and then continue.
 
 use crate::faults::{ALL, TOPIC, befalls_each, cluster, under_fault};
 use crate::workload::logs_are_equal;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
 use std::time::{Duration, Instant};
 
-/// Session timeout that is short enough for a test.
+/// A session timeout that is short enough for a test.
 pub const SESSION: &str = "broker.session.timeout.ms=2000";
 const SESSION_MAX: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(30);
@@ -20,7 +20,7 @@ fn broker_hung_past_its_session_loses_no_record() {
     });
 }
 
-/// The resumed broker believes itself the leader until it learns of its successor.
+/// The former leader resumes and believes that it still leads, until it learns of its successor.
 #[test]
 fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     const ONE: &str = "one";
@@ -48,7 +48,7 @@ fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     logs_are_equal(&mut cluster, ONE, 1, &ALL);
 }
 
-/// Checks during the time `during` that no leader changes and no broker is considered failed.
+/// Checks for the time `during` that no leader changes and that no broker is considered failed.
 pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Duration, epochs: &[i32]) {
     let started = Instant::now();
     while started.elapsed() < during {
@@ -61,7 +61,7 @@ pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Durat
     }
 }
 
-/// Returns the leader epoch of each partition, from a broker's metadata.
+/// Returns the leader epoch of each partition according to the broker `id`.
 pub fn epochs_of(cluster: &Cluster, id: i32, topic: &str) -> Vec<i32> {
     let mut partitions = cluster.partitions(id, topic);
     partitions.sort_by_key(|of| of.partition_index);

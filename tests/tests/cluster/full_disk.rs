@@ -1,4 +1,4 @@
-//! A broker whose disk is full: other brokers take over its partitions.
+//! A broker whose disk is full. The other brokers must take over its partitions.
 
 use crate::faults::{SOON, TOPIC, under_fault, with_topic};
 use crate::health::metric;
@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Lag limit, ms, that is longer than a test.
+/// A limit for the lag of followers, in milliseconds, that no test reaches.
 const NEVER: &str = "3600000";
 
 /// Writes until the disk is full.
@@ -25,8 +25,8 @@ fn fill(folder: &Path) -> PathBuf {
     path
 }
 
-/// Starts a cluster whose broker 1 has a small disk. No leader removes a follower from the ISR for its lag. None if a
-/// disk cannot be mounted.
+/// Starts a cluster whose broker 1 has a small disk. Followers stay in the ISR however far they lag. `None` if a disk
+/// cannot be mounted.
 pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let small = Disk::make()?;
@@ -37,11 +37,11 @@ pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
     Some((small, others, with_topic(plan.start())))
 }
 
-/// Fills the disk of broker 1 until the broker leads no partition and is in no ISR.
+/// Keeps the disk of broker 1 full until the broker leads no partition and is in no ISR.
 fn fill_until_it_is_out(small: &Disk, cluster: &Cluster) -> PathBuf {
     let ballast = fill(&small.path());
     wait_until("others lead, and wait for two replicas", SOON, || {
-        // Files of replicas that the broker gives up free space, which must be filled again.
+        // The broker deletes files of replicas that it gives up, and the freed space must be filled again.
         fill(&small.path());
         let partitions = cluster.partitions(2, TOPIC);
         partitions.iter().all(|of| of.leader_id > 1 && !of.isr_nodes.contains(&1))
@@ -87,7 +87,7 @@ fn flapping_free_space_does_not_stop_acks_all() {
     });
 }
 
-/// Waits until brokers 2 and 3 lead the topic's partitions, without broker 1 in their ISRs.
+/// Waits until brokers 2 and 3 lead all partitions of the topic and broker 1 is in no ISR.
 fn wait_for_others(cluster: &Cluster) {
     wait_until("others lead, and wait for two replicas", SOON, || {
         let partitions = cluster.partitions(2, TOPIC);
@@ -95,13 +95,13 @@ fn wait_for_others(cluster: &Cluster) {
     });
 }
 
-/// Returns the number of partitions that broker 1 cannot write, by its metric.
+/// Returns how many partitions broker 1 reports as not writable in its metric.
 fn unwritable(cluster: &mut Cluster) -> Option<f64> {
     metric(cluster, 1, "fullbore_partitions_unwritable")
 }
 
-/// A directory that was moved away accepts no new files, as with wrong permissions or after a read-only remount. Files
-/// that are open can be written.
+/// The data directory is moved away. No new file can be created, as with wrong permissions or after a read-only
+/// remount, but open files can still be written.
 #[test]
 fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -121,8 +121,8 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
     });
 }
 
-/// The data directory accepts files, but the directories of some partitions do not. Broker 1 leads some of these
-/// partitions and follows others.
+/// Files can be created in the data directory but not in the directories of some partitions. Broker 1 leads some of
+/// these partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -150,8 +150,8 @@ fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable
     });
 }
 
-/// No process can open some segments, as with the permissions of another user. All brokers are killed, and the broker
-/// with these segments starts first.
+/// Some segments cannot be opened, as if they belonged to another user. All brokers are killed, and the broker with
+/// these segments starts first.
 #[test]
 fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -173,8 +173,8 @@ fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
     });
 }
 
-/// No process can open older segments of a leader, as with the permissions of another user. Appends and reads of newer
-/// records continue.
+/// The older segments of a leader cannot be opened, as if they belonged to another user. Appends and reads of newer
+/// records must continue.
 #[test]
 fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -188,7 +188,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
             load.goes_on();
             dirs_of_topic(&paths[0]).all(|dir| segments(&dir).len() > 2)
         });
-        // After a start, no file of an older segment is open.
+        // After a restart, the broker has not opened the older segments yet.
         cluster.broker(1).stop();
         cluster.broker(1).restart();
         cluster.wait_for_isr(2, TOPIC, 3);
@@ -196,7 +196,7 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
         wait_until("broker 1 leads one", SOON, || led().is_some());
         let led = led().expect("broker 1 leads one").partition_index;
         let all = segments(&paths[0].join(format!("{TOPIC}-{led}")));
-        // The load's own checks read the first segment, so it stays readable.
+        // The first segment stays readable, because the checks of the load read it.
         let older = &all[1..all.len() - 1];
         let base_offset = older[0].file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
         take_away(older);
@@ -216,14 +216,14 @@ fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable()
     });
 }
 
-/// Returns the directories of this topic's partitions.
+/// Returns the directories of the topic's partitions.
 fn dirs_of_topic(data: &Path) -> impl Iterator<Item = PathBuf> {
     let is_of_topic = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&format!("{TOPIC}-"));
     let entries = fs::read_dir(data).expect("read").map(|entry| entry.expect("read"));
     entries.filter(is_of_topic).map(|entry| entry.path())
 }
 
-/// Returns the log files in a directory, the oldest first.
+/// Returns the log files in a directory, oldest first.
 fn segments(dir: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(dir).expect("read").map(|file| file.expect("read").path());
     let mut segments: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|end| end == "log")).collect();
@@ -247,8 +247,8 @@ fn give_back(segments: &[PathBuf]) {
     }
 }
 
-/// Directories of partitions are missing, or are older than the broker's last clean stop, as after a restore of the
-/// disk. The broker with them starts first.
+/// Broker 1 stops cleanly. Then directories of partitions are removed or replaced by older ones, as after a restore of
+/// the disk. Broker 1 starts before the others.
 #[test]
 fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
     let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
@@ -274,7 +274,7 @@ fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
                 }
             }
             if is_killed {
-                // The next start must not follow a clean stop.
+                // The broker is killed, so that its next start does not follow a clean stop.
                 cluster.broker(1).restart();
                 cluster.broker(1).kill();
             }

@@ -1,5 +1,5 @@
-//! Signals of a broker about its database, for monitoring: metrics, and the probes that direct clients or restart the
-//! broker.
+//! Signals by which monitoring learns about a broker and its database: metrics, and the probes that direct clients or
+//! restart the broker.
 
 use fullbore_tests::{Cluster, ClusterPlan, wait_until};
 use std::time::Duration;
@@ -8,7 +8,7 @@ const SETS: [&str; 3] =
     ["fullbore.admin.listener=127.0.0.1:0", "control.plane.timeout.ms=2000", "broker.session.timeout.ms=2000"];
 const SOON: Duration = Duration::from_secs(30);
 
-/// Returns the value of a metric, given by its name with labels; None if the page lacks it.
+/// Returns the value of a metric. `name` includes the labels. `None` if the page does not have the metric.
 pub fn metric(cluster: &mut Cluster, id: i32, name: &str) -> Option<f64> {
     let page = cluster.broker(id).admin_page("/metrics");
     page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
@@ -19,7 +19,7 @@ fn wait_for(cluster: &mut Cluster, id: i32, name: &str, wanted: f64) {
     wait_until(&what, SOON, || metric(cluster, id, name) == Some(wanted));
 }
 
-/// Returns the status line and the body of a probe's response.
+/// Returns the status line and the body of the response to a probe.
 fn asked(cluster: &mut Cluster, id: i32, path: &str) -> (String, String) {
     let answer = cluster.broker(id).admin_page(path);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
@@ -51,7 +51,7 @@ fn database_outage_shows_in_metrics_and_keeps_the_probes_successful() {
         of_newest(&mut cluster)
             .is_some_and(|version| metric(&mut cluster, 1, "fullbore_metadata_epoch") == Some(version))
     });
-    // The database hangs: connections are not refused, and get no response.
+    // The database hangs. It accepts connections but does not respond.
     cluster.postgres().freeze();
     for id in [1, 2] {
         wait_for(&mut cluster, id, UP, 0.0);

@@ -1,31 +1,31 @@
-//! History of a topic as clients saw it, and a check for broken promises.
+//! The history of a topic as its clients saw it, and a check that finds broken promises.
 //!
-//! One idempotent producer numbers its records. One consumer reads all the time, and another reads everything at the
-//! end. Invariant: this module sends no request.
+//! The producer is idempotent and numbers its records. A consumer reads during the whole run, and a second one reads
+//! everything at the end. Invariant: this module sends no request.
 
 use crate::offsets::Marks;
 use fullbore_tests::Consumed;
 use std::collections::BTreeMap;
 
-/// Observations of the clients.
+/// Everything that the clients saw.
 #[derive(Clone, Default)]
 pub struct Seen {
-    /// Key of each record. The value of a record is its number.
+    /// The keys of the records. The value of each record is its index in this list.
     pub sent: Vec<String>,
-    /// Partition and offset of each record.
+    /// The partition and offset of each record, as acknowledged.
     pub acknowledged: Vec<(i32, i64)>,
-    /// Records that the first consumer read; it reads during the whole run.
+    /// Records read by the first consumer, which reads during the whole run.
     pub polled: Vec<Consumed>,
-    /// Records that the second consumer read; it reads after the run.
+    /// Records read by the second consumer, which reads after the run.
     pub found: Vec<Consumed>,
-    /// End offset of each partition.
+    /// The end offset of each partition.
     pub ends: BTreeMap<i32, i64>,
-    /// Offsets that each leader returned, in order.
+    /// The offsets that leaders have returned, in order.
     pub marks: Vec<Marks>,
 }
 
 impl Seen {
-    /// Returns a line for each broken promise.
+    /// Checks all promises and returns a line for each broken one.
     pub fn violations(&self) -> Vec<String> {
         [
             self.lost(),
@@ -39,7 +39,8 @@ impl Seen {
         .concat()
     }
 
-    /// Reports acknowledged records that are not at their offset with the same bytes. Every record is acknowledged.
+    /// Reports acknowledged records that are not at their offset with the same content. In a successful run every
+    /// record is acknowledged.
     fn lost(&self) -> Vec<String> {
         let found: BTreeMap<(i32, i64), &Consumed> =
             self.found.iter().map(|of| ((of.partition, of.offset), of)).collect();
@@ -61,7 +62,7 @@ impl Seen {
         self.found.iter().filter(|of| !was_sent(of)).map(|of| format!("{of:?} was never sent")).collect()
     }
 
-    /// Reports records that are in a partition twice, or not in the order of sending.
+    /// Reports records that are in a partition twice or in another order than they were sent.
     fn twice_or_out_of_order(&self) -> Vec<String> {
         let mut last: BTreeMap<i32, usize> = BTreeMap::new();
         let mut places: BTreeMap<&str, i32> = BTreeMap::new();
@@ -104,7 +105,7 @@ impl Seen {
         differing.map(|of| format!("{of:?} was read, and later {:?}", found.get(&(of.partition, of.offset)))).collect()
     }
 
-    /// Reports partitions whose end offset differs from the number of their records.
+    /// Reports partitions whose end offset is not the number of their records.
     fn miscounted(&self) -> Vec<String> {
         let mut counts: BTreeMap<i32, i64> = self.ends.keys().map(|partition| (*partition, 0)).collect();
         self.found.iter().for_each(|of| *counts.entry(of.partition).or_default() += 1);
@@ -114,7 +115,7 @@ impl Seen {
         }
     }
 
-    /// Reports high watermarks, last stable offsets and log starts that fall within a leader epoch.
+    /// Reports high watermarks, last stable offsets and log starts that decrease within a leader epoch.
     fn gone_back(&self) -> Vec<String> {
         let mut latest = BTreeMap::new();
         let gone_back = self.marks.iter().filter_map(|marks| {
@@ -136,7 +137,7 @@ fn seen() -> Seen {
     let found: Vec<Consumed> = (0..12).map(record).collect();
     let ends = BTreeMap::from([(0, 6), (1, 6)]);
     let told = |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
-    // In another epoch the offsets may begin lower.
+    // In another epoch the offsets may be lower.
     let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(told).to_vec();
     Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends, marks }
 }

@@ -1,4 +1,4 @@
-//! A broker whose disk hangs, so that writes to the disk do not return. Other brokers take over its partitions.
+//! A broker whose disk hangs, so that writes never return. The other brokers must take over its partitions.
 
 use std::path::PathBuf;
 
@@ -36,7 +36,7 @@ fn hung_write_is_not_acknowledged_and_is_truncated_under_the_next_leader() {
         cluster.broker(of.leader_id).client().produced(TOPIC, of.partition_index, &Batch::of(&["before"]));
     }
     let partition = partitions.iter().find(|of| of.leader_id == 1).expect("each broker leads").partition_index;
-    // There are more clients than threads that serve them.
+    // More clients wait than the broker has threads to serve them.
     let mut clients: Vec<Client> = (0..8).map(|_| cluster.broker(1).client()).collect();
     let frozen = disk.freeze();
     for client in &mut clients {

@@ -1,5 +1,5 @@
-//! Cut links under load: between brokers in both directions, in one direction, and repeatedly; and to the database
-//! alone.
+//! Links that are cut while clients produce and consume: between brokers in both directions, in one direction or
+//! repeatedly, and to the database alone.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::{Cluster, ClusterPlan, Link, wait_until};
@@ -18,7 +18,8 @@ fn linked() -> Cluster {
     with_topic(ClusterPlan::new(3, &SETS).linked().start())
 }
 
-/// Waits until each partition has a leader, and broker `id` is in no ISR except one that has no other member.
+/// Waits until each partition has a leader and broker `id` is in sync with no other broker. It may be the only member
+/// of an ISR.
 fn is_left_out(cluster: &Cluster, id: i32) {
     let other = id % 3 + 1;
     wait_until(&format!("broker {id} is in sync with nobody"), SOON, || {
@@ -28,7 +29,7 @@ fn is_left_out(cluster: &Cluster, id: i32) {
     });
 }
 
-/// Returns the link for broker `id`: each broker gets another one of `links`.
+/// Chooses the link that broker `id` gets, so that each broker gets a different one.
 fn one_of(links: [Link; 3], id: i32) -> Link {
     links[usize::try_from(id - 1).expect("ids begin with 1")]
 }
@@ -45,7 +46,7 @@ fn unreachable_broker_loses_no_record() {
 #[test]
 fn link_cut_in_one_direction_loses_no_record() {
     befalls_each(linked(), &ALL, |cluster, load, id| {
-        // Only requests of `id` to `leader` and their responses are disturbed.
+        // Only the requests of broker `id` to `leader` and their responses are disturbed.
         let leader = id % 3 + 1;
         cluster.links().between(id, leader, one_of([Link::Cut, Link::Held, Link::AnswersHeld], id));
         wait_until(&format!("broker {id} is out of sync where {leader} leads"), SOON, || {

@@ -1,4 +1,4 @@
-//! Brokers that lose the object store of diskless topics, one alone or all at once.
+//! Brokers that lose the object store of diskless topics, first one and then all of them.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -11,18 +11,18 @@ use crate::diskless::{CALL, SESSION, TOPIC};
 use crate::faults::ALL;
 use crate::workload::produced_while;
 
-/// Number of partitions that suffices for each broker to lead some, whatever the topics' ids.
+/// How many partitions the topics have. With this number each broker leads some of them, whatever ids the topics get.
 const PARTITIONS: i32 = 36;
-/// Topic to which a test writes beside the load.
+/// The topic to which a test writes itself, beside the load.
 const OWN: &str = "own";
-/// Longest time until a broker without a store is left out: it reports the loss after 4 s, and its peers learn of that
-/// by a heartbeat.
+/// How long a broker without a store may remain in use. It reports the loss after 4 s, and its peers learn of this from
+/// a heartbeat.
 const LEFT_OUT_MAX: Duration = Duration::from_secs(12);
-/// Longest time until a broker is no longer left out: the store must have answered for 5 s, or for up to 40 s after an
-/// earlier loss.
+/// How long a broker may take until it is in use again. The store must have responded for 5 s, or for up to 40 s after
+/// an earlier loss.
 const BACK_MAX: Duration = Duration::from_secs(60);
 
-/// Store of three brokers, and the link of each to it.
+/// The store of three brokers, and the link of each broker to it.
 struct Store {
     ways: Vec<Relay>,
     _s3: S3,
@@ -34,7 +34,7 @@ impl Store {
     }
 }
 
-/// Starts three brokers with a topic for a steady load, and a topic for the test's own writes.
+/// Starts three brokers with two topics: one for a steady load, and one for the test's own writes.
 fn started() -> (Cluster, Store) {
     let s3 = S3::start();
     let at = s3.endpoint().trim_start_matches("http://").parse().expect("an address");
@@ -61,7 +61,7 @@ fn leaders(cluster: &Cluster, id: i32, topic: &str) -> BTreeSet<i32> {
     cluster.partitions(id, topic).iter().map(|partition| partition.leader_id).collect()
 }
 
-/// Returns a partition of the test's own topic that this broker leads.
+/// Returns a partition of the test's own topic that broker `id` leads.
 fn served_by(cluster: &Cluster, id: i32) -> i32 {
     let partitions = cluster.partitions(id, OWN);
     partitions.iter().find(|of| of.leader_id == id).expect("each serves some").partition_index
@@ -71,7 +71,7 @@ fn produce(cluster: &mut Cluster, id: i32, partition: i32, text: &str) -> ErrorC
     cluster.broker(id).client().produce(OWN, partition, &Batch::of(&[text])).error_code
 }
 
-/// Takes the store away from broker 2 alone, and restores it.
+/// Cuts only broker 2 off from the store, and later restores its link.
 fn broker_loses(link: Link) {
     let (mut cluster, store) = started();
     produced_while(&mut cluster, TOPIC, |cluster, load| {
@@ -80,7 +80,7 @@ fn broker_loses(link: Link) {
         store.set(2, link);
         let began = Instant::now();
         let mut client = cluster.broker(2).client();
-        // At first the client gets an error that lets it retry, since the store may soon be back.
+        // At first the client gets an error after which it retries, because the store may soon be back.
         let refused = loop {
             let code = client.produce(OWN, partition, &Batch::of(&["meanwhile"])).error_code;
             if code != ErrorCode::KAFKA_STORAGE_ERROR {

@@ -1,4 +1,4 @@
-//! Several brokers over a PostgreSQL, each a process: tests of the promises of a cluster under faults.
+//! Tests of a cluster's promises under faults. Several broker processes share a PostgreSQL.
 
 mod any_broker;
 mod chaos;

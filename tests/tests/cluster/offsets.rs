@@ -1,4 +1,4 @@
-//! High watermark, last stable offset and log start in the responses of leaders while a fault hits the cluster.
+//! Watches the high watermark, last stable offset and log start in the responses of leaders while a fault is injected.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ const METADATA: i16 = 12;
 const FETCH: i16 = 12;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Offsets that a leader returned in an epoch of a partition.
+/// The offsets that a leader has returned for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Broker, partition and leader epoch of the response.
+    /// The broker, partition and leader epoch.
     pub of: (i32, i32, i32),
     pub high_watermark: i64,
     pub last_stable_offset: i64,
@@ -24,7 +24,7 @@ pub struct Marks {
 }
 
 impl Marks {
-    /// Returns true if an offset is below the same offset in `before`.
+    /// Returns true if any of the offsets is lower than in `before`.
     pub fn are_behind(&self, before: &Marks) -> bool {
         self.high_watermark < before.high_watermark
             || self.last_stable_offset < before.last_stable_offset
@@ -32,8 +32,8 @@ impl Marks {
     }
 }
 
-/// Polls the offsets of the partitions that broker `id` leads until `is_over`, and returns them in order. Reconnects
-/// after the broker was down.
+/// Polls the offsets of the partitions that broker `id` leads until `is_over`. Returns them in order. Reconnects if the
+/// broker was down.
 pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
     let mut told = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
@@ -47,7 +47,7 @@ pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) 
     told
 }
 
-/// Polls once; None if the broker closed the connection.
+/// Polls once. `None` if the broker has closed the connection.
 fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Option<()> {
     let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
     let request = MetadataRequest { topics: Some(topics), allow_auto_topic_creation: false, ..Default::default() };
@@ -57,7 +57,7 @@ fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Opti
         let from = &mut request.topics[0].partitions[0];
         (from.current_leader_epoch, from.partition_max_bytes) = (led.leader_epoch, 1);
         let answer = client.try_call(&request, FETCH)?.responses.remove(0).partitions.remove(0);
-        // Another epoch has begun, or this broker does not lead yet.
+        // Another epoch has begun, or this broker does not know yet that it leads.
         if answer.error_code != ErrorCode::NONE {
             continue;
         }

@@ -1,5 +1,5 @@
-//! A broker that starts with an older copy of its data directory, or with an empty one, after all brokers have stopped.
-//! The copy may have been made while the broker ran, in a process that continued afterwards.
+//! All brokers stop. Then one of them starts with an older copy of its data directory, or with an empty one. The copy
+//! may have been made while the broker ran, by a process that ran on afterwards.
 
 use crate::checked::checked;
 use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 const TOPIC: &str = "older";
-/// Number of records written before the copy, and again after it.
+/// How many records are written before the copy is made, and how many after it.
 const HALF: usize = 100;
 
 fn copy(from: &Path, to: &Path) {
@@ -17,7 +17,7 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// Replaces the directory by the copy; by an empty directory if `copied` is None.
+/// Replaces the directory by a copy, or by an empty directory if `copied` is `None`.
 fn put_back(copied: Option<&Path>, folder: &Path) {
     fs::remove_dir_all(folder).expect("ours");
     match copied {
@@ -34,7 +34,7 @@ fn write_half(cluster: &mut Cluster) {
     }
 }
 
-/// Starts three brokers. All replicas get the first half of the records.
+/// Starts three brokers and writes the first half of the records. All replicas have them.
 fn half_full() -> Cluster {
     let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
     cluster.create(TOPIC, 1, 3, &[]);
@@ -43,7 +43,8 @@ fn half_full() -> Cluster {
     cluster
 }
 
-/// Starts three brokers. Stops, copies and restarts the first one between the two halves of the records.
+/// Starts three brokers and writes the first half of the records. Then stops, copies and restarts the first broker, and
+/// writes the second half.
 fn copied(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).stop();
@@ -54,7 +55,8 @@ fn copied(copied: &Path) -> Cluster {
     cluster
 }
 
-/// Starts three brokers. Copies the directory of the first one while it runs, between the two halves of the records.
+/// Starts three brokers and writes the first half of the records. Then copies the directory of the first broker while
+/// it runs, and writes the second half.
 fn copied_while_it_runs(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).freeze();
@@ -66,12 +68,12 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);
     write_half(&mut cluster);
-    // One heartbeat may have been in flight during the copy.
+    // A heartbeat may have been in flight while the copy was made, so one new heartbeat is not enough.
     wait_until("it has beaten since", Duration::from_secs(60), || sent(&cluster) > before + 2);
     cluster
 }
 
-/// Starts all brokers, the first one before the others, and checks that every record is there.
+/// Starts the first broker and then the others. Checks that no record is lost.
 fn nothing_is_missing(cluster: &mut Cluster) {
     for id in 1..=3 {
         cluster.broker(id).restart();
@@ -89,8 +91,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// Checks that `fullbore admin check` and the broker recognise the older copy, before and after the broker is
-/// considered failed. The broker was the last one in the ISR, and no record may be lost.
+/// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` and the broker must recognise
+/// it, both before and after the broker is considered failed. No record may be lost.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");
@@ -125,7 +127,7 @@ fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
     nothing_is_missing(&mut cluster);
 }
 
-/// The sessions of the other brokers expire in sequence, so the last broker leads alone.
+/// The sessions of the other brokers expire one after another, so the last broker leads alone.
 #[test]
 fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
     let place = tempfile::tempdir().expect("a folder");
@@ -169,9 +171,9 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     nothing_is_missing(&mut cluster);
 }
 
-/// Tests two states of the directory's file `cluster`. In the first, the broker was killed after it had written the
-/// name of a joining process, but before the database responded. In the second, an earlier version wrote the file,
-/// without names of processes.
+/// The directory's file `cluster` may be in two unusual states. Either the broker was killed after it had noted a
+/// joining process, before the database responded. Or an earlier version wrote the file, which has no names of
+/// processes.
 #[test]
 fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
     let mut cluster = Cluster::start(1, &[]);

@@ -8,7 +8,7 @@ use crate::diskless;
 use crate::faults::{ALL, befalls_each, with_topic};
 use crate::workload::produced_while;
 
-/// Plans a cluster whose brokers know only the pooler's address.
+/// Plans a cluster whose brokers know only the address of the pooler.
 fn behind(pooler: &PgBouncer) -> ClusterPlan {
     let mut plan = ClusterPlan::new(ALL.len(), &["broker.session.timeout.ms=2000"]);
     let url = format!("postgres://anybody@{}/{}", pooler.address(), plan.database());

@@ -1,12 +1,12 @@
-//! Power losses of one broker's machine, or of all machines. The disks keep only what a power loss leaves. Skipped
-//! without root.
+//! Power losses of one machine or of all of them. The disks keep only what a power loss would leave. Skipped without
+//! root.
 
 use crate::faults::{ALL, PARTITIONS, SOON, TOPIC, befalls_each, cluster, under_fault};
 use fullbore_tests::{Batch, Cluster, ClusterPlan, Disk, another_boot, wait_until};
 use std::cell::RefCell;
 use std::path::PathBuf;
 
-/// Starts three brokers, each with its own disk, and creates a topic with these settings. None if a disk cannot be
+/// Starts three brokers, each on its own disk, and creates a topic with the given settings. `None` if a disk cannot be
 /// mounted.
 fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     let disks = [(); 3].map(|()| Disk::make());
@@ -18,7 +18,8 @@ fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     Some((disks, cluster))
 }
 
-/// Cuts the power of these brokers' machines at one moment. Starts the brokers again on the disks that remain.
+/// Cuts the power of the brokers `ids` at the same moment. Then starts them again on the disks as the power loss left
+/// them.
 pub fn cut_power(cluster: &mut Cluster, disks: &mut [Disk], ids: &[i32]) {
     ids.iter().for_each(|id| cluster.broker(*id).freeze());
     for id in ids {
@@ -57,14 +58,14 @@ fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
         cluster.broker(id).kill();
         let folder = cluster.broker(id).data_dir().to_owned();
         std::fs::remove_dir_all(&folder).expect("ours");
-        // A broker with an empty directory must not replace one that is alive.
+        // A broker with an empty directory may not replace one that is considered alive.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();
     });
 }
 
-/// After a power loss, every broker must report its log end before a leader is elected. One broker cannot open its log
-/// at first, as without free descriptors.
+/// The power fails on all machines, so no leader is elected before every broker has reported its log end. One broker
+/// cannot open its log at first, as if it had no free descriptors.
 #[test]
 fn log_unopenable_after_a_power_loss_of_all_is_reported_once_it_opens() {
     let mut cluster = cluster(&[]);

@@ -1,5 +1,5 @@
-//! Power loss of a broker that alone has a part of the state of transactions (`__transaction_state` with one replica).
-//! Its transactions are aborted on all brokers, and transactions of other coordinators continue. Skipped without root.
+//! A broker loses power that has the only copy of some transactions' state (`__transaction_state` with one replica).
+//! Its transactions are aborted on all brokers. Transactions of other coordinators continue. Skipped without root.
 //!
 //! `FULLBORE_POWER_ROUNDS` is the number of rounds (by default 1, in `make soak` 20). Each round prints its seed when
 //! it begins.
@@ -21,18 +21,18 @@ const SETS: [&str; 4] = [
     "offsets.topic.num.partitions=1",
 ];
 
-/// Transactional id with the records that it has written.
+/// A producer with the records that its transactions have written.
 struct Writer {
     producer: Transactional,
     coordinator: i32,
-    /// Producer ids and epochs that the id's clients have had.
+    /// The producer ids and epochs that the clients of this id have had.
     known: HashSet<(i64, i16)>,
-    /// Partitions and values of the records in the open transaction.
+    /// The partitions and values of the records in the open transaction.
     open: Vec<(i32, String)>,
     committed: Vec<(i32, String)>,
 }
 
-/// Client of each broker, by id.
+/// A client of each broker, by the broker's id.
 struct Clients(BTreeMap<i32, Client>);
 
 impl Clients {
@@ -102,7 +102,7 @@ impl Writer {
     }
 }
 
-/// Checks that producers of the broker that lost power are fenced, and that all others continue.
+/// Checks that producers whose coordinator lost power are fenced, and that all others continue.
 fn go_on(cluster: &Cluster, writers: &mut [Writer]) {
     let mut clients = Clients::connect(cluster);
     let known: HashSet<i64> = writers.iter().flat_map(|writer| writer.known.iter().map(|(id, _)| *id)).collect();

@@ -1,4 +1,5 @@
-//! Topics recreated on brokers that do not know of the deleted ones. Producers continue with their next batches.
+//! Topics that are deleted and recreated. The brokers restart in between, so they do not remember the deleted topic.
+//! Producers must be able to continue with their next batches.
 
 use crate::diskless::{CALL, SESSION, set_store};
 use crate::faults::ALL;
@@ -9,10 +10,10 @@ use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(60);
 const TOPIC: &str = "again";
-/// Partition to which the producer writes.
+/// The partition to which the producer writes.
 const PARTITION: i32 = 5;
 
-/// Appends a batch at the leader of the partition.
+/// Appends a batch at the partition's leader and returns the error code.
 fn produced(cluster: &Cluster, batch: &Batch) -> ErrorCode {
     let mut code = ErrorCode::NONE;
     wait_until("a broker leads the partition", SOON, || {
@@ -40,9 +41,9 @@ fn restart_all(cluster: &mut Cluster) {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// Writes to the first of these topics, each of which is deleted before the next is created. A topic is given by its
-/// number of partitions, and true if it is diskless. All brokers restart after each deletion, or before it if
-/// `is_during`.
+/// Creates the topics `lives` one after another, and deletes each before the next. Each is given by its number of
+/// partitions, and true if it is diskless. The producer writes to the first topic and must be able to continue in the
+/// last. All brokers restart after each deletion, or, if `is_during`, before it.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     let store = tempfile::tempdir().expect("a folder");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
@@ -88,7 +89,7 @@ fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_produce
     goes_on_through(&[(8, false), (2, true), (8, true)], true);
 }
 
-/// The broker that first creates the diskless topic in the index may lack the state of the producers.
+/// The broker that creates the diskless topic in the index may not have the state of the producers.
 #[test]
 fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
     let store = tempfile::tempdir().expect("a folder");
@@ -130,8 +131,8 @@ fn kill_of_the_leader_before_the_first_batch_lets_producers_continue_at_a_follow
     assert_eq!(answered_as_leader(&mut client, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The checkpoints of all brokers contain the high watermark of the deleted topic, which would hide records of the next
-/// topic.
+/// The checkpoints of all brokers still contain the high watermark of the deleted topic. Applied to the next topic, it
+/// would hide records.
 #[test]
 fn kill_and_stop_of_all_brokers_after_a_deletion_leave_the_next_topic_writable() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -170,7 +171,7 @@ fn deletion_during_an_absence_lets_producers_continue_at_the_broker_afterwards()
     assert_eq!(answered_as_leader(&mut second, TOPIC, &one(3)), ErrorCode::NONE);
 }
 
-/// The broker has producer state of the first topic only, which is too old because it missed the second topic.
+/// The broker misses the second topic. Its producer state is from the first topic and therefore too old.
 #[test]
 fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     let mut cluster = Cluster::start(2, &[SESSION]);
@@ -188,7 +189,7 @@ fn broker_frozen_over_a_whole_topic_lets_producers_continue_in_the_next_one() {
     cluster.wait_for_brokers(&[1, 2]);
     create_on(&mut first, TOPIC, &[2]);
     let mut second = Client::connect(cluster.address(2));
-    // Waits until broker 2 has the new topic. Until then it answers for the former one.
+    // Waits until broker 2 has the new topic. Before that it responds for the former one.
     let is_seen = || {
         let [id, seen] = [&mut first, &mut second].map(|client| client.metadata(&[TOPIC]).topics[0].topic_id);
         id == seen

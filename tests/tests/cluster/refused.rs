@@ -1,4 +1,4 @@
-//! Refusals: Kafka's codes for clients, and one clear line for a broker that refuses to start.
+//! Refusals. Clients get Kafka's error codes, and a broker that refuses to start prints one clear line.
 
 use crate::frozen::SESSION;
 use fullbore_tests::postgres::PostgresServer;
@@ -45,7 +45,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(create(4), ErrorCode::INVALID_REPLICATION_FACTOR);
     assert_eq!(create(3), ErrorCode::NONE);
     cluster.wait_for_isr(1, TOPIC, 3);
-    // Elects a new leader, so that a request can name an earlier leader epoch.
+    // A new leader is elected, so that a request can name an outdated leader epoch.
     let first = cluster.partitions(1, TOPIC)[0].leader_id;
     cluster.broker(first).stop();
     cluster.broker(first).restart();
@@ -67,8 +67,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(fetch(&mut client, of.leader_epoch + 1), ErrorCode::UNKNOWN_LEADER_EPOCH);
 
     cluster.broker(follower).freeze();
-    // While the ISR is too small, the high watermark does not advance. The request times out, as in Kafka since
-    // KIP-966.
+    // The ISR is too small, so the high watermark does not advance. The request times out, as in Kafka since KIP-966.
     assert_eq!(produce(&mut client, -1, "in between"), ErrorCode::REQUEST_TIMED_OUT);
     cluster.wait_for_isr(of.leader_id, TOPIC, 2);
     assert_eq!(produce(&mut client, -1, "too late"), ErrorCode::NOT_ENOUGH_REPLICAS);
@@ -80,7 +79,7 @@ fn clients_get_kafkas_error_codes() {
     assert_eq!(records, ["all", "in between", "one", "again"]);
 }
 
-/// Starts a broker, which must fail. Returns the last line of its output, which follows those of the log.
+/// Starts a broker, which must fail. Returns the last line of its output.
 fn refusal(folder: &Path, sets: &[String]) -> String {
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let refused = serve_refused(folder, &sets);
@@ -131,11 +130,11 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
 
 #[test]
 fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directory_free() {
-    // Long timeout, so that the end of the session cannot remove the broker.
+    // With this timeout, the session cannot expire during the test and remove the broker.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
     let new = tempfile::tempdir().expect("a folder");
-    // The broker first writes the file under this name, which is now taken by a directory.
+    // The broker first writes the file under this name. A directory with the same name prevents it.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
         let told = refusal(new.path(), &sets);
@@ -143,7 +142,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
-    // The broker does not start on an empty database either, where it would be the first broker of a cluster.
+    // On an empty database the broker would be the first of a new cluster. It must not start there either.
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
@@ -152,7 +151,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     }
 }
 
-/// The brokers that were in sync last are down, and this broker may not lead.
+/// The brokers that were last in sync are down. The broker that starts may not lead, and cannot reach any leader.
 #[test]
 fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     let mut cluster = Cluster::start(3, &[SESSION]);
@@ -160,7 +159,7 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     cluster.wait_for_isr(1, TOPIC, 3);
     cluster.broker(1).kill();
     cluster.wait_for_isr(2, TOPIC, 2);
-    // Both are frozen before they are killed, so that broker 3 does not notice the end of broker 2.
+    // Both are frozen before they are killed, so that broker 3 cannot notice that broker 2 ended.
     [2, 3].iter().for_each(|id| cluster.broker(*id).freeze());
     [2, 3].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.broker(1).restart();

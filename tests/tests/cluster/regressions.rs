@@ -1,4 +1,4 @@
-//! Regressions: one test for each bug found by attacks on the cluster.
+//! Bugs that were found by attacking the cluster, with one test for each.
 
 use fullbore_tests::{Batch, Client, Cluster};
 

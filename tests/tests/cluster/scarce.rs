@@ -1,4 +1,4 @@
-//! A broker that runs out of file descriptors. (Full disks are in `full_disk`.)
+//! A broker that runs out of file descriptors. Full disks are tested in `full_disk`.
 
 use crate::faults::{TOPIC, befalls_each, cluster};
 use fullbore_tests::wait_until;
@@ -13,10 +13,10 @@ fn broker_without_descriptors_for_a_while_loses_no_record() {
         cluster.broker(other).kill();
         cluster.wait_for_isr(id, TOPIC, 2);
         cluster.broker(id).refuse_descriptors();
-        // The other broker's restart makes this broker need a descriptor for the follower's connection.
+        // The restart of the other broker makes this broker need a descriptor for the follower's new connection.
         cluster.broker(other).restart();
         wait_until("it has none left", SOON, || {
-            // The limit is set again, because a descriptor closed in the meantime is free.
+            // The broker may have closed a descriptor meanwhile, which would be free, so the limit is set again.
             cluster.broker(id).refuse_descriptors();
             drop(cluster.broker(id).client());
             cluster.broker(id).stderr().contains("Too many open files")

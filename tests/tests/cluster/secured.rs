@@ -1,5 +1,5 @@
-//! Brokers that reach each other and their database over TLS, the database with a password. They work as without TLS,
-//! and log no secret.
+//! Brokers that use TLS among each other and, with a password, to their database. They work as without TLS and log no
+//! secret.
 
 use crate::faults::{ALL, TOPIC, befalls_each, with_topic};
 use fullbore_tests::pki::{Authority, write};
@@ -11,7 +11,7 @@ const PASSWORD: &str = "s3cr3t-w0rd";
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 const SOON: Duration = Duration::from_secs(30);
 
-/// Files of keys, a plan that uses them, and the secrets that no log may contain.
+/// The key files, a plan that uses them, and the secrets that no log may contain.
 struct Secured {
     folder: TempDir,
     plan: ClusterPlan,
@@ -82,7 +82,7 @@ fn broker_with_another_authority_logs_it_once_per_leader_and_is_in_sync_as_leade
         wait_until("it is told", SOON, || cluster.broker(3).stderr().lines().any(|line| is_it(&line)));
         let told = cluster.broker(3).stderr();
         let lines: Vec<&str> = told.lines().filter(is_it).collect();
-        // There is one line while broker 3 is in sync, and one after it has left the ISR.
+        // The broker logs one line while broker 3 is in sync, and perhaps one after it has left the ISR.
         assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{told}");
     }
     let mut producing = cluster.producing(TOPIC);

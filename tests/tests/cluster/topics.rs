@@ -1,4 +1,4 @@
-//! Topics of a cluster: their replicas, and the consequences for them while a broker is down.
+//! Topics of a cluster: on which brokers their replicas are, and what changes while a broker is down.
 
 use crate::workload::log_of;
 use fullbore_tests::{Batch, Client, Cluster, wait_until};
@@ -57,7 +57,7 @@ fn topic_recreated_during_an_absence_is_empty_at_the_broker_afterwards() {
     }
 }
 
-/// Creates a topic of one partition on these brokers. The first broker leads.
+/// Creates a topic with one partition on the given brokers. The first of them leads.
 pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     let assignment =
         CreatableReplicaAssignment { partition_index: 0, broker_ids: broker_ids.to_vec(), ..Default::default() };
@@ -73,7 +73,8 @@ pub fn create_on(client: &mut Client, topic: &str, broker_ids: &[i32]) {
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE, "{:?}", created.topics[0].error_message);
 }
 
-/// Produces a batch until the broker knows that it leads, as a client does. Returns the error of the last response.
+/// Produces a batch, and retries as a client does until the broker knows that it leads. Returns the error code of the
+/// last response.
 pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> ErrorCode {
     let mut code = ErrorCode::NONE;
     wait_until("it knows that it leads", SOON, || {
@@ -83,7 +84,7 @@ pub fn answered_as_leader(client: &mut Client, topic: &str, batch: &Batch) -> Er
     code
 }
 
-/// Returns the number of batches in a log. All batches must have the same length.
+/// Returns how many batches a log has. All of them must have the same length.
 fn batches_of(log: &[u8]) -> usize {
     let length = |at: &[u8]| usize::try_from(u32::from_be_bytes(at.try_into().expect("4 bytes"))).expect("small");
     log.get(8..12).map_or(0, |at| log.len() / (12 + length(at)))
@@ -132,7 +133,7 @@ fn topic_recreated_on_another_broker_takes_the_next_batch_of_a_producer() {
     assert_eq!(answered_as_leader(&mut second, "new", &one(3)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
 }
 
-/// Regression: the new leader accepted any first sequence of any producer, and refused the earlier batches for ever.
+/// Regression: the new leader accepted any first sequence of a producer, and then refused the earlier batches for ever.
 #[test]
 fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     const TOPIC: &str = "later";
@@ -143,8 +144,7 @@ fn topic_recreated_on_another_broker_starts_a_later_producer_at_0() {
     create_on(&mut first, TOPIC, &[1]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut first, TOPIC, &one(id, n)), ErrorCode::NONE));
     for leader in [2, 1, 2] {
-        // A broker must know the old topic before it is deleted: otherwise it cannot know that the new topic has a
-        // predecessor.
+        // A broker that never knew the old topic could not know that the new one has a predecessor.
         cluster.wait_for_same_topic(TOPIC);
         first.delete_topic(TOPIC);
         create_on(&mut first, TOPIC, &[leader]);

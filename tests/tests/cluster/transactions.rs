@@ -1,7 +1,7 @@
-//! Brokers killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`), as
-//! coordinators and as leaders. No number may be lost or duplicated, and no transaction may stay open.
+//! Brokers that are killed, or frozen past their session, at each step of a transaction (`FULLBORE_FAULT_POINT`). They
+//! are coordinators or leaders. No number may be lost or duplicated, and no transaction may stay open.
 //!
-//! Every broker dies or freezes when it first reaches the step. So does the next coordinator or leader.
+//! Each broker is killed or frozen when it first reaches the step, and so is the broker that takes over.
 //! `FULLBORE_TRANSACTION_STEPS` is the number of steps to try (by default 2, in `make soak` all).
 
 use crate::faults::{ALL, SOON};
@@ -20,29 +20,29 @@ const PARTITIONS: i32 = 3;
 const LAST: i64 = 20;
 const SETS: [&str; 5] = [
     "broker.session.timeout.ms=2000",
-    // Applies to internal topics as well. With 1, the ISR of one could shrink to the broker that stays away.
+    // This applies to internal topics as well. With 1, an ISR could shrink to the very broker that stays away.
     "min.insync.replicas=2",
     "transaction.state.log.num.partitions=1",
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Steps of a transaction. If only some are tried, the first ones are.
+/// The steps of a transaction. A shorter run tries the first ones.
 const STEPS: [&str; 10] =
     ["decided", "marked", "offsets-ended", "added", "appended", "answer", "deciding", "completed", "offsets", "begun"];
 
-/// Treatment of a broker that reaches the step.
+/// The treatment of a broker that reaches the step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
-    /// The broker is killed, and starts again at once.
+    /// The broker is killed and restarted at once.
     Restarts,
-    /// The broker is killed, and starts again once the other brokers have continued.
+    /// The broker is killed, and restarted after the other brokers have continued.
     StaysAway,
-    /// The broker is frozen until the other brokers have continued. It resumes as a coordinator or leader of an earlier
-    /// epoch.
+    /// The broker is frozen until the other brokers have continued. When it resumes, it coordinates or leads in an
+    /// outdated epoch.
     Freezes,
 }
 
-/// Brokers that have reached the step, with the number that the client had copied at that time.
+/// The brokers that have reached the step, with the number up to which the client had copied at that time.
 struct Stricken {
     fate: Fate,
     since: BTreeMap<i32, i64>,
@@ -50,7 +50,7 @@ struct Stricken {
 }
 
 impl Stricken {
-    /// Checks the brokers, and restarts or resumes those that are due.
+    /// Notes the brokers that have reached the step, and brings back those that have been away long enough.
     fn look(&mut self, cluster: &mut Cluster, copied: i64) {
         for id in ALL {
             let broker = cluster.broker(id);
@@ -79,7 +79,7 @@ impl Stricken {
     }
 }
 
-/// Polls the last stable offsets of the partitions that a broker leads.
+/// Polls the last stable offsets of the partitions that broker `id` leads.
 fn watch(id: i32, address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Told>> {
     let is_over = Arc::clone(is_over);
     std::thread::spawn(move || {
@@ -115,7 +115,7 @@ fn copied_through(step: &str, fate: Fate, protocol: Protocol, resolve: Resolve) 
         left.into_iter().for_each(|id| stricken.bring_back(cluster, id));
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     }
-    // The client continues with all brokers running.
+    // All brokers run again, and the client continues.
     copier.copy_until(LAST + 4);
     let mut history = copier.history();
     drop(copier);
@@ -152,7 +152,7 @@ fn brokers_frozen_at_a_step_and_resumed_copy_each_number_once() {
     survives(Fate::Freezes);
 }
 
-/// Transactions continue, begin and end while the database is down.
+/// Transactions begin, continue and end while the database is down.
 #[test]
 fn database_outage_does_not_stop_transactions() {
     let cluster = ClusterPlan::with_own_postgres(3, &SETS).start();

@@ -1,6 +1,7 @@
-//! Clusters of earlier releases under the present brokers: a dump of the database, three data directories and a store.
+//! Clusters of earlier releases under the present brokers. A fixture has a dump of the database, three data directories
+//! and a store.
 //!
-//! The checks are in `fullbore_tests::Fixture`. Directories of single brokers are tested in `broker`.
+//! The checks are in `fullbore_tests::Fixture`. The data of standalone brokers is tested in `broker`.
 
 use fullbore_tests::{Client, Cluster, ClusterPlan, Fixture, WAITING, binary};
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
@@ -9,8 +10,8 @@ use std::process::Command;
 
 const BROKERS: usize = 3;
 
-/// Starts a cluster on the fixture of each release, and runs the check. Brokers have the settings [`WAITING`], of which
-/// `replaced` replaces one.
+/// Starts a cluster on the fixture of each release and runs `check`. The brokers have the settings [`WAITING`], except
+/// that `replaced` replaces one of them.
 fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) {
     for fixture in Fixture::of_releases("cluster") {
         let mut plan = ClusterPlan::with_own_postgres(BROKERS, &WAITING);
@@ -32,12 +33,12 @@ fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) 
     }
 }
 
-/// Returns the text of a broker's file of settings that `cluster up` wrote.
+/// Returns the properties file of a broker that `cluster up` wrote.
 fn properties(fixture: &Fixture, index: usize) -> String {
     std::fs::read_to_string(fixture.path(&format!("cluster/broker-{}.properties", index + 1))).expect("settings")
 }
 
-/// Upgrades the schema of the restored database, by the steps of docs/operating.md.
+/// Upgrades the schema of the restored database by the steps in docs/operating.md.
 fn migrate(fixture: &Fixture, plan: &ClusterPlan) {
     let url = plan.postgres().url(plan.database());
     let restored = |line: &str| match line.split_once('=') {
@@ -51,7 +52,7 @@ fn migrate(fixture: &Fixture, plan: &ClusterPlan) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Sets a broker's settings to those of its file, except the settings of the machine that wrote the file.
+/// Gives a broker the settings in its file, except those that belong to the machine on which the file was written.
 fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     for (key, value) in properties.lines().filter_map(|line| line.split_once('=')) {
         if !["control.plane", "diskless.storage", "fullbore.admin.listener", "listeners", "log.dirs"].contains(&key) {
@@ -60,7 +61,7 @@ fn configure(plan: &mut ClusterPlan, index: usize, properties: &str) {
     }
 }
 
-/// Connects to the leader of a topic.
+/// Connects to the leader of a topic's partition 0.
 fn leader(cluster: &Cluster, topic: &str) -> Client {
     Client::connect(cluster.address(cluster.wait_for_leader(1, topic, 0, -1)))
 }

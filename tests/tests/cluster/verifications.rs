@@ -1,4 +1,4 @@
-//! Transactions across brokers: a wait of one id does not delay other ids.
+//! Transactions across brokers. One id that waits must not delay others.
 
 use crate::faults::SOON;
 use fullbore_tests::{Batch, Client, Cluster, Protocol, Transactional, wait_until};
@@ -13,7 +13,7 @@ const DEAD: i32 = 3;
 const DEAD_TOPIC: &str = "dead";
 const LIVE_TOPIC: &str = "live";
 
-/// Returns `count` ids that broker 1 coordinates.
+/// Returns `count` transactional ids that broker 1 coordinates.
 fn coordinated(client: &mut Client, count: usize) -> Vec<String> {
     let names = (0..1_000).map(|n| format!("id-{n}"));
     let found: Vec<_> = names
@@ -47,8 +47,8 @@ fn sent(producer: &Transactional, client: &mut Client, partition: i32, batch: &B
     });
 }
 
-/// Many ids wait for their last marker, which only a failed broker could write. For the next batch of each of these
-/// ids, the leader sends a request to the coordinator, and the request waits for that marker in vain.
+/// Many ids wait for a last marker that only a failed broker could write. For the next batch of each id, the leader
+/// sends a request to the coordinator. The coordinator cannot confirm the batch before that marker is written.
 #[test]
 fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     const STUCK: usize = 20;
@@ -78,7 +78,7 @@ fn ids_with_markers_for_a_failed_broker_do_not_delay_batches_of_others() {
     cluster.broker(DEAD).kill();
     stuck.iter_mut().for_each(|producer| producer.end(&mut coordinator, true));
     let mut producer = Transactional::begin(&mut coordinator, &honest, Protocol::New);
-    // Connects the leader with the coordinator before the count begins.
+    // The first batch connects the leader with the coordinator, before the count begins.
     let batch = producer.batch(LIVE_TOPIC, partition, &["first"]);
     sent(&producer, &mut leader, partition, &batch);
     producer.end(&mut coordinator, true);

@@ -1,5 +1,5 @@
-//! Load while a fault hits the cluster. The clients' observations are then compared with the promises
-//! (`history_check`).
+//! Clients produce and consume while a fault is injected. Afterwards `history_check` compares what they saw with the
+//! promises.
 
 use crate::history_check::Seen;
 use crate::offsets;
@@ -8,36 +8,35 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Number of keys. The records of each key are in order.
+/// How many keys the records have. The records of each key must stay in order.
 const KEYS: usize = 20;
-/// Number of records written before each pause. In the pauses the producer prints acknowledgements, because it has
-/// nothing else to do.
+/// How many records are written before each pause. The producer prints acknowledgements when it has nothing to send.
 const BURST: usize = 100;
 const PACE: Duration = Duration::from_millis(50);
-/// Time after the fault within which everything written must be readable.
+/// How long it may take after the fault until everything written is readable.
 const READABLE_MAX: Duration = Duration::from_secs(30);
-/// Longest time until the next acknowledgement during an event that may delay acknowledgements only shortly.
+/// How long acknowledgements may pause during an event that should hardly delay them.
 const GOES_ON_MAX: Duration = Duration::from_secs(30);
 
-/// Load that runs while a fault hits the cluster.
+/// The clients that run while a fault is injected.
 pub struct Load {
     acknowledged: Acknowledged,
 }
 
 impl Load {
-    /// Waits until more records are acknowledged.
+    /// Waits until more records are acknowledged, for at most [`GOES_ON_MAX`].
     pub fn goes_on(&self) {
         self.goes_on_within(GOES_ON_MAX);
     }
 
-    /// Waits until more records are acknowledged, within `deadline`.
+    /// Waits until more records are acknowledged, for at most `deadline`.
     pub fn goes_on_within(&self, deadline: Duration) {
         self.acknowledged.goes_on_within(deadline, 200);
     }
 }
 
-/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs. Compares the observations with the
-/// promises afterwards.
+/// Produces with acks=all and idempotence, and consumes, while `under_fault` runs. Afterwards compares what the clients
+/// saw with the promises.
 pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOnce(&mut Cluster, &Load)) {
     let consuming = cluster.consuming(topic);
     let mut producing = cluster.producing(topic);
@@ -52,7 +51,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
         let watching: Vec<_> = watching.collect();
         let lines = scope.spawn(|| {
             let mut sent = Vec::new();
-            // Records after the fault show that everything continues.
+            // The records after the fault show that everything works again.
             let mut left = 1_000;
             while left > 0 {
                 let key = format!("k{}", sent.len() % KEYS);
@@ -65,7 +64,7 @@ pub fn produced_while(cluster: &mut Cluster, topic: &str, under_fault: impl FnOn
             }
             (sent, producing.finish())
         });
-        // Ends the producer's input even after a panic, because the test would hang otherwise.
+        // If the test panics, dropping this value ends the producer's input. Otherwise the test would hang.
         let ended = EndOfScope(&is_over);
         load.goes_on();
         under_fault(cluster, &load);
@@ -95,7 +94,7 @@ impl Drop for EndOfScope<'_> {
     }
 }
 
-/// Waits until every replica is in sync, kills all brokers, and compares the replicas' logs of the topic byte by byte.
+/// Waits until every replica is in sync and kills all brokers. Then compares the replicas' logs byte by byte.
 pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: &[i32]) {
     cluster.wait_for_isr(ids[0], topic, ids.len());
     ids.iter().for_each(|id| cluster.broker(*id).kill());
@@ -108,7 +107,7 @@ pub fn logs_are_equal(cluster: &mut Cluster, topic: &str, partitions: i32, ids: 
     }
 }
 
-/// Returns the bytes of a replica's log on the disk.
+/// Returns the bytes that a replica's log has on the disk.
 pub fn log_of(broker: &Broker, topic: &str, partition: i32) -> Vec<u8> {
     let read = |file: PathBuf| std::fs::read(file).expect("readable");
     broker.partition_files(topic, partition, "log").into_iter().flat_map(read).collect()

@@ -1,25 +1,25 @@
-//! Source files of every crate of the product, parsed.
+//! The parsed source files of every crate of the product.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Crate of the workspace.
+/// A crate of the workspace.
 pub struct Crate {
-    /// Name of its directory in `crates/`.
+    /// The name of the crate's directory in `crates/`.
     pub name: String,
     pub files: Vec<File>,
 }
 
-/// Source file.
+/// A source file of a crate.
 pub struct File {
-    /// Path below `src/`.
+    /// The path below `src/`.
     pub path: String,
-    /// Names of the modules from the crate's root to this one; none for the root.
+    /// The names of the modules that lead from the crate's root to this file. Empty for the root.
     pub module: Vec<String>,
     pub syntax: syn::File,
 }
 
-/// Returns every crate with the files of its `src/`. Leaves out files that are compiled for tests only.
+/// Returns every crate with the files of its `src/`, except files that are compiled only for tests.
 pub fn crates() -> Vec<Crate> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let mut crates: Vec<Crate> = entries(&folder)
@@ -35,7 +35,7 @@ pub fn crates() -> Vec<Crate> {
     crates
 }
 
-/// Returns the source files of all crates that contain the word, as paths below `crates/`.
+/// Returns the source files of all crates that contain `word`. Paths are relative to `crates/`.
 pub fn naming(word: &str) -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
     let (mut folders, mut found) = (vec![crates.clone()], Vec::new());
@@ -58,8 +58,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries.map(|entry| entry.expect("it can be listed").path()).collect()
 }
 
-/// Returns the files of a crate as the compiler finds them: from the root of the crate, by the modules that each file
-/// declares.
+/// Returns the files of a crate by following the module declarations from the crate's root, as the compiler does.
 fn modules(src: &Path) -> Vec<File> {
     let mut files = Vec::new();
     for root in ["lib.rs", "main.rs"] {
@@ -92,7 +91,7 @@ fn add(src: &Path, path: &Path, module: Vec<String>, files: &mut Vec<File>) {
     files.push(File { path, module, syntax });
 }
 
-/// Returns true if an item is compiled for tests only.
+/// Returns true if an item is compiled only for tests.
 pub fn is_for_tests(attributes: &[syn::Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let syn::Meta::List(list) = &attribute.meta else { return false };

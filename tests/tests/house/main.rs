@@ -1,8 +1,8 @@
-//! Rules of the source that ARCHITECTURE.md describes: layers of modules, no cycles of directories, short functions,
-//! self-contained docs, and the tables of paths.
+//! Checks that the source keeps the rules of ARCHITECTURE.md: layers of modules, no cycles between directories, short
+//! functions and self-contained docs. The tables of paths must match the source.
 //!
-//! The checks read the source as `syn` parses it, without code compiled for tests only. A file uses another if it names
-//! an item that is defined there, through any number of re-exports. A use by a method call alone is not found.
+//! The checks parse the source with `syn` and ignore code that is compiled only for tests. A file uses another one if
+//! it names an item that is defined there, even through re-exports. Uses by method calls alone are not found.
 
 mod files;
 mod paths;
@@ -14,11 +14,11 @@ mod words;
 use files::{Crate, crates};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Most lines of a function, from its signature to its last brace.
+/// Maximum number of lines of a function, from its signature to its last brace.
 const FUNCTION_LINES_MAX: usize = 70;
 
-/// Modules of the broker (directories and files of `crates/broker/src`), as in ARCHITECTURE.md. Each module may use
-/// only those after it in this list.
+/// The modules of the broker, which are the directories and files in `crates/broker/src`, in the order of
+/// ARCHITECTURE.md. A module may only use those that follow it.
 const LAYERS: &[&str] = &[
     "lib",
     "start",
@@ -44,7 +44,7 @@ const LAYERS: &[&str] = &[
     "replica",
 ];
 
-/// Pairs of modules that may not use each other, although the list permits it.
+/// Pairs of modules that may not use each other although their order in [`LAYERS`] would permit it.
 const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "replication"), ("membership", "replica")];
 
 #[test]
@@ -77,7 +77,7 @@ fn circles(of: &Crate) -> Vec<String> {
     in_circles.collect()
 }
 
-/// Returns the path of directories that contain a file. A file beside a directory of its name belongs to that
+/// Returns the directories that lead to a file. A file that has a directory of its own name belongs into that
 /// directory.
 fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
@@ -87,7 +87,7 @@ fn folder_of(of: &Crate, file: &str) -> Vec<String> {
     folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
-/// Returns the files that the file `from` uses, directly or through other files.
+/// Returns the files that `from` uses, directly or through other files.
 fn reachable<'a>(uses: &'a BTreeMap<String, BTreeSet<String>>, from: &str) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = uses.get(from).into_iter().flatten().map(String::as_str).collect();
@@ -115,7 +115,7 @@ fn modules_of_the_broker_use_only_lower_layers() {
     assert!(APART.iter().all(|(part, other)| layer(part) < layer(other)), "what is above is not known anyway");
 }
 
-/// Checks every file, including tests and comments.
+/// Reads every file as text, including tests and comments.
 #[test]
 fn sql_clients_are_used_only_by_db_and_the_back_ends() {
     let clients = [
@@ -161,7 +161,7 @@ fn docs_in_rustdoc_are_self_contained() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// A macro that prints panics when the output is full or has no reader.
+/// The print macros panic when the output is full or has no reader.
 #[test]
 fn no_code_prints_by_a_macro() {
     let printed: Vec<String> = each_file(|of, file| {

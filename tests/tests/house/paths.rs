@@ -1,6 +1,6 @@
-//! Checks of the tables in docs/internals/paths.md, which follow a request file by file.
+//! Checks the tables in docs/internals/paths.md, which follow a request from file to file.
 //!
-//! A row names a file and its functions. A function calls another one if its body contains the name as a call, even
+//! A row names a file and functions in it. A function calls another one if its body contains the name as a call, even
 //! through a trait, a closure or a macro.
 
 use super::files::{Crate, File, crates};
@@ -11,8 +11,8 @@ use std::path::Path;
 
 const HEADING: &str = "## Four paths, file by file";
 
-/// Most files that handle the batch or its outcome, by path. The goals are 20 and 26; docs/internals/paths.md explains
-/// the excess.
+/// Maximum number of files that handle the batch or its outcome on each path. The goals are 20 and 26.
+/// docs/internals/paths.md explains why they are exceeded.
 const FILES_MAX: [(&str, usize); 2] = [("A classic produce", 25), ("A diskless produce", 34)];
 
 struct Table {
@@ -23,19 +23,19 @@ struct Table {
 struct Row {
     file: String,
     functions: Vec<String>,
-    /// Kind of caller of the row's first function: task, thread, answer, wake, future or closure. None if a row above
+    /// How the row's first function is started: task, thread, answer, wake, future or closure. `None` if a row above
     /// calls the function.
     hand_over: Option<String>,
     /// True if the file may be listed more than once.
     is_repeated: bool,
 }
 
-/// Functions of the rows above, and the stack of those that may make further calls.
+/// The functions of the rows so far.
 #[derive(Default)]
 struct Above {
     bodies: Vec<String>,
-    /// Stack of the functions that may make further calls: index in `bodies`, and the position in the body that the
-    /// rows have reached.
+    /// A stack of the functions that may still call others. Each is an index into `bodies` and the position in the body
+    /// that the rows have reached.
     open: Vec<(usize, usize)>,
 }
 
@@ -45,8 +45,8 @@ impl Above {
         self.bodies.push(body.to_owned());
     }
 
-    /// Pops functions from the stack that do not call `function` after their position. Returns true if a function that
-    /// calls it remains.
+    /// Drops functions from the stack until one calls `function` after its position. Returns true if there is such a
+    /// function.
     fn calls_next(&mut self, function: &str) -> bool {
         let next = |(caller, from): (usize, usize)| {
             calls(&self.bodies[caller], function).into_iter().find(|place| *place >= from)
@@ -85,7 +85,7 @@ fn row(line: &str) -> Row {
     }
 }
 
-/// Returns the file of a row, whose path begins with the name of its crate; None if there is no such file.
+/// Returns the file of a row. The row's path begins with the crate's name. `None` if there is no such file.
 fn source<'c>(crates: &'c [Crate], row: &Row) -> Option<&'c File> {
     let (name, path) = row.file.split_once('/')?;
     let of = crates.iter().find(|of| of.name == name)?;
@@ -98,7 +98,7 @@ fn text(row: &Row) -> String {
     fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns the bodies of a row's functions outside of tests, by name. Bodies of functions with one name are joined.
+/// Returns the bodies of a row's functions outside of tests, by name. Functions with the same name share one body.
 fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     let text = text(row);
     let lines: Vec<&str> = text.lines().collect();
@@ -110,7 +110,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
         code.for_each(|line| body.extend([line, "\n"]));
     }
     for name in &row.functions {
-        // A macro generates `dispatch`; the macro's arms count as the body.
+        // A macro generates `dispatch`, so the macro's arms are used as its body.
         if !bodies.contains_key(name)
             && let Some((_, rest)) = text.split_once(&format!("fn {name}("))
         {
@@ -120,7 +120,7 @@ fn bodies(file: &File, row: &Row) -> BTreeMap<String, String> {
     bodies
 }
 
-/// Returns the positions in the body of calls of a function with this name.
+/// Returns the positions at which `body` calls a function with this name.
 fn calls(body: &str, function: &str) -> Vec<usize> {
     let is_word = |character: char| character.is_alphanumeric() || character == '_';
     let called = body.match_indices(function).filter(|(at, _)| {
@@ -131,7 +131,7 @@ fn calls(body: &str, function: &str) -> Vec<usize> {
     called.map(|(at, _)| at).collect()
 }
 
-/// Returns true if a function is called in code that this body spawns.
+/// Returns true if code that `body` spawns calls a function with this name.
 fn spawns(body: &str, function: &str) -> bool {
     body.match_indices("spawn(").any(|(at, opening)| {
         let rest = &body[at + opening.len()..];
@@ -144,7 +144,7 @@ fn spawns(body: &str, function: &str) -> bool {
     })
 }
 
-/// Returns the errors of a row's functions. Adds these functions to those in `above`.
+/// Returns the mistakes in a row's functions, and adds the functions to `above`.
 fn check(row: &Row, bodies: &BTreeMap<String, String>, above: &mut Above) -> Vec<String> {
     let mut wrong = Vec::new();
     for (at, name) in row.functions.iter().enumerate() {

@@ -1,48 +1,48 @@
-//! The project's prose, taken out of its files: comments, documents, log and error texts, names of tests.
+//! Extracts the project's prose from its files: comments, documents, texts of logs and errors, and names of tests.
 
 use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-/// Kind of a text, by its position in the file. The kind decides which rules apply.
+/// The kind of a text, which follows from its position in the file and decides which rules apply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A comment on an item or a module.
     Item,
-    /// Another comment, or one of a script.
+    /// A comment inside code, or any comment of a script.
     Inside,
     /// A paragraph, list item or table cell of a document.
     Document,
-    /// A text of a log line or an error.
+    /// The text of a log line or an error.
     Message,
     TestName,
 }
 
-/// Piece of prose without its markers. In the result of [`blocks`], the letter `C` replaces each span of code.
+/// A piece of prose without its comment markers. [`blocks`] replaces each span of code in it by the letter `C`.
 #[derive(Debug)]
 pub struct Block {
     pub kind: Kind,
-    /// Number of the first line, from 1.
+    /// The number of the block's first line, counted from 1.
     pub line: usize,
     pub text: String,
 }
 
-/// Directories and files without prose of ours: build results, and files generated from checked sources.
+/// Directories and files that have no prose of ours, such as build results, or that are generated from checked sources.
 const LEFT_OUT: &[&str] =
     &["target", ".git", "crates/broker/PROTOCOL.md", "docs/plans", "bench/results", "tests/tests/house/words.rs"];
 
-/// Macros whose first text is a message.
+/// Macros whose first string is a message.
 const MESSAGES: &[&str] = &["error!(", "warn!(", "info!(", "debug!(", "trace!(", "#[error("];
 
-/// Quotes that begin and end a docstring in Python, or another text of several lines.
+/// The quotes around a docstring in Python, or around any other string of several lines.
 const QUOTES: &str = "\"\"\"";
 
-/// Returns the directory of the repository, or the directory in `HOUSE_ROOT` if that is set.
+/// Returns the root of the repository, or the directory in `HOUSE_ROOT` if that is set.
 pub fn root() -> PathBuf {
     std::env::var_os("HOUSE_ROOT").map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), PathBuf::from)
 }
 
-/// Returns the paths of all files with prose, in order.
+/// Returns the paths of all files that contain prose, sorted.
 pub fn files(root: &Path) -> Vec<String> {
     let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
     while let Some(folder) = folders.pop() {
@@ -63,7 +63,7 @@ pub fn files(root: &Path) -> Vec<String> {
     found
 }
 
-/// Returns true for a file without an extension that begins with `#!`.
+/// Returns true if a file begins with `#!` and has no extension.
 fn is_script(path: &Path) -> bool {
     let mut begin = [0; 2];
     path.extension().is_none()
@@ -71,14 +71,14 @@ fn is_script(path: &Path) -> bool {
         && begin == *b"#!"
 }
 
-/// Returns the prose of a file in the order of its lines, without spans of code.
+/// Returns the prose of a file in the order of its lines. Each span of code is replaced by the letter `C`.
 pub fn blocks(file: &str, text: &str) -> Vec<Block> {
     let mut blocks = blocks_with_code(file, text);
     blocks.iter_mut().for_each(|block| block.text = without_code(&block.text));
     blocks
 }
 
-/// Returns the prose of a file in the order of its lines, with spans of code.
+/// Returns the prose of a file in the order of its lines, including spans of code.
 pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
     let mut blocks = match file.rsplit_once('.') {
         Some((_, "md")) => paragraphs(text),
@@ -89,7 +89,8 @@ pub fn blocks_with_code(file: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns number and width of each line of prose that is wider than `columns`. Tables, code and addresses are exempt.
+/// Returns the number and width of each line of prose that is wider than `columns`. Tables, code and links may be
+/// wider.
 pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)> {
     let lines: Vec<(usize, &str)> = match file.ends_with(".md") {
         true => lines_without_code(text).filter(|(_, line)| !line.trim_start().starts_with('|')).collect(),
@@ -105,7 +106,7 @@ pub fn long_lines(file: &str, text: &str, columns: usize) -> Vec<(usize, usize)>
         .collect()
 }
 
-/// Returns the lines of a document with their numbers, from 1. Lines of code, fenced or indented, are empty.
+/// Returns the lines of a document with their numbers, counted from 1. Lines of code are returned empty.
 fn lines_without_code(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let (mut is_fenced, mut may_indent) = (false, true);
     text.lines().enumerate().map(move |(at, line)| {
@@ -154,7 +155,7 @@ fn source(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns true unless the line before `at` is a comment with the same marker.
+/// Returns true unless the line before `at` is a comment with the same marker, which this line would continue.
 fn last_ended(text: &str, at: usize, marker: &str) -> bool {
     at == 0 || text.lines().nth(at - 1).is_none_or(|line| !line.trim().starts_with(marker))
 }
@@ -166,15 +167,15 @@ fn new_paragraph(words: &str) -> bool {
         || words.split_once(". ").is_some_and(|(number, _)| number.parse::<u32>().is_ok())
 }
 
-/// Text between three quotes in Python.
+/// A text between triple quotes in Python.
 #[derive(Clone, Copy)]
 enum Quoted {
-    /// Docstring, with the indent of its first line.
+    /// A docstring, with the indentation of its first line.
     Doc(usize),
     Code,
 }
 
-/// Returns the comments of a script, and the docstrings of one in Python.
+/// Returns the comments of a script. For Python, also returns the docstrings.
 fn script(file: &str, text: &str) -> Vec<Block> {
     let is_python = file.ends_with(".py") || text.lines().next().is_some_and(|first| first.contains("python"));
     let mut blocks: Vec<Block> = Vec::new();
@@ -214,7 +215,7 @@ fn script(file: &str, text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Returns the comment of a line of a script, which may follow code; None if there is none.
+/// Returns the comment in a line of a script, which may follow code. `None` if the line has no comment.
 fn comment(line: &str) -> Option<&str> {
     if let Some(words) = line.strip_prefix('#') {
         return (!words.starts_with('!')).then(|| words.trim());
@@ -241,7 +242,7 @@ fn messages(text: &str) -> Vec<Block> {
     found
 }
 
-/// Returns the first text between quotes; None if the macro ends before it.
+/// Returns the first string among a macro's arguments. `None` if the macro has none.
 fn literal(arguments: &str) -> Option<String> {
     let begin = arguments.find('"')?;
     if arguments[..begin].contains(')') {
@@ -284,7 +285,7 @@ fn paragraphs(text: &str) -> Vec<Block> {
     blocks
 }
 
-/// Replaces each span between backquotes by the letter `C`. Removes the addresses of links.
+/// Replaces each span of code by the letter `C` and removes the addresses of links.
 fn without_code(text: &str) -> String {
     let spans: Vec<&str> = text.split('`').collect();
     let mut kept = String::new();

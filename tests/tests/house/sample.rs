@@ -1,7 +1,7 @@
-//! Sample of the project's prose, for a reader who marks what must be read twice.
+//! Draws a sample of the project's prose for a reader, who marks the texts that must be read twice.
 //!
-//! Draws from the blocks of `prose` by a seed: equal trees and seeds give equal samples. Checks nothing, because the
-//! reader judges.
+//! The seed determines the sample, so that a sample of the same tree can be repeated. Nothing is checked here, because
+//! the reader is the judge.
 
 use super::prose::{self, Kind};
 use fullbore_tests::Random;
@@ -11,13 +11,13 @@ const COMMENTS_OF_GROUP: usize = 20;
 const PARAGRAPHS: usize = 60;
 const MESSAGES: usize = 60;
 
-/// Fewest words of a paragraph, so that cells of tables do not fill the sample.
+/// Minimum number of words of a paragraph, so that cells of tables do not fill the sample.
 const PARAGRAPH_WORDS_MIN: usize = 8;
 
-/// Fewest words of a message, so that the sample has no bare placeholders.
+/// Minimum number of words of a message, so that the sample has no bare placeholders.
 const MESSAGE_WORDS_MIN: usize = 3;
 
-/// Groups of parts, by prefixes of paths. A file belongs to the first group that has a prefix of its path.
+/// The parts of the project by prefixes of paths. A file belongs to the first part that has a prefix of its path.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
     ("diskless topics", &["crates/broker/src/diskless"]),
@@ -28,10 +28,10 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("tests and benchmarks", &["tests/", "sim/", "bench/", "fuzz/", ".ci/"]),
 ];
 
-/// Prose by kind, each piece as `file:line: text`.
+/// The prose of the project by kind. Each piece has the form `file:line: text`.
 #[derive(Default)]
 struct Prose {
-    /// Comments of each group.
+    /// The comments of each part.
     comments: [Vec<String>; 7],
     paragraphs: Vec<String>,
     messages: Vec<String>,
@@ -79,13 +79,13 @@ fn collect() -> Prose {
     found
 }
 
-/// Returns true if a message has enough words for a reader to judge it. A placeholder with a name counts as a word.
+/// Returns true if a message has enough words to be judged. A named placeholder counts as a word.
 fn has_words(message: &str) -> bool {
     message.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= MESSAGE_WORDS_MIN
 }
 
-/// Returns the number of the line from which on a file is compiled for tests only; `usize::MAX` if there is no such
-/// line. A file of tests is recognised by its path, and a module in a file by its attribute.
+/// Returns the number of the line after which a file contains only tests, or `usize::MAX` if there is none. A file of
+/// tests is recognised by its path, and a test module by its attribute.
 fn tests_begin(file: &str, text: &str) -> usize {
     if file.split('/').any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs")) {
         return 0;
@@ -95,7 +95,7 @@ fn tests_begin(file: &str, text: &str) -> usize {
     lines.windows(2).position(begins).map_or(usize::MAX, |at| at + 1)
 }
 
-/// Draws `count` pieces, or all if there are fewer. Draws no piece twice.
+/// Draws `count` different pieces, or all pieces if there are fewer.
 fn drawn(random: &mut Random, mut pieces: Vec<String>, count: usize) -> Vec<String> {
     let count = count.min(pieces.len());
     (0..count).map(|_| pieces.swap_remove(random.below(pieces.len()))).collect()

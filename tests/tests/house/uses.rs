@@ -1,11 +1,11 @@
-//! Names that a file uses: those of other files, its words, its functions and its docs.
+//! Finds the names that a file uses: names from other files, and its words, functions and docs.
 
 use super::files::{Crate, File, is_for_tests};
 use proc_macro2::{TokenStream, TokenTree};
 use std::collections::{BTreeMap, BTreeSet};
 use syn::visit::{self, Visit};
 
-/// Returns for each file the other files that define a name it uses.
+/// Returns, for each file, the other files whose names it uses.
 pub fn between_files(of: &Crate) -> BTreeMap<String, BTreeSet<String>> {
     let names = Names::of(of);
     of.files.iter().map(|file| (file.path.clone(), used_by(file, &names))).collect()
@@ -19,7 +19,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
         used.extend(names.defined_in(&file.module, path));
     }
     for (path, name) in &paths.exported {
-        // A name that is only re-exported does not count as used.
+        // A name that the file only re-exports does not count as used.
         if paths.words.get(name).is_some_and(|count| *count > 1) {
             used.extend(names.defined_in(&file.module, path));
         }
@@ -28,7 +28,7 @@ fn used_by(file: &File, names: &Names<'_>) -> BTreeSet<String> {
     used
 }
 
-/// Names that each module of a crate defines and re-exports.
+/// The names that each module of a crate defines and re-exports.
 struct Names<'a> {
     modules: BTreeMap<&'a [String], Module>,
 }
@@ -36,7 +36,7 @@ struct Names<'a> {
 #[derive(Default)]
 struct Module {
     path: String,
-    /// Imported names, each with the paths that it stands for.
+    /// Imported names with the paths for which they stand.
     imports: BTreeMap<String, Vec<String>>,
     globs: Vec<Vec<String>>,
 }
@@ -52,7 +52,7 @@ impl<'a> Names<'a> {
         Names { modules: modules.collect() }
     }
 
-    /// Returns the file that defines `path` as seen in `module`; None if it is not in this crate.
+    /// Returns the file that defines `path` as seen from `module`. `None` if no file of this crate does.
     fn defined_in(&self, module: &[String], path: &[String]) -> Option<String> {
         self.look(module, path, 0)
     }
@@ -68,7 +68,8 @@ impl<'a> Names<'a> {
             Some("self") => rest = &rest[1..],
             Some("super") => {}
             Some(first) if self.has_child(&at, first) => {}
-            // The name is from another crate, or the module has imported it, so that it is resolved at the import.
+            // The name is from another crate, or this module has imported it. In the second case the import is resolved
+            // instead.
             _ if depth == 0 => return None,
             _ => {}
         }
@@ -113,15 +114,15 @@ impl<'a> Names<'a> {
     }
 }
 
-/// Paths that a file names outside of its tests.
+/// The paths that a file names outside of its tests.
 #[derive(Default)]
 struct Paths {
     named: Vec<Vec<String>>,
-    /// Re-exported paths, each with the name of the export.
+    /// Re-exported paths with the names under which they are exported.
     exported: Vec<(Vec<String>, String)>,
     imports: Vec<(String, Vec<String>)>,
     globs: Vec<Vec<String>>,
-    /// Number of occurrences of each word.
+    /// How often each word occurs.
     words: BTreeMap<String, usize>,
 }
 
@@ -148,7 +149,7 @@ impl Paths {
         if ident == "self" {
             let name = if name == "self" { path.last().cloned().unwrap_or_default() } else { name.to_string() };
             self.imports.push((name, path.clone()));
-            // An imported module is used only once an item in it is named.
+            // An imported module counts as used only if an item in it is named.
             self.words_of_module(path, is_exported);
             return;
         }
@@ -167,7 +168,7 @@ impl Paths {
         }
     }
 
-    /// Reads macros, which are not parsed: words joined by colons are paths.
+    /// Reads the tokens of a macro, because macros are not parsed. Words that colons join are paths.
     fn tokens(&mut self, tokens: TokenStream) {
         let mut path: Vec<String> = Vec::new();
         let mut colons = 0;
@@ -237,10 +238,10 @@ impl<'ast> Visit<'ast> for Paths {
         visit::visit_macro(self, mac);
     }
 
-    // `pub(in a::b)` names a module without using it.
+    // `pub(in a::b)` names a module but does not use it.
     fn visit_vis_restricted(&mut self, _: &'ast syn::VisRestricted) {}
 
-    // Docs may name any item without using it.
+    // Docs may name any item, which does not count as a use.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 }
 
@@ -260,10 +261,10 @@ fn attributes(item: &syn::Item) -> &[syn::Attribute] {
     }
 }
 
-/// Function outside of tests.
+/// A function outside of tests.
 pub struct Function {
     pub name: String,
-    /// Number of the function's first line, from 1.
+    /// The number of the function's first line, counted from 1.
     pub first_line: usize,
     pub lines: usize,
 }
@@ -299,7 +300,7 @@ pub fn functions(file: &File) -> Vec<Function> {
     look.0
 }
 
-/// Returns the macros that a file calls outside of tests. Calls in arguments of other macros count.
+/// Returns the macros that a file calls outside of tests, including calls in the arguments of other macros.
 pub fn macros(file: &File) -> BTreeSet<String> {
     #[derive(Default)]
     struct Macros(BTreeSet<String>);
@@ -332,7 +333,7 @@ pub fn macros(file: &File) -> BTreeSet<String> {
     look.0
 }
 
-/// Returns the first lines of the docs of a file's items and of their members.
+/// Returns the first line of the docs of each item in a file, and of each member of these items.
 pub fn docs(file: &File) -> Vec<String> {
     #[derive(Default)]
     struct Docs {

@@ -1,27 +1,27 @@
-//! Check of the project's English, by the rules that CONTRIBUTING.md gives under "Words".
+//! Checks the project's English by the rules under "Words" in CONTRIBUTING.md.
 //!
-//! Reads comments, documents, log and error texts and names of tests as text. There is no list of exceptions.
-//! `WORDS=PREFIX` limits the check to the files whose path begins with `PREFIX`.
+//! The check reads comments, documents, texts of logs and errors, and names of tests. It has no list of exceptions.
+//! `WORDS=PREFIX` limits it to files whose path begins with `PREFIX`.
 
 use super::prose::{self, Block, Kind};
 use std::fs;
 
-/// Most words of a sentence.
+/// Maximum number of words in a sentence.
 const SENTENCE_WORDS_MAX: usize = 30;
 
-/// Most columns of a line in a comment or document.
+/// Maximum number of columns of a line in a comment or document.
 const COLUMNS_MAX: usize = 120;
 
-/// First words that leave a comment on an item without a subject.
+/// First words with which a comment on an item has no subject.
 const HEADLESS: &[&str] = &[
     "what", "who", "whoever", "whose", "where", "wherever", "whether", "which", "whatever", "it", "they", "them",
     "that", "those", "these", "one", "such", "so", "has",
 ];
 
-/// First words that leave any other comment without a subject.
+/// First words with which any other comment has no subject.
 const HEADLESS_INSIDE: &[&str] = &["what", "who", "whoever", "whose", "whether", "those", "that", "them"];
 
-/// Verbs of speech, and persons without a name. A mechanism does not speak and is no person.
+/// Verbs of speech, and pronouns for persons. A mechanism is no person and does not speak.
 const SPEECH_AND_PERSONS: &[&str] = &[
     "tell",
     "tells",
@@ -50,10 +50,10 @@ const SPEECH_AND_PERSONS: &[&str] = &[
     "whomever",
 ];
 
-/// Words that follow "so" in place of a parameter's name.
+/// Words that may not follow "so". The comment should name the parameter instead.
 const SO_MANY: &[&str] = &["many", "much", "long", "often"];
 
-/// First words that leave the name of a test without a state.
+/// First words with which the name of a test lacks a state.
 const HEADLESS_TESTS: &[&str] = &[
     "what", "who", "whoever", "whose", "where", "wherever", "whether", "which", "whatever", "it", "they", "that",
     "those", "so",
@@ -71,7 +71,7 @@ fn committed_text_keeps_the_rules_of_words() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Returns a line `LINE: RULE: TEXT` for each breach.
+/// Returns one line for each broken rule, in the form `LINE: RULE: TEXT`.
 fn findings(file: &str, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for block in prose::blocks(file, text) {
@@ -115,7 +115,7 @@ fn breaches(block: &Block, found: &mut Vec<String>) {
     }
 }
 
-/// Returns the words of a text in lower case. A span of code counts as one word that no rule names.
+/// Splits a text into words in lower case. A span of code is a single word that no rule mentions.
 fn words(text: &str) -> Vec<String> {
     text.split(|letter: char| !(letter.is_alphanumeric() || letter == '\''))
         .filter(|word| !word.is_empty())
@@ -123,7 +123,8 @@ fn words(text: &str) -> Vec<String> {
         .collect()
 }
 
-/// Splits a text after each full stop, question mark or exclamation mark before a space.
+/// Splits a text into sentences. A sentence ends at a full stop, question mark or exclamation mark that a space
+/// follows.
 fn sentences(text: &str) -> Vec<&str> {
     let mut sentences = Vec::new();
     let mut from = 0;

@@ -174,7 +174,7 @@ async fn send_all(
 /// before such a wait.
 ///
 /// # Errors
-/// Fails if the producer refuses the record.
+/// Returns [`SendError`] if the producer refuses the record.
 pub async fn send(
     producer: &Producer,
     record: ProducerRecord<'_>,

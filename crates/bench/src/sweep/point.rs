@@ -89,7 +89,7 @@ impl Setup {
     /// Checks that a value is allowed by itself.
     ///
     /// # Errors
-    /// Returns the error of [`Setup::set`], or the producer's refusal of the value.
+    /// Returns a text about the fault if [`Setup::set`] or the producer refuses the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];

@@ -1,13 +1,13 @@
-//! Checks that may hang: of the disk, and of locks held by a hanging write.
+//! Checks that may hang together with the disk, and how they are kept from blocking the admin page.
 
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Duration, timeout};
 
-/// Longest wait for a check: shorter than the usual timeout of a probe.
+/// How long a caller waits for a check. Probes usually time out after one second, so this is shorter.
 const CHECK_MAX: Duration = Duration::from_millis(500);
 
-/// Checks of one kind on the blocking threads: one at a time, so that hanging checks occupy one thread.
+/// Runs checks of one kind on a blocking thread, one at a time. If the disk hangs, only one thread hangs with it.
 pub struct HangingCheck<T> {
     under_way: Mutex<Option<JoinHandle<T>>>,
 }
@@ -19,13 +19,14 @@ impl<T> Default for HangingCheck<T> {
 }
 
 impl<T: Send + 'static> HangingCheck<T> {
-    /// Returns the result of `check`, or of an earlier check that is still running, because no two may run at a time.
-    /// None if the result takes longer than [`CHECK_MAX`], or the check has panicked.
+    /// Runs `check` and returns its result. If an earlier check is still running, waits for that one instead.
+    ///
+    /// Returns `None` if the result takes longer than [`CHECK_MAX`], or if the check has panicked.
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
         let running = async {
             let mut under_way = self.under_way.lock().await;
-            // A check that has finished here is left from a caller that no longer waited. Its result is old, and is
-            // dropped.
+            // A check that has already finished was started by a caller that gave up waiting. Its result is old, so it
+            // is dropped.
             let is_old = under_way.as_ref().is_some_and(JoinHandle::is_finished);
             let running = match under_way.take() {
                 Some(running) if !is_old => running,

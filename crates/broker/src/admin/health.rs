@@ -1,7 +1,7 @@
-//! Readiness and liveness of the broker. Not here: its performance, which the metrics show.
+//! Decides whether the broker is ready and alive. Slowness is not judged here; the metrics show it.
 //!
-//! Invariants: liveness fails only for faults that a restart ends. Readiness does not fail for faults of all brokers at
-//! once, such as an unreachable database or object store, since clients would then have no broker at all.
+//! Liveness fails only for faults that a restart repairs. Readiness does not fail for faults that hit all brokers at
+//! once, such as an unreachable database or object store. Otherwise clients would have no broker left at all.
 
 use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Reason why clients should not be sent to this broker.
+/// The reason why clients should not be sent to this broker.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unhealthy {
     #[error("stopping")]
@@ -42,7 +42,7 @@ pub(super) enum Unhealthy {
     )]
     DiskHangs {
         folder: PathBuf,
-        /// Time for which a write has hung; `None` if access to the directory hangs.
+        /// How long a write has been hanging. `None` if the directory itself does not respond.
         hung_for: Option<Duration>,
     },
     #[error(
@@ -60,7 +60,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
     }
 }
 
-/// State of the broker, without that of its data directory.
+/// Everything that decides readiness, except the check of the data directory.
 #[derive(Clone, Copy, Debug)]
 struct Condition {
     is_stopping: bool,
@@ -73,11 +73,12 @@ struct Condition {
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness without waiting; [`data_folder`] checks the data directory. Returns notes about the database or the
-/// object store; `None` if there are none.
+/// Checks readiness without waiting. The data directory is checked separately by [`data_folder`].
+///
+/// Returns a note if the database or the object store has a problem that does not make the broker unready.
 ///
 /// # Errors
-/// First fault found.
+/// Returns the first fault that was found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let own = broker.config.node.id;
     let condition = Condition {
@@ -100,7 +101,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Checks liveness.
 ///
 /// # Errors
-/// Fault that only a restart ends.
+/// Returns the fault if only a restart can repair it.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
@@ -154,19 +155,19 @@ fn note_of_store(trouble: StoreTrouble) -> String {
     format!("{why}: diskless topics accept no records and serve cached ones only; classic topics are served")
 }
 
-/// Checks whether the data directory is missing, read-only (as Linux remounts a failing disk) or not writable for this
-/// user. May hang.
+/// Checks that the data directory exists and that this process may create files in it. Linux remounts a failing disk
+/// read-only, which this check finds. May hang.
 ///
 /// # Errors
-/// Errors of the system.
+/// Returns the error of the system call.
 pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
     Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Checks `looked`, the result of [`data_folder`]. It is `None` if that check has not returned yet.
+/// Judges the result of [`data_folder`]. `looked` is `None` if that check has not returned in time.
 ///
 /// # Errors
-/// Fault of the directory.
+/// Returns the fault of the directory.
 pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
     let folder = folder.to_owned();
     match looked {

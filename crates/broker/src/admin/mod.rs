@@ -1,7 +1,7 @@
-//! The admin page: metrics and health over HTTP, on loopback by default. It changes nothing.
+//! The admin page serves metrics and health over HTTP, by default on loopback only. It changes nothing.
 //!
-//! Invariants: load on this port does not affect clients of the broker (limits in `server`). The page is served even
-//! while the client threads hang in a disk write: it has a runtime of its own. Calls that may hang have a time limit
+//! Load on this port must not slow down the broker's clients, so `server` limits it. The page has a runtime of its own
+//! and is served even while the client threads hang in a disk write. Checks that may hang have a time limit
 //! (`hanging_check`).
 
 mod hanging_check;
@@ -30,17 +30,17 @@ use tokio::task::{JoinHandle, spawn_blocking};
 /// Content type of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Port of the admin page, bound but not accepting connections yet.
+/// The bound port of the admin page. No connection is served yet.
 pub struct Bound {
     listener: TcpListener,
-    /// Bound address.
+    /// The address that was bound, with the actual port.
     pub addr: SocketAddr,
 }
 
-/// Binds `fullbore.admin.listener`; None if it is off.
+/// Binds `fullbore.admin.listener`. Returns `None` if the admin page is turned off.
 ///
 /// # Errors
-/// [`StartError::BindAdmin`] if the port cannot be bound.
+/// Returns [`StartError::BindAdmin`] if the port cannot be bound.
 pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
     let Some((host, port)) = &config.network.admin_listener else { return Ok(None) };
     let bound = server::bind(host, *port).await;
@@ -48,11 +48,11 @@ pub async fn bind(config: &BrokerConfig) -> Result<Option<Bound>, StartError> {
     Ok(Some(Bound { listener, addr }))
 }
 
-/// Serves the admin page on the runtime `apart`, until the task is aborted.
+/// Serves the admin page on the runtime `apart` until the returned task is aborted.
 pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHandle<()> {
     let routes = routes(Admin { node: Arc::clone(broker), checks: Arc::default() });
     apart.spawn(async move {
-        // A socket belongs to the runtime that registers it.
+        // A socket belongs to the runtime that registers it, so it is registered in this task.
         match tokio::net::TcpListener::from_std(bound.listener) {
             Ok(listener) => server::run(listener, routes, server::CONNECTION_MAX).await,
             Err(error) => {
@@ -62,19 +62,19 @@ pub(crate) fn start(bound: Bound, broker: &Arc<Node>, apart: &Apart) -> JoinHand
     })
 }
 
-/// Sources of the page.
+/// The state that all routes share.
 #[derive(Clone)]
 struct Admin {
     node: Arc<Node>,
     checks: Arc<DiskChecks>,
 }
 
-/// Checks that hang if the disk hangs.
+/// Checks that hang if the disk hangs, each with its own slot.
 #[derive(Default)]
 struct DiskChecks {
     folder: HangingCheck<io::Result<()>>,
     gauges: HangingCheck<SlowGauges>,
-    /// Slow gauges as of the last successful read.
+    /// The slow gauges as of the last successful read. They are shown while a newer read hangs.
     last_gauges: Mutex<SlowGauges>,
 }
 
@@ -105,7 +105,7 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
         *checks.last_gauges.lock() = read;
     }
     let slow = checks.last_gauges.lock().clone();
-    // Counting descriptors takes long, and must not delay probes.
+    // Counting file descriptors takes long, so it runs on a blocking thread and does not delay probes.
     match spawn_blocking(move || page(&node.metrics, Gauges::read(&node, slow))).await {
         Ok(text) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
@@ -128,7 +128,7 @@ async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) 
     told(life(&node).map(|()| None))
 }
 
-/// Returns status and text: `ok` with the note, or the fault.
+/// Turns the outcome of a check into an HTTP status and a text. The text is `ok` with the note, or the fault.
 fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),

@@ -1,9 +1,9 @@
-//! A small HTTP server for few clients: one request per connection, with one deadline for all of it.
+//! A small HTTP server for few clients. Each connection serves one request, and one deadline covers all of it.
 //!
-//! Not for the public: no TLS, no login. Invariant: at most [`CONNECTIONS_MAX`] connections, each with at most
-//! [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the oldest connection
-//! without a complete request, so that idle clients do not block others. If all have sent requests, further connections
-//! wait in the system's backlog.
+//! The server is not meant for the public: it has neither TLS nor logins. At most [`CONNECTIONS_MAX`] connections are
+//! open, each with at most [`HEAD_MAX`] bytes of request and [`CONNECTION_MAX`] of time. A new connection displaces the
+//! oldest one that has not sent a complete request, so that idle clients do not block others. If all have sent
+//! requests, further connections wait in the system's backlog.
 
 use axum::Router;
 use fullbore_host::task;
@@ -20,29 +20,29 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet, yield_now};
 use tokio::time::{Instant, sleep, timeout};
 
-/// Most connections served at a time.
+/// Maximum number of connections served at a time.
 const CONNECTIONS_MAX: usize = 16;
-/// Time limit from accept to the last byte of the response.
+/// How long a connection may take, from being accepted to the last byte of the response.
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
-/// Most bytes of request line and headers; hyper responds with 431 above it. Bodies are not read.
+/// Maximum size of the request line and the headers. Above it, hyper responds with 431. Bodies are not read.
 const HEAD_MAX: usize = 16 * 1024;
-/// Pause after accept fails for lack of descriptors or memory.
+/// How long the server pauses after it could not accept a connection, which happens without descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Age up to which a connection is not displaced: its request may be in flight.
+/// A connection younger than this is not displaced, because its request may still be in flight.
 const NEW: Duration = Duration::from_millis(50);
 
 /// Binds the first usable address of `host`.
 ///
 /// # Errors
-/// Error of the system: the host does not resolve, or the port is taken or not allowed.
+/// Returns the system's error if the host does not resolve, or if the port is taken or not allowed.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<(BoundListener, SocketAddr)> {
     let listener = TcpListener::bind((host, port)).await?;
     let addr = listener.local_addr()?;
     Ok((listener.into_std()?, addr))
 }
 
-/// Serves until the future is dropped, which closes all connections. A connection is closed once it is older than
-/// `connection_max`.
+/// Serves connections until the future is dropped, which closes all of them. Each connection is closed after
+/// `connection_max` at the latest.
 pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: Duration) {
     let mut open = OpenConnections::default();
     loop {
@@ -53,8 +53,8 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
                 let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_asked), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
                 open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
-                // Lets the new connection's task read a request that has arrived, before the next connection is
-                // accepted.
+                // Lets the new connection's task run first. If its request has already arrived, the connection is then
+                // not displaced as an idle one.
                 yield_now().await;
             }
             Err(error) => {
@@ -65,7 +65,7 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
     }
 }
 
-/// Open connections.
+/// The open connections, and the tasks that serve them.
 #[derive(Default)]
 struct OpenConnections {
     tasks: JoinSet<()>,
@@ -80,8 +80,8 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// Waits for a free slot. If there is none, closes the oldest connection without a request once it is older than
-    /// [`NEW`].
+    /// Waits until there is a free slot. If there is none, closes the oldest connection that has sent no request, once
+    /// it is older than [`NEW`].
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}
@@ -133,7 +133,7 @@ mod tests {
     use tokio::sync::Notify;
 
     const PATIENCE: Duration = Duration::from_secs(20);
-    /// Size of a response that does not fit into the socket buffers of a connection.
+    /// A response of this size does not fit into the socket buffers of a connection.
     const BIG: usize = 64 * 1024 * 1024;
 
     async fn started(connection_max: Duration) -> SocketAddr {
@@ -207,7 +207,7 @@ mod tests {
         }
     }
 
-    /// Opens `count` connections that send only `begun`.
+    /// Opens `count` connections that send only the bytes in `begun`.
     async fn silent(addr: SocketAddr, count: usize, begun: &[u8]) -> Vec<TcpStream> {
         let mut silent = Vec::new();
         for _ in 0..count {

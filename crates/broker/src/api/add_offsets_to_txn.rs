@@ -1,5 +1,5 @@
-//! AddOffsetsToTxn 0-4: adds a group, by its partition of `__consumer_offsets`, to the transaction that will commit
-//! offsets for it.
+//! AddOffsetsToTxn 0-4: announces that a transaction will commit offsets of a group. The group's partition of
+//! `__consumer_offsets` becomes part of the transaction.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};

@@ -1,7 +1,8 @@
-//! AddPartitionsToTxn 0-5: adds partitions to a transaction before it writes to them. From version 4 on a request has
-//! several transactions and comes from brokers, which may only verify partitions (KIP-890).
+//! AddPartitionsToTxn 0-5: adds partitions to a transaction before the producer writes to them. From version 4 on,
+//! brokers send it. Such a request names several transactions and may only verify that the partitions were added
+//! (KIP-890).
 //!
-//! If a partition cannot be added, no other partition of its transaction is added; these get OPERATION_NOT_ATTEMPTED.
+//! If one partition cannot be added, none of its transaction is. The others get OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -19,10 +20,10 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// First version with several transactions.
+/// First version whose requests name several transactions.
 const SEVERAL_FROM: i16 = 4;
 
-/// Pending result of one transaction.
+/// The result of one transaction, not computed yet.
 type PendingResult<'a> = Pin<Box<dyn Future<Output = AddPartitionsToTxnResult> + Send + 'a>>;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -31,7 +32,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut response = AddPartitionsToTxnResponse::default();
     if version >= SEVERAL_FROM {
         for transactions in request.transactions.chunks(VERIFIED_AT_ONCE) {
-            // The transactions begin in the order of the request, and are carried out at the same time.
+            // The transactions begin in the order of the request and then run at the same time.
             let mut results: FuturesOrdered<PendingResult<'_>> = FuturesOrdered::new();
             transactions.iter().for_each(|one| results.push_back(Box::pin(of_several(call, one, version))));
             response.results_by_transaction.extend(results.collect::<Vec<_>>().await);
@@ -49,15 +50,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AddPartitionsToTxnRequest>(&response)
 }
 
-/// Carries out one of several transactions. A slow transaction gets CONCURRENT_TRANSACTIONS, because the others wait
-/// for the same response.
+/// Adds the partitions of one transaction out of several. If this takes long, the transaction gets
+/// CONCURRENT_TRANSACTIONS, because the others wait for the same response.
 async fn of_several(
     call: &Call<'_>,
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> AddPartitionsToTxnResult {
-    // Read before the partitions are added: afterwards, the shard may be a newer one with a larger epoch. The epoch of
-    // a shard that is still loading counts as 0, which is below its real epoch.
+    // The epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may have taken
+    // over. A shard that is still loading counts as epoch 0, which is below its real epoch.
     let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
@@ -96,7 +97,7 @@ async fn added(
     }
 }
 
-/// Returns the results of a transaction; `code` returns the error for each partition.
+/// Returns the results of a transaction. `code` is called for each partition and returns its error.
 fn results(
     transaction: &AddPartitionsToTxnTransaction,
     mut code: impl FnMut(&AddPartitionsToTxnTopic, i32) -> ErrorCode,
@@ -114,7 +115,7 @@ fn results(
     transaction.topics.iter().map(topic).collect()
 }
 
-/// Returns the error of a partition that cannot be added, or NONE.
+/// Returns NONE if the partition can be added, and otherwise the error.
 fn check_partition(
     call: &Call<'_>,
     image: &Image,
@@ -124,9 +125,9 @@ fn check_partition(
 ) -> ErrorCode {
     let found = topics::find(image, &topic.name, Uuid::ZERO);
     match found.and_then(|found| topics::existing(call.broker, found, partition)) {
-        // Only brokers, which send version 4 or later, add partitions of internal topics.
+        // Clients must not add partitions of internal topics. Only brokers may, and they send version 4 or later.
         _ if is_internal(&topic.name) && version < SEVERAL_FROM => ErrorCode::TOPIC_AUTHORIZATION_FAILED,
-        // Another broker may lead the partition.
+        // The partition exists, but another broker leads it.
         Ok(_) | Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) => ErrorCode::NONE,
         Err(code) => code,
     }
@@ -142,8 +143,8 @@ async fn add(
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
-    // A request of several transactions waits only briefly for an id: the requesting broker repeats it, and a long wait
-    // would delay the other transactions.
+    // A request with several transactions waits only briefly for an id. The broker that sent it will repeat it, and a
+    // long wait would delay the other transactions.
     let wait_until = match version {
         SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
@@ -157,7 +158,7 @@ async fn add(
     transactions.add_partitions(id, added).await
 }
 
-/// Waits until the shard of `id` is loaded; with several transactions, for [`BATCH_WAIT_MS`] at most.
+/// Waits until the shard of `id` is loaded. A request with several transactions waits for at most [`BATCH_WAIT_MS`].
 async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
     let prepared = call.broker.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {

@@ -1,5 +1,5 @@
-//! AlterPartitionReassignments 0-1. Partitions cannot move yet: only a reassignment to the present replicas succeeds,
-//! any other is refused. No reassignment is ever in progress, so none can be cancelled.
+//! AlterPartitionReassignments 0-1. Partitions cannot move yet, so only a reassignment to the present replicas
+//! succeeds. No reassignment is ever in progress, so none can be cancelled.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
 use fullbore_control::{Image, Refusal, check_replicas};

@@ -1,5 +1,5 @@
-//! AlterReplicaLogDirs 1-2. A broker has one data directory and one object store. Each replica has its fixed location,
-//! and cannot move.
+//! AlterReplicaLogDirs 1-2. A broker has one data directory and one object store, so no replica can move to another
+//! one. Only a request for the replica's present location succeeds.
 
 use super::call::{Call, Fault, Reply};
 use super::describe_log_dirs;
@@ -16,7 +16,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterReplicaLogDirsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
     let (folder, store) = (describe_log_dirs::folder(call.broker), describe_log_dirs::store(call.broker));
-    // A partition named more than once goes to the last directory, as in Kafka.
+    // If a request names a partition more than once, the last directory counts, as in Kafka.
     let mut wanted: BTreeMap<Text, BTreeMap<i32, Option<Place>>> = BTreeMap::new();
     for dir in request.dirs {
         let place = match dir.path {
@@ -42,7 +42,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-/// Location of a replica.
+/// Either the data directory or the object store, depending on the topic.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Folder,
@@ -55,7 +55,7 @@ fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option
     let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
-        // A diskless partition is on every broker, whatever its registered replicas.
+        // Every broker serves a diskless partition, whatever its registered replicas are.
         Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node.id) => {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }

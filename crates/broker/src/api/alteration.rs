@@ -1,8 +1,8 @@
-//! Changes of settings, for AlterConfigs and IncrementalAlterConfigs. Resources are topics, this broker (its id), its
-//! loggers, all brokers (the empty name), groups and client metrics subscriptions.
+//! Changes settings for AlterConfigs and IncrementalAlterConfigs. The resources are topics, this broker (by its id),
+//! its loggers, all brokers (the empty name), groups and client metrics subscriptions.
 //!
-//! Each resource is decided by itself: all of its changes are made, or none. At the time of the answer, changes are in
-//! force, and on disk except those of loggers.
+//! Each resource is decided on its own: either all of its changes are made, or none. When the client gets the response,
+//! the changes are in force. They are also on disk, except for those of loggers.
 
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};
 use crate::node::Node;
@@ -15,19 +15,20 @@ use fullbore_wire::ErrorCode;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Longest name of a subscription or group, in bytes: a key of the database must not be as long as a frame.
+/// Maximum length of the name of a subscription or group, in bytes. The name becomes a key in the database, and a
+/// request could otherwise bring one as long as a frame.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
-/// Alteration of one resource.
+/// The requested changes of one resource.
 pub struct Alteration<'a> {
     /// Kafka's `ConfigResource.Type`.
     pub resource_type: i8,
     pub name: &'a str,
-    /// Changes, or the reason why they are malformed.
+    /// The changes, or the reason why they are malformed.
     pub changes: Result<Vec<(String, ConfigChange)>, Refusal>,
 }
 
-/// Makes the alterations. Returns the outcomes in the order of the request.
+/// Makes the requested changes. Returns one outcome per resource, in the order of the request.
 pub async fn alter(
     broker: &Node,
     control: &Control,
@@ -57,7 +58,7 @@ pub async fn alter(
     places.into_iter().map(outcome).collect()
 }
 
-/// Well-formed alterations of a request, for the control plane to decide.
+/// The well-formed changes of a request, grouped by the command of the control plane that makes them.
 #[derive(Default)]
 struct Alterations {
     topics: Vec<AlterTopicConfig>,
@@ -65,16 +66,16 @@ struct Alterations {
     resources: Vec<AlterResourceConfig>,
 }
 
-/// Index of a resource in [`Alterations`].
+/// Index of a resource's outcome in [`Done`].
 enum ResourceIndex {
     Topic(usize),
     Broker(usize),
     Resource(usize),
-    /// Loggers of this broker, which have been changed without the control plane.
+    /// The loggers of this broker. They have already been changed, without the control plane.
     Done,
 }
 
-/// Outcomes of [`Alterations`], in the same order.
+/// The outcomes of [`Alterations`], in the same order.
 #[derive(Default)]
 struct Done {
     topics: Vec<Result<(), Refusal>>,
@@ -156,7 +157,7 @@ fn scope(node_id: i32, name: &str) -> Result<BrokerScope, Refusal> {
     }
 }
 
-/// Checks that no configuration of one resource is named twice.
+/// Checks that a request names each key of a resource only once.
 pub fn check_names(mut names: Vec<&str>) -> Result<(), Refusal> {
     names.sort_unstable();
     match names.windows(2).find(|pair| pair[0] == pair[1]) {

@@ -1,4 +1,5 @@
-//! ApiVersions 0-4: the first request of most clients. Returns the served APIs and the features.
+//! ApiVersions 0-4: the first request of most clients. The response lists the APIs and the features that this broker
+//! serves.
 
 use super::call::{Call, Fault, Reply};
 use super::features;
@@ -8,7 +9,7 @@ use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest, ApiVersi
 use fullbore_wire::{ErrorCode, Frame, Text, Version};
 use std::time::Instant;
 
-/// Most characters of a client's name or version that are retained with its connection.
+/// At most this many characters of a client's name and of its version are kept with its connection.
 const SOFTWARE_CHARS_MAX: usize = 100;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -23,8 +24,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 
-/// Returns the response to a request of an unknown version: all APIs in the layout of version 0, so that the client can
-/// repeat the request in a known version.
+/// Returns the response to a request of an unknown version. It lists all APIs in the layout of version 0, so that the
+/// client can repeat the request in a version that both know.
 pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Result<Frame, Fault> {
     let version = Version { number: 0, flexible: false };
     Reply { version, correlation_id, listener }.frame::<ApiVersionsRequest>(&answer(
@@ -34,7 +35,7 @@ pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Resul
     ))
 }
 
-/// Returns the largest version of an API that this broker serves.
+/// Returns the highest version of an API that this broker serves.
 pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     match key {
         ApiKey::Produce => broker.config.api.produce_version_max,
@@ -42,9 +43,9 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     }
 }
 
-/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription. Most clients would
-/// otherwise request a subscription at each start, and log the request. Kafka advertises telemetry only if a receiver
-/// of metrics is configured.
+/// Returns true if an API is advertised. Telemetry is advertised only while there is a subscription, because most
+/// clients would otherwise request one at each start and log it. Kafka advertises telemetry only if a receiver of
+/// metrics is configured.
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
@@ -57,7 +58,8 @@ fn is_offered(broker: &Node, key: ApiKey) -> bool {
 fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResponse {
     let range = |key: &ApiKey| {
         let versions = key.versions();
-        // KAFKA-18659: librdkafka disables features unless Produce is advertised from 0, though 3 is the lowest served.
+        // KAFKA-18659: librdkafka disables features unless Produce is advertised from version 0. The lowest version
+        // served is 3.
         let min_version = if *key == ApiKey::Produce { 0 } else { *versions.start() };
         ApiVersion { api_key: key.code(), min_version, max_version: max_of(broker, *key), ..Default::default() }
     };
@@ -71,7 +73,7 @@ fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResp
     }
 }
 
-/// Returns a copy of the text's beginning, since the request's text keeps its whole frame in memory.
+/// Copies the beginning of the text. The text itself would keep the whole request in memory.
 fn kept(text: &str) -> Text {
     Text::from(text.get(..text.len().min(SOFTWARE_CHARS_MAX)).unwrap_or_default())
 }

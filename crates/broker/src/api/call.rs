@@ -1,4 +1,4 @@
-//! Request with its client and its response, as every API handles them.
+//! A request on its way through an API: the request itself, its client, and its response.
 
 use super::client::Client;
 use crate::node::Node;
@@ -11,19 +11,19 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 
-/// Approximate limit of a refusal's message, in bytes.
+/// Longer messages of refusals are cut at about this number of bytes.
 const WORDS_BYTES_MAX: usize = 1_000;
 
-/// Reason to close a connection instead of sending a response.
+/// The reason why a request gets no response and its connection is closed instead.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// Malformed request header.
+    /// The request header is malformed.
     #[error("malformed request header: {0}")]
     Header(DecodeError),
-    /// API that this broker does not serve.
+    /// The broker does not serve this API.
     #[error("API key {0} is not served")]
     Api(i16),
-    /// Version outside the advertised range.
+    /// The version is outside the advertised range.
     #[error("{} version {version} is not served", api.name())]
     Version {
         /// API of the request.
@@ -31,42 +31,43 @@ pub enum Fault {
         /// Version of the request.
         version: i16,
     },
-    /// Malformed request body.
+    /// The request body is malformed.
     #[error("malformed {} request: {error}", api.name())]
     Body {
         /// API of the request.
         api: ApiKey,
-        /// Reason of the failure.
+        /// The reason why the body could not be decoded.
         error: DecodeError,
     },
-    /// Response that the requested version cannot express.
+    /// The response cannot be expressed in the requested version.
     #[error("answer to {}: {error}", api.name())]
     Answer {
         /// API of the request.
         api: ApiKey,
-        /// Reason of the failure.
+        /// The reason why the response could not be encoded.
         error: EncodeError,
     },
-    /// Failure of a produce with acks=0, which only a closed connection can report.
+    /// A produce request with acks=0 failed. Such a request has no response, so closing the connection is the only way
+    /// to report it.
     #[error("produce with acks=0 failed: {0}")]
     Unacknowledged(fullbore_wire::ErrorCode),
 }
 
-/// Response to be awaited.
+/// The future of a response.
 pub type Answer = Pin<Box<dyn Future<Output = Result<Frame, Fault>> + Send>>;
 
-/// Pending or ready response.
+/// The response of an admitted request, which may not be known yet.
 pub enum Completion {
-    /// Response known at admission.
+    /// The response is already known.
     Ready(Frame),
-    /// Response known later; nothing happens unless it is awaited.
+    /// The response is known once the future has completed. Nothing happens unless it is awaited.
     Later(Answer),
-    /// Response known later, and the number of bytes held until then.
+    /// Like `Later`, with the number of bytes of memory that the request holds until then.
     Holding(Answer, usize),
 }
 
 impl Completion {
-    /// Returns the bytes of memory held until the response is sent, for a request of `request_len` bytes.
+    /// Returns the bytes of memory that are held until the response is sent. `request_len` is the size of the request.
     pub fn bytes_held(&self, request_len: usize) -> usize {
         match self {
             Completion::Ready(frame) => frame.parts.iter().filter(|p| matches!(p, Part::Bytes(_))).map(Part::len).sum(),
@@ -76,26 +77,26 @@ impl Completion {
     }
 }
 
-/// Request that is being admitted.
+/// A request that is being admitted.
 pub struct Call<'a> {
-    /// Broker that serves the request.
+    /// The broker that serves the request.
     pub broker: &'a Arc<Node>,
-    /// Sender of the request.
+    /// The client that sent the request.
     pub client: &'a mut Client,
-    /// Index of the listener that the client connected to, which determines the addresses for this client.
+    /// Index of the listener that the client connected to. It decides which broker addresses this client gets.
     pub listener: usize,
-    /// Header of the request.
+    /// The header of the request.
     pub header: RequestHeader,
-    /// Reader at the start of the body.
+    /// The reader, positioned at the start of the body.
     pub reader: Reader,
 }
 
-/// Fields of a request that its response needs.
+/// The parts of a request that are needed to encode its response.
 #[derive(Clone, Copy)]
 pub struct Reply {
     pub(super) version: Version,
     pub(super) correlation_id: i32,
-    /// Index of the listener that the client connected to, which determines the addresses for this client.
+    /// Index of the listener that the client connected to. It decides which broker addresses this client gets.
     pub(super) listener: usize,
 }
 
@@ -103,16 +104,16 @@ impl Reply {
     /// Encodes a response.
     ///
     /// # Errors
-    /// [`Fault::Answer`] if the version cannot express the response.
+    /// Returns [`Fault::Answer`] if the version cannot express the response.
     pub fn frame<R: Request>(self, response: &R::Response) -> Result<Frame, Fault> {
         encode_response::<R>(response, self.version, self.correlation_id)
             .map_err(|error| Fault::Answer { api: R::KEY, error })
     }
 
-    /// Encodes a response whose body `put` writes.
+    /// Encodes a response whose body is written by `put`.
     ///
     /// # Errors
-    /// [`Fault::Answer`] if the version cannot express the response.
+    /// Returns [`Fault::Answer`] if the version cannot express the response.
     pub fn frame_with<R: Request>(
         self,
         put: impl FnOnce(&mut Writer) -> Result<(), EncodeError>,
@@ -123,7 +124,7 @@ impl Reply {
 }
 
 impl Call<'_> {
-    /// Returns the control plane, with this client as the requester in the log.
+    /// Returns the control plane. Its log lines name this client as the one that requested a change.
     pub(super) fn control(&self) -> Control {
         let by = match self.header.client_id.as_deref() {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
@@ -138,14 +139,16 @@ impl Call<'_> {
     }
 }
 
-/// Returns the first element of each key, in order: repeated elements must not enlarge the response.
+/// Returns the first element of each key, in order. Otherwise a request could enlarge its response by repeating an
+/// element.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }
 
-/// Joins elements of the same key, such as a topic that a request names twice: later ones are joined to the first.
-/// Returns the first elements in order. Takes 16 bytes of memory for each element and 16 more for each repeated one,
-/// however long the keys are.
+/// Joins elements that have the same key, such as a topic that a request names twice. Each later one is joined to the
+/// first, and the first ones are returned in order.
+///
+/// This takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,
@@ -166,7 +169,7 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns two positions for each repeated element, in order: its own, and that of the first element with its key.
+/// Returns a pair for each repeated element, in order: its own position, and that of the first element with its key.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =
@@ -174,7 +177,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     order.sort_unstable();
     let mut repeated = Vec::new();
     for same in order.chunk_by(|(one, _), (next, _)| one == next).filter(|same| same.len() > 1) {
-        // Has more than one entry only if hashes collide.
+        // Elements with the same hash. They have different keys only if the hashes collide.
         let mut known: Vec<(K, usize)> = Vec::new();
         for (_, at) in same {
             let key = key(&elements[*at]);
@@ -188,7 +191,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
     repeated
 }
 
-/// Returns the error code of an outcome, and the message of a refusal.
+/// Returns an outcome as the error code and message of a response.
 pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),
@@ -196,8 +199,8 @@ pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     }
 }
 
-/// Returns an error message for a response, truncated after [`WORDS_BYTES_MAX`] bytes unless it is a constant. Messages
-/// may repeat long names of a request, and a response's string has at most 32,767 bytes.
+/// Returns an error message for a response. Messages may contain long names from a request, and a string has at most
+/// 32,767 bytes. So a message is cut after [`WORDS_BYTES_MAX`] bytes, unless it is a constant.
 pub(super) fn words(message: impl Into<Cow<'static, str>>) -> Text {
     match message.into() {
         Cow::Borrowed(message) => Text::from_static(message),

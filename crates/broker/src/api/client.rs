@@ -1,4 +1,4 @@
-//! Client of a connection, with the state that its requests share.
+//! The client of a connection, with the state that its requests share.
 
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
@@ -11,31 +11,32 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Client of a connection.
+/// The client of a connection.
 pub struct Client {
     /// Address of the client.
     pub peer: SocketAddr,
-    /// Software name in ApiVersions (KIP-511); empty before that request.
+    /// The name of the client's software, from ApiVersions (KIP-511). Empty before that request.
     pub software_name: Text,
-    /// Software version in ApiVersions; empty before that request.
+    /// The version of the client's software, from ApiVersions. Empty before that request.
     pub software_version: Text,
-    /// Time at which ApiVersions was answered; `None` once the next request has come.
+    /// When ApiVersions was answered. `None` once the next request has arrived.
     pub(super) told_versions: Option<Instant>,
-    /// Time from the ApiVersions response to the next request: at least a round trip, since a client needs the response
-    /// first.
+    /// How long the client took to send its next request after the ApiVersions response. A client must read that
+    /// response first, so this is at least one round trip.
     pub round_trip: Option<Duration>,
-    /// Count of the connection's requests other than Produce.
+    /// Counts the requests of this connection other than Produce.
     pub(super) behind: Arc<LaterRequests>,
-    /// Queued writes of this client to groups, which are appended once the connection is otherwise idle.
+    /// Writes of this client to groups that are still queued. They are appended once the connection has nothing else to
+    /// do.
     pub unwritten: Arc<Unwritten>,
-    /// Session of a follower, if the client is a broker that replicates.
+    /// The follower's session, if the client is a broker that replicates from this one.
     pub(super) followed_by: Option<Arc<FollowerSession>>,
-    /// Session of a consumer that reads ahead, if there is one.
+    /// The session of a consumer that reads ahead, if the client is one.
     pub(super) reads_in: Option<ConnectionSession>,
 }
 
 impl Client {
-    /// Creates a client before its first request.
+    /// Creates the client of a new connection.
     pub fn new(peer: SocketAddr, unwritten: Arc<Unwritten>) -> Self {
         let (software_name, software_version) = (Text::default(), Text::default());
         Client {
@@ -51,13 +52,13 @@ impl Client {
         }
     }
 
-    /// Returns the client as the sender of a telemetry request.
+    /// Returns this client as the sender of a telemetry request.
     pub fn asking<'a>(&'a self, instance: Uuid, client_id: &'a str) -> Asking<'a> {
         let Client { peer, software_name, software_version, .. } = self;
         Asking { instance, client_id, software_name, software_version, peer: *peer }
     }
 
-    /// Records the arrival of a request.
+    /// Notes that a request has arrived, and measures the round trip if it is the first one after ApiVersions.
     pub(super) fn note_request(&mut self) {
         if let Some(told) = self.told_versions.take() {
             self.round_trip = Some(told.elapsed());
@@ -65,7 +66,8 @@ impl Client {
     }
 }
 
-/// Count of a connection's requests other than Produce. Their responses wait for the responses of earlier requests.
+/// Counts the requests of a connection other than Produce. Responses leave in order, so theirs wait for those of
+/// earlier Produce requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,

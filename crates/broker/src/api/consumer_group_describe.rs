@@ -1,4 +1,5 @@
-//! ConsumerGroupDescribe 0-1: groups of the consumer protocol, with members, assignments and target assignments.
+//! ConsumerGroupDescribe 0-1: describes groups of the consumer protocol, with their members, assignments and target
+//! assignments.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;
@@ -12,8 +13,9 @@ use fullbore_wire::apis::consumer_group_describe::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeMap;
 
-/// Values of [`Member::member_type`] for the classic and for the consumer protocol.
+/// Value of [`Member::member_type`] for the classic protocol.
 const SPEAKS_CLASSIC: i8 = 0;
+/// Value of [`Member::member_type`] for the consumer protocol.
 const SPEAKS_CONSUMER: i8 = 1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -71,7 +73,7 @@ fn describe(group: &ConsumerGroup, settings: &ConsumerGroupSettings, image: &Ima
     }
 }
 
-/// Returns partitions by topic; deleted topics are left out, as in Kafka.
+/// Groups partitions by topic. Deleted topics are left out, as in Kafka.
 fn assignment<'p>(partitions: impl Iterator<Item = &'p TopicIdPartition>, image: &Image) -> Assignment {
     let mut topics: BTreeMap<Uuid, Vec<i32>> = BTreeMap::new();
     for partition in partitions {

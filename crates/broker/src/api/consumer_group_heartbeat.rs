@@ -1,4 +1,5 @@
-//! ConsumerGroupHeartbeat 0-1 (KIP-848): checks the fields, resolves the regular expression, then calls the group.
+//! ConsumerGroupHeartbeat 0-1 (KIP-848): checks the fields and resolves the regular expressions. The group then
+//! decides.
 
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
@@ -11,7 +12,8 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Number of round trips that must fit one interval: TCP, TLS, versions, SASL and the heartbeat on a new connection.
+/// How many round trips must fit into one interval. A client that reconnects needs TCP, TLS, ApiVersions, SASL and the
+/// heartbeat itself.
 const ROUND_TRIPS: u32 = 8;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -20,9 +22,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
-/// Returns an interval that is long enough for a distant client; 0 stays 0. librdkafka uses the interval also as the
-/// timeout of its heartbeats. After a timeout it must reconnect, request versions and send a heartbeat within the next
-/// interval.
+/// Returns the heartbeat interval, raised if the client is far away. 0 stays 0.
+///
+/// librdkafka also uses the interval as the timeout of its heartbeats. After a timeout it must reconnect, request the
+/// versions and send a heartbeat, all within the next interval.
 fn reachable(unsettled_interval_ms: i32, round_trip: Option<Duration>) -> i32 {
     match (unsettled_interval_ms, round_trip) {
         (0, _) | (_, None) => unsettled_interval_ms,
@@ -74,7 +77,8 @@ async fn heartbeat(
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
     let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // Takes the newest image: topics that the group has already seen must not disappear.
+        // The newest image is read only now. With an older one, topics that the group has already seen could disappear
+        // again.
         let image = call.broker.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
@@ -91,7 +95,7 @@ async fn heartbeat(
     }
 }
 
-/// Returns the bytes of a request that the group retains, mostly names.
+/// Returns how many bytes of the request the group would keep. Most of them are names of topics.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
@@ -99,12 +103,12 @@ fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
     names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()
 }
 
-/// Returns a new id for a member of version 0.
+/// Returns a new member id. In version 0 the broker chooses it.
 fn fresh_id() -> Text {
     Text::from(uuid::Uuid::new_v4().to_string())
 }
 
-/// Resolves the request's expression, if it is new, and the group's expressions if topics have changed.
+/// Resolves the request's regular expression if it is new, and those of the group if topics have changed.
 async fn resolve(
     call: &Call<'_>,
     request: &ConsumerGroupHeartbeatRequest,
@@ -130,7 +134,7 @@ async fn resolve(
         resolved.push((Text::from(&*pattern), regex.topics(image)));
     }
     if !due.is_empty() {
-        // On a blocking thread: matching many expressions with many topics would block the connection's thread.
+        // Matching many expressions with many topics takes long, and would block the connection's thread.
         let image = Arc::clone(image);
         let matched = tokio::task::spawn_blocking(move || matching(due, &image)).await;
         resolved.extend(matched.unwrap_or_default());
@@ -138,8 +142,8 @@ async fn resolve(
     Ok(resolved)
 }
 
-/// Returns the topics that match each pattern. Patterns that do not compile are left out; none is expected, since each
-/// was compiled when a member subscribed to it.
+/// Returns the topics that match each pattern. Patterns that do not compile are left out. None is expected, since each
+/// was compiled when a member subscribed with it.
 fn matching(patterns: Vec<Text>, image: &Image) -> Vec<Resolved> {
     let topics = |pattern: Text| {
         let topics = TopicRegex::compile(&pattern).ok()?.topics(image);
@@ -171,7 +175,7 @@ mod tests {
         assigned.flat_map(|topic| topic.partitions.clone()).collect()
     }
 
-    /// A heartbeat may wait for the shard, for regular expressions and for the group's lock before it calls the group.
+    /// A heartbeat waits for the shard, for regular expressions and for the group's lock before it calls the group.
     /// Meanwhile another member's heartbeat may have seen newer topics.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
@@ -198,11 +202,12 @@ mod tests {
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
-        // Waits until the heartbeat has found the group. By then it has read the topics, and waits for the group's
+        // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
         // lock.
         while node.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
-            // A blocking sleep, since the thread that waits for the group may be the one that drives timers.
+            // The sleep blocks the thread on purpose: the thread that waits for the group may be the one that drives
+            // the timers.
             std::thread::sleep(Duration::from_millis(1));
         }
         let topics = vec![GrowTopic { name: TOPIC.into(), count: 2, assignments: None }];

@@ -1,4 +1,4 @@
-//! CreateAcls 1-3. There is no authorizer: SECURITY_DISABLED for each entry, as in Kafka without one.
+//! CreateAcls 1-3. There is no authorizer, so each entry gets SECURITY_DISABLED, as in Kafka without one.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::create_acls::{AclCreationResult, CreateAclsRequest, CreateAclsResponse};

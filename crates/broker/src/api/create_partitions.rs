@@ -1,4 +1,4 @@
-//! CreatePartitions 0-3. At the time of the response the new partitions are on disk and can be produced to.
+//! CreatePartitions 0-3. When the client gets the response, the new partitions are on disk and accept records.
 
 use super::call::{Call, Fault, Reply, told};
 use fullbore_control::{CreatePartitions, GrowTopic, Refusal};

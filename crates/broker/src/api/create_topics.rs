@@ -1,4 +1,4 @@
-//! CreateTopics 2-7.
+//! CreateTopics 2-7: creates topics, or only checks if they could be created.
 
 use super::call::{Call, Fault, Reply, words};
 use crate::node::Node;
@@ -9,8 +9,9 @@ use fullbore_wire::apis::create_topics::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Most topics in one request, since the response has all settings of each topic. It is Kafka's limit on partitions of
-/// one request (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`), with its error.
+/// Maximum number of topics in one request, because the response contains all settings of each topic. Kafka limits the
+/// partitions of a request to the same number (`ReplicationControlManager.MAX_PARTITIONS_PER_BATCH`) and refuses with
+/// the same error.
 const TOPICS_MAX: usize = 10_000;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,4 +1,4 @@
-//! DeleteAcls 1-3. There is no authorizer: SECURITY_DISABLED for each filter, as in Kafka without one.
+//! DeleteAcls 1-3. There is no authorizer, so each filter gets SECURITY_DISABLED, as in Kafka without one.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::delete_acls::{DeleteAclsFilterResult, DeleteAclsRequest, DeleteAclsResponse};

@@ -1,16 +1,17 @@
-//! DeleteGroups 0-3: deletes groups without members, and their offsets.
+//! DeleteGroups 0-3: deletes groups that have no members, together with their offsets.
 
 use super::call::{Call, Fault, Reply, once};
 use crate::groups::Missing;
 use fullbore_wire::apis::delete_groups::{DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// First version with error messages.
+/// First version whose response has error messages.
 const MESSAGES: i16 = 3;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteGroupsRequest = call.body(reply.version)?;
-    // The result is ignored: without `__consumer_offsets` no group exists, and each name gets its own error below.
+    // The result is ignored on purpose. Without `__consumer_offsets` no group exists, and each name gets its own error
+    // below.
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), &request.groups_names).await;
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {

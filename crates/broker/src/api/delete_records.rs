@@ -1,5 +1,5 @@
-//! DeleteRecords 0-2. At the time of the response the new log starts are on disk here and on every in-sync replica.
-//! Neither a crash nor another leader restores a record.
+//! DeleteRecords 0-2: moves the log starts of partitions forward. When the client gets the response, the new log starts
+//! are on disk here and on every in-sync replica. Neither a crash nor a change of leader brings the records back.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;
@@ -19,16 +19,16 @@ use tokio::time::{Instant, timeout_at};
 
 /// Kafka's `DeleteRecordsResponse.INVALID_LOW_WATERMARK`.
 const NO_LOW_WATERMARK: i64 = -1;
-/// Longest wait for replicas that a client can request.
+/// How long a request waits for replicas at most, whatever timeout the client requests.
 const WAIT_MAX: Duration = Duration::from_secs(300);
 
-/// Partition whose log start moves, or the reason why it does not.
+/// The partition whose log start moves, or the error of one that cannot be moved.
 type Moved = Result<Deleting, ErrorCode>;
 
 enum Deleting {
-    /// Classic partition with its new log start, which replicas have to follow.
+    /// A classic partition and its new log start, which the replicas must also reach.
     Here(Arc<Replica>, i64),
-    /// Diskless partition, and the offset to which the index moves its log start.
+    /// A diskless partition and the new log start, which the index still has to store.
     InIndex(Arc<DisklessPartition>, i64),
 }
 
@@ -56,7 +56,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteRecordsRequest>(&DeleteRecordsResponse { topics, ..Default::default() })
 }
 
-/// Moves the log starts of classic partitions, and checks diskless ones. Blocks on the disk.
+/// Moves the log starts of classic partitions and checks the diskless ones. Blocks on the disk.
 fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
@@ -82,7 +82,7 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
     moved
 }
 
-/// Moves the log starts of diskless partitions, and returns the outcomes in the order of the request.
+/// Moves the log starts of the diskless partitions. Returns the outcomes in the order of the request.
 async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) -> Vec<Result<i64, ErrorCode>> {
     let diskless = moved.iter().flat_map(|(_, partitions)| partitions).filter_map(|(_, moved)| match moved {
         Ok(Deleting::InIndex(partition, offset)) => Some((Arc::clone(partition), *offset)),
@@ -96,7 +96,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Returns the result of a partition once its in-sync replicas have deleted the records as well.
+/// Waits until the in-sync replicas of a partition have deleted the records as well, and returns its result.
 async fn answer(
     partition_index: i32,
     moved: Moved,

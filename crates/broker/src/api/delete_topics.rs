@@ -1,4 +1,4 @@
-//! DeleteTopics 1-6. From version 6 on a topic is named by name or id.
+//! DeleteTopics 1-6. From version 6 on, a topic can also be identified by its id.
 
 use super::call::{Call, Fault, Reply, words};
 use crate::partitions::Partitions;
@@ -10,8 +10,8 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Longest time for which a deletion waits for earlier deletions, and for which its response waits until the
-/// directories are removed.
+/// How long a request waits for earlier deletions to finish. Its response then waits at most equally long for the
+/// removal of the directories.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -29,7 +29,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     };
     let patience = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deleted = outcomes.iter().flatten().map(|topic| topic.id);
-    // The deletion is decided, and carried out even if the client is gone.
+    // The deletion has been decided and will be carried out even if the client is gone.
     let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
     let mut outcomes = outcomes.into_iter();
     let mut outcome_of =
@@ -56,7 +56,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DeleteTopicsRequest>(&DeleteTopicsResponse { responses, ..Default::default() })
 }
 
-/// Returns the refusal with which Kafka's controller answers a deletion that it did not reach in time.
+/// Returns the refusal of a deletion that did not get its turn in time, as in Kafka's controller.
 fn too_many() -> Refusal {
     let message = "Too many deleted topics wait for the removal of their files.";
     Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
@@ -68,7 +68,8 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
     }
 }
 
-/// Returns the topic of an entry. An entry with both name and id is refused, since the topic may have been recreated.
+/// Returns the topic of an entry. An entry with both a name and an id is refused, because the two may belong to
+/// different topics.
 fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
     let refused = |message: &'static str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
     match (&asked.name, asked.topic_id.is_zero()) {

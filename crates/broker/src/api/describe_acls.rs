@@ -1,4 +1,4 @@
-//! DescribeAcls 1-3. There is no authorizer: SECURITY_DISABLED, as in Kafka without one.
+//! DescribeAcls 1-3. There is no authorizer, so the response is SECURITY_DISABLED, as in Kafka without one.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::describe_acls::{DescribeAclsRequest, DescribeAclsResponse};

@@ -1,5 +1,5 @@
-//! DescribeClientQuotas 0-1. There are no quotas, and the result is empty. Invalid filters are refused as in Kafka
-//! (`ClientQuotasImage.describe`).
+//! DescribeClientQuotas 0-1. There are no quotas, so the result is always empty. Invalid filters are refused as in
+//! Kafka (`ClientQuotasImage.describe`).
 
 use super::call::{Call, Fault, Reply, told};
 use fullbore_control::Refusal;
@@ -9,7 +9,7 @@ use fullbore_wire::apis::describe_client_quotas::{
 use fullbore_wire::{ErrorCode, Frame};
 use std::collections::HashSet;
 
-/// Entity types of a filter; `IP` cannot be combined with the others.
+/// Entity types of a filter. `IP` cannot be combined with the others.
 const USER: &str = "user";
 const CLIENT_ID: &str = "client-id";
 const IP: &str = "ip";

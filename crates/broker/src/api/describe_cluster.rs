@@ -1,4 +1,4 @@
-//! DescribeCluster 0-2.
+//! DescribeCluster 0-2: lists the brokers of the cluster.
 
 use super::call::{Call, Fault, Reply};
 use super::{nodes, operations};

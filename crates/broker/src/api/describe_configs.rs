@@ -1,5 +1,5 @@
-//! DescribeConfigs 1-4 of topics, this broker and its loggers, dynamic settings of every broker (the empty name),
-//! groups and client metrics subscriptions.
+//! DescribeConfigs 1-4: returns the settings of topics, this broker and its loggers, groups and client metrics
+//! subscriptions. The empty broker name stands for the dynamic settings that apply to every broker.
 
 use super::call::{Call, Fault, Reply, once, words};
 use crate::node::Node;
@@ -17,12 +17,12 @@ pub(super) const TOPIC: i8 = 2;
 pub(super) const BROKER: i8 = 4;
 pub(super) const BROKER_LOGGER: i8 = 8;
 
-/// Approximate limit of the bytes of settings in one response. Settings of topics do not count, since the number of
-/// topics is limited. A request can name any number of groups: a group that does not exist has settings, too.
+/// Once the settings in a response reach this size, the remaining resources get an error. A request can name any number
+/// of groups, and even a group that does not exist has settings. Topics do not count, since their number is limited.
 const SETTINGS_BYTES_MAX: usize = 32 << 20;
 const TOO_MANY: &str =
     "The settings of all named resources exceed one response: request fewer resources, or single keys.";
-/// Bytes of a setting without its texts.
+/// Estimated size of a setting without its texts.
 const SETTING_BYTES: usize = 16;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -126,7 +126,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
     }
 }
 
-/// Returns true if the request selects this entry, because it lists the entry's key or no keys at all.
+/// Returns true if the request selects this entry. A request without keys selects all entries.
 fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
     let keys = resource.configuration_keys.as_deref().unwrap_or_default();
     keys.is_empty() || keys.iter().any(|key| *key == entry.name)

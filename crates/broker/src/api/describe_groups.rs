@@ -1,4 +1,5 @@
-//! DescribeGroups 0-6: groups of the classic protocol. A missing group is `Dead`, and from version 6 on an error.
+//! DescribeGroups 0-6: describes groups of the classic protocol. A missing group has the state `Dead`, and from version
+//! 6 on an error as well.
 
 use super::call::{Call, Fault, Reply, once, words};
 use super::operations;

@@ -1,5 +1,5 @@
-//! DescribeLogDirs 1-5: the data directory, the sizes of its partitions and its volume's space. The object store of
-//! diskless topics is a second directory, which one broker of a cluster reports for all.
+//! DescribeLogDirs 1-5: describes the data directory, with the sizes of its partitions and the space on its volume. The
+//! object store of diskless topics appears as a second directory. Only one broker of the cluster reports it.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::nodes;
@@ -21,7 +21,7 @@ const NOT_KNOWN: i64 = -1;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeLogDirsRequest = call.body(reply.version)?;
     let shared = Arc::clone(call.broker);
-    // Partitions that are not open are read from their directories.
+    // The description reads partitions that are not open from their directories, so it runs on a blocking thread.
     let listener = call.listener;
     let describing = tokio::task::spawn_blocking(move || describe(&shared, listener, request.topics));
     let results = describing.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
@@ -35,16 +35,16 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
     std::iter::once(describe_folder(broker, asked)).chain(store).collect()
 }
 
-/// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so only
-/// one broker reports it. That is the broker with the lowest id among those that have the store and that clients of the
-/// listener reach.
+/// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
+/// one may report it. That is the one with the lowest id among the brokers that use the store and that clients of this
+/// listener can reach.
 fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
 }
 
-/// Describes the store, whose size is unknown; None if no requested topic is in it.
+/// Describes the object store, whose total size is unknown. Returns `None` if no requested topic is stored there.
 fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
     let topics = topics(broker, asked, true).ok()?;
     let log_dir = store(broker);
@@ -75,14 +75,14 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
     }
 }
 
-/// Returns the data directory's path, as responses have it and requests must repeat it.
+/// Returns the path of the data directory. Responses contain it in this form, and requests must repeat it.
 pub fn folder(broker: &Node) -> Text {
     let folder = &broker.config.node.data_dir;
     let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 
-/// Returns the object store's name, as responses have it and requests must repeat it.
+/// Returns the name of the object store. Responses contain it in this form, and requests must repeat it.
 pub fn store(broker: &Node) -> Text {
     Text::from(broker.config.diskless.storage.to_string())
 }
@@ -91,8 +91,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all, that have replicas here: diskless topics if `diskless`, otherwise classic
-/// ones. Others are left out, as in Kafka.
+/// Returns the requested topics, or all if `asked` is `None`. With `diskless` these are the diskless topics, otherwise
+/// the classic ones. Topics without a replica on this broker are left out, as in Kafka.
 fn topics(
     broker: &Node,
     asked: Option<Vec<DescribableLogDirTopic>>,
@@ -128,7 +128,7 @@ fn topics(
 
 fn of_topic(broker: &Node, topic: &Topic, partitions: Vec<i32>) -> io::Result<DescribeLogDirsTopic> {
     let partition = |partition_index: i32| {
-        // A partition that was deleted after the image was made is left out.
+        // A partition that has been deleted since the image was made is left out.
         Some(of_partition(&broker.partitions.find_any(&topic.id, partition_index)?, partition_index))
     };
     let partitions = partitions.into_iter().filter_map(partition).collect::<io::Result<_>>()?;
@@ -139,7 +139,7 @@ fn of_partition(partition: &AnyPartition, partition_index: i32) -> io::Result<De
     let bytes = |size: u64| i64::try_from(size).unwrap_or(i64::MAX);
     match partition {
         AnyPartition::Classic(log) => {
-            // Lag and future directory stay at their defaults: a log is never behind its own high watermark, and no log
+            // Lag and future directory keep their defaults. A log is never behind its own high watermark, and no log
             // moves.
             let aside = log.set_aside();
             Ok(DescribeLogDirsPartition {

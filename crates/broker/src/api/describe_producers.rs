@@ -1,4 +1,5 @@
-//! DescribeProducers 0: idempotent producers of a partition, as its leader or a follower retains them (KIP-664).
+//! DescribeProducers 0: lists the producers whose sequence numbers a partition remembers (KIP-664). Both the leader and
+//! a follower can answer.
 
 use super::call::{Call, Fault, Reply, joined, once, words};
 use super::topics;
@@ -13,7 +14,7 @@ use fullbore_wire::apis::describe_producers::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 
-/// First offset of a producer that has no open transaction.
+/// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

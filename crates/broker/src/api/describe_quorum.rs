@@ -1,7 +1,8 @@
-//! DescribeQuorum 0-2. The metadata is in a database, not in a Raft log. The response is that of Kafka nodes in
-//! combined mode. Each serving broker is a voter without lag, and the one with the lowest id leads, so that all brokers
-//! give the same response. The epoch is that of the leader's registration, and the offset is the version of the
-//! metadata.
+//! DescribeQuorum 0-2: answers like Kafka nodes in combined mode, although the metadata is in a database and not in a
+//! Raft log.
+//!
+//! Each serving broker is a voter without lag. The one with the lowest id is the leader, so that all brokers give the
+//! same response. The epoch is that of the leader's registration, and the offset is the version of the metadata.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
@@ -13,8 +14,9 @@ use fullbore_wire::apis::describe_quorum::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Topic and partition of Kafka's metadata log.
+/// Topic of Kafka's metadata log.
 const TOPIC: &str = "__cluster_metadata";
+/// Partition of Kafka's metadata log.
 const PARTITION: i32 = 0;
 
 type Voter<'i> = (i32, &'i RegisteredBroker, &'i Endpoint);

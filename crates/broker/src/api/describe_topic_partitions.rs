@@ -1,4 +1,4 @@
-//! DescribeTopicPartitions 0 (KIP-966): topics in name order, a page at a time.
+//! DescribeTopicPartitions 0 (KIP-966): lists topics in the order of their names, one page per request.
 
 use super::call::{Call, Fault, Reply, once};
 use super::operations;
@@ -63,7 +63,7 @@ fn refused(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsRe
     DescribeTopicPartitionsResponse { topics, ..Default::default() }
 }
 
-/// Returns the requested topics, or all, in name order, from the cursor on.
+/// Returns the names of the requested topics (or of all topics) in order, beginning at the cursor.
 fn names(request: &DescribeTopicPartitionsRequest, image: &Image) -> BTreeSet<String> {
     let mut names: BTreeSet<String> = if request.topics.is_empty() {
         image.topics().map(|topic| topic.name.clone()).collect()
@@ -113,7 +113,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: range.filter_map(partition).collect(),
-        // The request has no field for these operations, so they are always returned.
+        // The request has no field to leave these operations out, so they are always returned.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }

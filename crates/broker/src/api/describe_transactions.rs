@@ -1,4 +1,4 @@
-//! DescribeTransactions 0: the state of transactional ids (KIP-664).
+//! DescribeTransactions 0: describes the transactions of the requested ids (KIP-664).
 
 use super::call::{Call, Fault, Reply, once};
 use super::end_txn::check_id;
@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeTransactionsRequest>(&response)
 }
 
-/// Returns the error for an id. Without `__transaction_state` no id exists.
+/// Returns the error for an id. If `__transaction_state` does not exist, no id does.
 fn as_unknown(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::COORDINATOR_NOT_AVAILABLE => ErrorCode::TRANSACTIONAL_ID_NOT_FOUND,

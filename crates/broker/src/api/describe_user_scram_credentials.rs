@@ -1,5 +1,5 @@
-//! DescribeUserScramCredentials 0. There are no users with credentials. A user requested by name is not found, as in
-//! Kafka (`ScramImage.describe`).
+//! DescribeUserScramCredentials 0. No user has credentials, so a user requested by name is not found, as in Kafka
+//! (`ScramImage.describe`).
 
 use super::call::{Call, Fault, Reply, words};
 use fullbore_wire::apis::describe_user_scram_credentials::{

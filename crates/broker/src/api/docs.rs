@@ -1,5 +1,5 @@
-//! Source of crates/broker/PROTOCOL.md: the declarations of the wire, and the APIs that this broker serves. A test
-//! compares the committed page with this source.
+//! Generates crates/broker/PROTOCOL.md from the declarations of the messages and the list of served APIs. A test
+//! compares the committed page with the result.
 
 use super::SERVED;
 use fullbore_wire::api::{ApiKey, NEVER};
@@ -66,8 +66,8 @@ fn flexible(key: ApiKey) -> String {
     }
 }
 
-/// Returns the versions in which a message contains the structure `spec`: `api` for the message itself. A nested
-/// structure has the versions of the field with its type, within those of the structure that has the field.
+/// Returns the versions in which a message contains the structure `spec`. `api` are the versions of the message itself.
+/// A nested structure has the versions of the field that uses it, within those of the surrounding structure.
 fn versions_of(spec: &StructSpec, structs: &[StructSpec], api: RangeInclusive<i16>) -> RangeInclusive<i16> {
     let holds = |field: &&FieldSpec| field.type_name.split(['<', '>']).any(|name| name == spec.name);
     match structs.iter().find_map(|outer| Some((outer, outer.fields.iter().find(holds)?))) {
@@ -92,7 +92,7 @@ fn structure(out: &mut String, spec: &StructSpec, outermost: bool, api: &RangeIn
     }
 }
 
-/// Returns Kafka's name of a field's type, and the versions in which it may be null.
+/// Returns Kafka's name for the type of a field, and the versions in which the field may be null.
 fn kafka_type(field: &FieldSpec, api: &RangeInclusive<i16>) -> (String, String) {
     match inside(field.type_name, "Option") {
         Some(inner) => (type_name(inner), within(&field.nullable, api)),
@@ -121,7 +121,7 @@ fn type_name(rust: &str) -> String {
     .to_owned()
 }
 
-/// Returns a default as Kafka's documentation writes it.
+/// Returns a default value as Kafka's documentation would write it.
 fn literal(rust: &str) -> String {
     match rust {
         "Some(Vec::new())" => "empty".to_owned(),
@@ -152,7 +152,7 @@ fn sentence(doc: &str) -> String {
     doc.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', "\\|")
 }
 
-/// Returns `T` of `outer<T>`; None for any other type.
+/// Returns `T` of `outer<T>`, or `None` for any other type.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

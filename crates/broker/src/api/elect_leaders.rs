@@ -1,4 +1,4 @@
-//! ElectLeaders 0-2. At the time of the response the elected leaders are in force.
+//! ElectLeaders 0-2. When the client gets the response, the elected leaders are in force.
 
 use super::call::{Call, Fault, Reply, joined, once, told};
 use fullbore_control::{ElectLeaders, ElectionKind, Image};
@@ -7,7 +7,7 @@ use fullbore_wire::apis::elect_leaders::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Kafka's `ElectionType`.
+/// The values of Kafka's `ElectionType`.
 const PREFERRED: i8 = 0;
 const UNCLEAN: i8 = 1;
 
@@ -16,10 +16,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let kind = match request.election_type {
         PREFERRED => ElectionKind::Preferred,
         UNCLEAN => ElectionKind::Unclean,
-        // Version 0 has no type.
+        // Version 0 has no type field. It is decoded as 0, so its elections are preferred ones.
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
-    // Kafka's response to a request about all partitions names only those with an election.
+    // If the request is about all partitions, the response names only those with an election, as in Kafka.
     let tells_all = request.topic_partitions.is_some();
     let asked = match request.topic_partitions {
         Some(asked) => named(asked),
@@ -53,7 +53,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ElectLeadersRequest>(&response)
 }
 
-/// Returns the error for an unknown type of election, for the request and for each partition (Kafka's
+/// Returns the response to an unknown type of election. The request and each partition get the error (Kafka's
 /// `ElectLeadersRequest.getErrorResponse`).
 fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     let error_code = ErrorCode::INVALID_REQUEST;
@@ -74,7 +74,8 @@ fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
     topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 
-/// Returns the partitions that another replica might lead. Diskless ones have no leader.
+/// Returns the partitions that might need an election of this kind. Diskless partitions have no leader and are left
+/// out.
 fn in_need(image: &Image, kind: ElectionKind) -> Vec<(Text, Vec<i32>)> {
     let mut found = Vec::new();
     for topic in image.topics().filter(|topic| !topic.config.diskless) {

@@ -1,5 +1,5 @@
-//! EndTxn 0-5: ends a transaction. At the time of the response the decision is stored, and this broker's partitions
-//! have the markers.
+//! EndTxn 0-5: commits or aborts a transaction. When the client gets the response, the decision is stored and the
+//! partitions on this broker have their markers.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_host::fault_point::{self, FaultPoint};
@@ -45,15 +45,16 @@ async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<O
     }
 }
 
-/// Checks that a request names an id.
+/// Checks that a request names a transactional id.
 ///
 /// # Errors
-/// INVALID_REQUEST if the id is empty.
+/// Returns INVALID_REQUEST if the id is empty.
 pub fn check_id(transactional_id: &str) -> Result<(), ErrorCode> {
     if transactional_id.is_empty() { Err(ErrorCode::INVALID_REQUEST) } else { Ok(()) }
 }
 
-/// Returns the error for a client. Unless `knows_fenced`, INVALID_PRODUCER_EPOCH replaces PRODUCER_FENCED.
+/// Returns the error in a form that the client knows. Older clients get INVALID_PRODUCER_EPOCH instead of
+/// PRODUCER_FENCED.
 pub fn as_known(code: ErrorCode, knows_fenced: bool) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED if !knows_fenced => ErrorCode::INVALID_PRODUCER_EPOCH,

@@ -1,17 +1,17 @@
-//! Features in ApiVersions responses (KIP-584): the levels that this broker supports, and the level in force.
+//! The features in ApiVersions responses (KIP-584): which levels this broker supports, and which level is in force.
 //!
-//! Invariant: every returned level is implemented, since clients act on it. With `transaction.version` 2 they use the
-//! transactions of KIP-890, with `share.version` they use share groups. A feature that is not listed has level 0.
+//! Clients act on these levels, so a level is listed only if it is implemented. With `transaction.version` 2 they use
+//! the transactions of KIP-890, and with `share.version` share groups. A feature that is not listed has level 0.
 
 use crate::node::Node;
 use fullbore_control::FEATURES;
 use fullbore_wire::Text;
 use fullbore_wire::apis::api_versions::{FinalizedFeatureKey, SupportedFeatureKey};
 
-/// First version of ApiVersions whose clients can read a feature with the lowest level 0 (KAFKA-17492).
+/// Clients before this version of ApiVersions cannot read a feature whose lowest level is 0 (KAFKA-17492).
 const LEVEL_ZERO_FROM: i16 = 4;
 
-/// Returns the supported levels, as a client of this version of ApiVersions can read them.
+/// Returns the supported levels that a client of this version of ApiVersions can read.
 pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
     let readable = FEATURES.iter().filter(|feature| version >= LEVEL_ZERO_FROM || feature.min > 0);
     let key = |feature: &fullbore_control::Feature| SupportedFeatureKey {

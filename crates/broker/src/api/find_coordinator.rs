@@ -1,5 +1,5 @@
-//! FindCoordinator 0-6. The coordinator of a group or of a transactional id is the leader of its partition of an
-//! internal topic. The topic is created if it is missing.
+//! FindCoordinator 0-6: returns the coordinator of a group or of a transactional id. It is the leader of the key's
+//! partition in an internal topic, which is created if it is missing.
 
 use super::call::{Call, Fault, Reply};
 use super::nodes;
@@ -9,10 +9,10 @@ use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest,
 use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Key types of the request. A third type, partitions of share groups, is not supported.
+/// Key types of the request. Kafka has a third one, for share groups, which is not supported.
 const GROUP: i8 = 0;
 const TRANSACTION: i8 = 1;
-/// First version with several keys, each with an error of its own.
+/// First version whose request has several keys. Each key then has its own error.
 const SEVERAL_KEYS_FROM: i16 = 4;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -59,7 +59,8 @@ fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
     leader_of(call, &image, topic, key).unwrap_or_else(|| nobody(key, ErrorCode::COORDINATOR_NOT_AVAILABLE, leaderless))
 }
 
-/// Returns the leader of the key's partition of an internal topic; None if the topic or a leader is missing.
+/// Returns the broker that leads the key's partition of an internal topic. `None` if the topic does not exist or the
+/// partition has no leader.
 fn leader_of(call: &Call<'_>, image: &Image, topic: &str, key: &Text) -> Option<Coordinator> {
     let topic = image.topic(topic)?;
     let leader = topic.partition(partition_for(key, topic.partition_count()))?.leader?;

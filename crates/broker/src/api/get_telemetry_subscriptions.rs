@@ -1,4 +1,4 @@
-//! GetTelemetrySubscriptions 0: returns the metrics that a client should push, and the interval.
+//! GetTelemetrySubscriptions 0: returns which metrics a client should push, and how often.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::apis::get_telemetry_subscriptions::{
@@ -6,7 +6,8 @@ use fullbore_wire::apis::get_telemetry_subscriptions::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-/// Codecs that a push may have, in Kafka's order: zstd, lz4, gzip, snappy. Uncompressed pushes are always allowed.
+/// The codecs that a push may use, in Kafka's order: zstd, lz4, gzip, snappy. A push without compression is always
+/// allowed.
 pub const CODECS: [i8; 4] = [4, 3, 1, 2];
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,4 +1,4 @@
-//! Heartbeat 0-4.
+//! Heartbeat 0-4: keeps a member of a classic group alive.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;

@@ -1,7 +1,7 @@
-//! InitProducerId 0-5: returns the id and epoch of a producer, idempotent or transactional. A transactional one ends
-//! the transaction of its predecessor.
+//! InitProducerId 0-5: gives a producer its id and epoch. For a transactional producer, this also ends the open
+//! transaction of its predecessor.
 //!
-//! Not here: version 6, two-phase commit, which Kafka has not finished (KIP-939).
+//! Version 6 adds two-phase commit, which Kafka has not finished (KIP-939). It is not served.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{as_known, check_id};
@@ -12,7 +12,7 @@ use fullbore_wire::{ErrorCode, Frame};
 
 /// First version whose client knows PRODUCER_FENCED.
 const FENCED_FROM: i16 = 4;
-/// Id that stands for none: the client has no producer id yet.
+/// The client sends this id if it has no producer id yet.
 const NONE: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -39,10 +39,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<InitProducerIdRequest>(&response)
 }
 
-/// Returns the client's present producer id and epoch; `None` if it has none yet.
+/// Returns the producer id and epoch that the client already has, or `None` if it has none.
 ///
 /// # Errors
-/// INVALID_REQUEST for an id without an epoch, or an epoch without an id.
+/// Fails with INVALID_REQUEST if there is an id without an epoch, or an epoch without an id.
 fn current(request: &InitProducerIdRequest) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
     match (request.producer_id, request.producer_epoch) {
         (NONE, -1) => Ok(None),

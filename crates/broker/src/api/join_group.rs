@@ -1,4 +1,5 @@
-//! JoinGroup 0-9. The decision is in `rules::group::classic`; the response may take long.
+//! JoinGroup 0-9: adds a member to a classic group. The rules are in `rules::group::classic`. The response waits for
+//! the other members, which may take long.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
@@ -8,9 +9,9 @@ use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse};
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::net::{IpAddr, SocketAddr};
 
-/// Most bytes of a string in a response.
+/// Maximum length of a string in a response, in bytes.
 const TEXT_BYTES_MAX: usize = i16::MAX as usize;
-/// First version in which the protocol name may be null (KIP-559).
+/// First version whose response may have a null protocol name (KIP-559).
 const NO_PROTOCOL_FROM: i16 = 7;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -33,13 +34,14 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
     let (new_member_id, missing) = match request.member_id.is_empty() {
         true => (new_member_id(request.group_instance_id.as_deref().unwrap_or(client_id)), Missing::Create),
-        // A member with an id has it from an existing group, so a missing group is not created.
+        // A member that already has an id got it from an existing group. If the group is missing, it is not created.
         false => (Text::default(), Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID)),
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
     let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
-        // Takes the newest image: topics that the group has already seen must not disappear.
+        // The newest image is read only now. With an older one, topics that the group has already seen could disappear
+        // again.
         let image = call.broker.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
@@ -54,15 +56,15 @@ fn refused(request: &JoinGroupRequest, error_code: ErrorCode) -> JoinGroupRespon
     JoinGroupResponse { error_code, member_id: request.member_id.clone(), protocol_name: None, ..Default::default() }
 }
 
-/// Returns a member id in Kafka's form: the client id and a random UUID. A client id that would make it too long for a
-/// response is truncated.
+/// Returns a member id in Kafka's form: the client id, followed by a random UUID. The client id is cut if the result
+/// would be too long for a response.
 fn new_member_id(name: &str) -> Text {
     let unique = uuid::Uuid::new_v4().to_string();
     let name = &name[..name.floor_char_boundary(TEXT_BYTES_MAX - "-".len() - unique.len())];
     Text::from(format!("{name}-{unique}"))
 }
 
-/// Returns the address as Java prints one that has no host name.
+/// Returns the address in the form in which Java prints an address without a host name.
 pub(super) fn client_host(peer: SocketAddr) -> String {
     match peer.ip().to_canonical() {
         IpAddr::V4(ip) => format!("/{ip}"),

@@ -1,4 +1,4 @@
-//! Responses to clients about partitions that another broker leads, or that have no leader.
+//! Responses about partitions that another broker leads, or that have no leader.
 
 use crate::start::Broker;
 use bytes::{Bytes, BytesMut};
@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub(super) const TOPIC: &str = "t";
 const OTHER: i32 = 2;
 
-/// Broker with a simulated second broker, its topic, and a client of it.
+/// A broker with one topic, and a client of it. Tests can register a second broker, which does not run.
 pub(super) struct Opened {
     pub(super) broker: Broker,
     client: TcpStream,
-    /// Timeout of produce requests and of deletions of records.
+    /// The timeout in produce requests and in requests to delete records.
     pub(super) timeout_ms: i32,
     _folder: tempfile::TempDir,
 }
@@ -53,12 +53,12 @@ impl Opened {
         Opened { broker, client, timeout_ms: 50, _folder: folder }
     }
 
-    /// Changes the partition's registration, and registers another broker.
+    /// Registers another broker, and changes the registration of the partition.
     fn register(&self, change: impl FnOnce(&mut PartitionRegistration)) {
         self.register_at("PLAINTEXT", change);
     }
 
-    /// Changes the partition's registration, and registers another broker with a listener of this name.
+    /// Registers another broker, whose listener has this name, and changes the registration of the partition.
     fn register_at(&self, listener: &str, change: impl FnOnce(&mut PartitionRegistration)) {
         self.broker.node().control.publish(|image| {
             let at = Endpoint { host: Text::from("other"), port: 9093 };

@@ -1,4 +1,5 @@
-//! LeaveGroup 0-5. Before version 3 one member leaves, and the response has its error.
+//! LeaveGroup 0-5: removes members from a group. Before version 3 a request has one member, and the response has that
+//! member's error.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
@@ -33,7 +34,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
     });
     match answer.await {
         GroupAnswer::Leave(response) => *response,
-        // The group does not exist, so each of the members gets the error.
+        // The group does not exist, so every member gets the error.
         GroupAnswer::Refused(error_code @ ErrorCode::UNKNOWN_MEMBER_ID) => {
             let one = |member: &MemberIdentity| MemberResponse {
                 member_id: member.member_id.clone(),

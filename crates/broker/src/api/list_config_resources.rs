@@ -1,5 +1,5 @@
-//! ListConfigResources 0-1: the names of resources with a configuration. Version 0 returns client metrics only
-//! (KIP-714), version 1 the requested types, or all (KIP-1142).
+//! ListConfigResources 0-1: lists the resources that have a configuration. Version 0 returns only client metrics
+//! (KIP-714). Version 1 returns the requested types, or all (KIP-1142).
 
 use super::call::{Call, Fault, Reply};
 use super::describe_configs::{BROKER, BROKER_LOGGER, TOPIC};

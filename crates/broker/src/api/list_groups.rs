@@ -1,5 +1,5 @@
-//! ListGroups 0-5: every group of this broker, by state and type. While some groups are being loaded, the response has
-//! an error as well.
+//! ListGroups 0-5: lists the groups that this broker coordinates, filtered by state and type. If some groups are still
+//! loading, the response has an error in addition to the list.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_rules::group::Group;

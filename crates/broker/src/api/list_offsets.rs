@@ -1,4 +1,4 @@
-//! ListOffsets 1-11: offsets by time and by position.
+//! ListOffsets 1-11: finds offsets by timestamp, and the first and last ones.
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
@@ -47,7 +47,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<ListOffsetsRequest>(&ListOffsetsResponse { topics, ..Default::default() })
 }
 
-/// Returns the partitions named more than once, which Kafka refuses.
+/// Returns the partitions that a request names more than once. Kafka refuses them.
 fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
     let mut seen = HashSet::new();
     let asked =
@@ -63,23 +63,24 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
             response.timestamp = found.timestamp;
             response.leader_epoch = found.leader_epoch;
         }
-        // No such record: the offset and timestamp stay -1.
+        // No record is that late, so the offset and the timestamp stay -1.
         Ok(None) => {}
         Err(code) => response.error_code = code,
     }
     response
 }
 
-/// Facts about a request that hold for all its partitions.
+/// The parts of a request that apply to all of its partitions.
 #[derive(Clone, Copy)]
 struct RequestTerms {
     version: i16,
     isolation: Isolation,
-    /// Outcome of the refresh of diskless partitions.
+    /// The outcome of refreshing the offsets of diskless partitions.
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for a special timestamp that `version` knows; None if no record is that late.
+/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. `None` if no record
+/// is that late.
 async fn look_up(
     broker: &Node,
     image: &Image,
@@ -102,7 +103,7 @@ async fn look_up(
         EARLIEST => partition.earliest().map(Some).map_err(code),
         MAX_TIMESTAMP if version >= 7 => partition.max_timestamp(isolation, long).await.map_err(code),
         EARLIEST_LOCAL if version >= 8 => partition.earliest().map(Some).map_err(code),
-        // No record is in tiered storage.
+        // There is no tiered storage, so no record is in it.
         LATEST_TIERED if version >= 9 => Ok(None),
         EARLIEST_PENDING_UPLOAD if version >= 11 => Ok(None),
         time if time >= 0 => partition.offset_for_timestamp(isolation, time, long).await.map_err(code),

@@ -1,4 +1,4 @@
-//! ListPartitionReassignments 0: always empty, since partitions cannot move between brokers.
+//! ListPartitionReassignments 0. Partitions cannot move between brokers, so the list is always empty.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_wire::Frame;

@@ -1,4 +1,4 @@
-//! ListTransactions 0-2: the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152).
+//! ListTransactions 0-2: lists the transactional ids that this broker coordinates (KIP-664, KIP-994, KIP-1152).
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::TopicRegex;
@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             ..Default::default()
         })
     };
-    // Listed on a blocking thread: there may be a million ids, and the client chooses the pattern.
+    // Runs on a blocking thread, because there may be a million ids and the client chooses the pattern.
     let failed = |_| ListTransactionsResponse { error_code: ErrorCode::UNKNOWN_SERVER_ERROR, ..Default::default() };
     let response = tokio::task::spawn_blocking(listed).await.unwrap_or_else(failed);
     reply.frame::<ListTransactionsRequest>(&response)
@@ -44,7 +44,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
     let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
     let found = broker.transactions.list(&filter, matches)?.into_iter();
-    // Only partitions that were served before and after the listing are named: of any other, ids may be missing.
+    // Names only the partitions that were served before and after the listing. For any other, the list may lack ids.
     let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {
@@ -63,7 +63,7 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
     Ok(ListTransactionsResponse { unknown_state_filters, transaction_states, served, ..Default::default() })
 }
 
-/// Returns the states of the filter that do not exist.
+/// Returns the names in the filter that are no states.
 fn unknown(request: &ListTransactionsRequest) -> Vec<Text> {
     let names = request.state_filters.iter();
     names.filter(|name| TransactionState::from_name(name).is_none()).cloned().collect()

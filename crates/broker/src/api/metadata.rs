@@ -1,4 +1,4 @@
-//! Metadata 0-13: brokers, topics and leaders. May create topics that are requested by name.
+//! Metadata 0-13: returns brokers, topics and leaders. May create topics that the client requests by name.
 
 use super::call::{Call, Fault, Reply, once};
 use super::shown::Viewer;
@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let broker = call.broker;
     let everything = match &request.topics {
         None => true,
-        // An empty list stands for all topics in version 0, and for none in later versions.
+        // An empty list means all topics in version 0, and none in later versions.
         Some(topics) => version == 0 && topics.is_empty(),
     };
     let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
@@ -27,12 +27,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         let viewer = Viewer::of(call, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
-        // Before version 4 a client cannot decline the creation of topics.
+        // Before version 4 a client cannot turn off the creation of topics.
         let create = version < 4 || request.allow_auto_topic_creation;
         let wanted = once(request.topics.unwrap_or_default(), |topic| (topic.name.clone(), topic.topic_id));
         named(call, wanted, create, version).await
     };
-    // An unknown id has no authorized operations in the response, but an unknown name has them.
+    // As in Kafka, an unknown name has authorized operations, but an unknown id has none.
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
@@ -55,7 +55,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<MetadataRequest>(&response)
 }
 
-/// Returns the requested topics in their order, after creating missing ones if allowed.
+/// Returns the requested topics in the order of the request. Missing ones are created first if that is allowed.
 async fn named(
     call: &Call<'_>,
     wanted: Vec<MetadataRequestTopic>,
@@ -105,14 +105,14 @@ fn unknown(topic: MetadataRequestTopic, code: ErrorCode, version: i16) -> Metada
     let valid = topic.name.as_ref().is_none_or(|name| check_name(name).is_ok());
     let error_code = match code {
         _ if !valid => ErrorCode::INVALID_TOPIC_EXCEPTION,
-        // Another request has created the topic since the metadata was read; the client retries.
+        // Another request has created the topic since the metadata was read, so the client only has to retry.
         ErrorCode::TOPIC_ALREADY_EXISTS => ErrorCode::LEADER_NOT_AVAILABLE,
         code => code,
     };
     MetadataResponseTopic {
         error_code,
         is_internal: topic.name.as_ref().is_some_and(|name| is_internal(name)),
-        // The name of an unknown topic id is unknown; versions before 12 have no null.
+        // An unknown topic id has no name. Versions before 12 cannot express null and get an empty name.
         name: if version >= 12 && !topic.topic_id.is_zero() { None } else { Some(topic.name.unwrap_or_default()) },
         topic_id: topic.topic_id,
         ..Default::default()

@@ -1,10 +1,12 @@
-//! Kafka's APIs, one file each. Each begins with its versions and reads as a list of checks in wire order.
+//! Kafka's APIs, one file each. A file begins with the versions that it serves. Its checks follow the order of the
+//! fields in the request.
 //!
-//! Produce, Fetch, OffsetFetch and commits of offsets are admitted at once and may complete later. Every other API
-//! completes before the next request of its connection is admitted, so that clients see Kafka's ordering. An admitted
-//! request is carried out even if earlier responses are not sent. Work that is done only while a completion is awaited
-//! affects nothing but the response. Requests of thousands of entries run apart from the threads that serve connections
-//! ([`wide`]).
+//! Produce, Fetch, OffsetFetch and the commits of offsets may complete after later requests of the same connection were
+//! admitted. Every other API completes first, so that clients see the order that Kafka guarantees.
+//!
+//! An admitted request is carried out even if earlier responses have not been sent. Work that is done only while a
+//! completion is awaited affects nothing but the response. Requests of thousands of entries run apart from the threads
+//! that serve connections ([`wide`]).
 
 mod add_offsets_to_txn;
 mod add_partitions_to_txn;
@@ -85,13 +87,15 @@ use std::time::Duration;
 use fullbore_wire::Frame;
 use fullbore_wire::api::ApiKey;
 
-/// Longest wait for memory of a produce request whose client has hung up. Without acks its batch must still be written.
+/// How long a produce request waits for memory after its client has hung up. With acks=0 the batch must still be
+/// written.
 const HUNG_UP_PRODUCE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns the time limit of a request's admission once its client has hung up; None if admission never takes long.
+/// Returns how long the admission of a request may go on once its client has hung up. `None` if its admission never
+/// takes long.
 ///
-/// JoinGroup and SyncGroup wait for other members at admission, perhaps for minutes. They do not use
-/// [`Completion::Later`], because a later request of the client, such as a Heartbeat, must find the member joined.
+/// JoinGroup and SyncGroup wait for other members during admission, perhaps for minutes. They cannot return
+/// [`Completion::Later`], because the client's next request, such as a Heartbeat, must find the member joined.
 pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     let key = frame.first_chunk().map(|key| i16::from_be_bytes(*key)).and_then(ApiKey::from_code);
     match key {
@@ -101,10 +105,10 @@ pub fn admitted_without_client(frame: &[u8]) -> Option<Duration> {
     }
 }
 
-/// Admits a request; None if it gets no response (acks=0).
+/// Admits a request. Returns `None` if it gets no response, as with acks=0.
 ///
 /// # Errors
-/// Reason to close the connection.
+/// Returns the reason to close the connection.
 pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, Fault> {
     call.client.note_request();
     let code = call.header.api_key;
@@ -131,8 +135,8 @@ pub async fn admit(mut call: Call<'_>) -> Result<Option<(ApiKey, Completion)>, F
     Ok(completion.map(|completion| (api, completion)))
 }
 
-/// Carries out a request as [`dispatch`] does. A wide request runs apart from the threads that serve connections.
-/// Returns None if there is no response.
+/// Carries out a request as [`dispatch`] does, but runs a wide one apart from the threads that serve connections.
+/// Returns `None` if there is no response.
 async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Result<Option<Completion>, Fault> {
     let broker = call.broker;
     let Some(bytes) = wide::measure(&broker.wide, api, &call.reader, reply.version).await? else {
@@ -143,10 +147,10 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }
 
-/// Declares the served and the advertised APIs: an API with an arm is both, any other is neither.
+/// Declares which APIs are served and advertised. An API with an arm is both, and any other is neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
-        /// APIs that this broker serves, in key order. `fullbore_wire` knows more.
+        /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.
         pub const SERVED: &[ApiKey] = &[$( ApiKey::$api, )*];
 
         async fn dispatch(api: ApiKey, $call: &mut Call<'_>, $reply: Reply) -> Result<Option<Completion>, Fault> {
@@ -159,8 +163,8 @@ macro_rules! serve {
     };
 }
 
-// Large futures are boxed, except in APIs that carry records: the task of a connection is as large as its largest
-// unboxed future.
+// A connection's task is as large as the largest future in it. Large futures are therefore boxed, except in the APIs
+// that carry records.
 serve! { |call, reply|
     Produce => {
         let request = call.body(reply.version)?;

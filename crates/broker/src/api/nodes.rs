@@ -1,6 +1,6 @@
-//! Brokers of the cluster as the client of a listener sees them, and the leader of a classic partition (KIP-951).
+//! The brokers of the cluster as a client of one listener sees them, and the leaders of classic partitions (KIP-951).
 //!
-//! Not here: the brokers that a client should use for a diskless partition, which has no leader; see `shown.rs`.
+//! A diskless partition has no leader. `shown.rs` chooses the brokers that a client should use for it.
 
 use crate::node::Node;
 use fullbore_control::{Endpoint, Image, RegisteredBroker, Topic};
@@ -9,10 +9,10 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::produce::{LeaderIdAndEpoch, NodeEndpoint};
 use std::collections::BTreeSet;
 
-/// Leader id of a partition without a leader.
+/// Stands for the leader of a partition that has none.
 pub const NO_LEADER: i32 = -1;
 
-/// Returns the serving brokers by id, with their addresses for clients of this listener.
+/// Returns the brokers that serve clients, in the order of their ids, with their addresses on this listener.
 pub fn reached<'i>(
     broker: &'i Node,
     image: &'i Image,
@@ -35,12 +35,13 @@ fn name_of(broker: &Node, listener: usize) -> &str {
     broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
-/// Returns the broker's endpoint for clients of this listener; `None` if the broker is fenced or lacks the listener.
+/// Returns the broker's address on this listener. `None` if the broker is fenced or does not have the listener.
 fn at<'i>(node: &'i RegisteredBroker, listener: &str) -> Option<&'i Endpoint> {
     node.endpoint(listener).filter(|_| !node.registration.is_fenced)
 }
 
-/// Returns the leader's id and NONE; -1 and LEADER_NOT_AVAILABLE if clients of this listener cannot reach a leader.
+/// Returns the leader's id and NONE, or -1 and LEADER_NOT_AVAILABLE if there is no leader that clients of this listener
+/// can reach.
 pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &PartitionRegistration) -> (i32, ErrorCode) {
     let is_reached = |id: &i32| image.node(*id).is_some_and(|node| at(node, name_of(broker, listener)).is_some());
     match partition.leader.filter(is_reached) {
@@ -49,9 +50,10 @@ pub fn leader(broker: &Node, image: &Image, listener: usize, partition: &Partiti
     }
 }
 
-/// Returns the leader of a partition that another broker leads, for a client that takes this broker for the leader.
-/// None if the client can reach no leader, if this broker leads, or for a diskless partition, which this broker serves
-/// itself.
+/// Returns the leader of a partition that another broker leads, so that a client with old metadata can go there.
+///
+/// Returns `None` if this broker leads the partition or the client cannot reach any leader. A diskless partition also
+/// gives `None`, since this broker serves it itself.
 pub fn leader_elsewhere(
     broker: &Node,
     image: &Image,
@@ -68,7 +70,7 @@ pub fn leader_elsewhere(
     })
 }
 
-/// Returns the endpoints of these brokers for clients of a listener, each once.
+/// Returns the addresses of these brokers on this listener.
 pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i32>) -> Vec<NodeEndpoint> {
     let named = reached(broker, image, listener).filter(|(id, ..)| ids.contains(id));
     let endpoint = |(node_id, node, at): (i32, &RegisteredBroker, &Endpoint)| NodeEndpoint {
@@ -81,7 +83,7 @@ pub fn endpoints(broker: &Node, image: &Image, listener: usize, ids: &BTreeSet<i
     named.map(endpoint).collect()
 }
 
-/// Returns the replicas whose brokers do not serve.
+/// Returns the replicas whose brokers are fenced or not registered.
 pub fn offline(image: &Image, partition: &PartitionRegistration) -> Vec<i32> {
     let serves = |id: &i32| image.node(*id).is_some_and(|node| !node.registration.is_fenced);
     partition.replicas.iter().copied().filter(|id| !serves(id)).collect()

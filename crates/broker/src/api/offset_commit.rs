@@ -1,7 +1,8 @@
-//! OffsetCommit 2-10: checks topics and partitions, the committer, and the size of the metadata, then writes.
+//! OffsetCommit 2-10: checks the topics and partitions, the committer, and the size of the metadata, then writes the
+//! offsets.
 //!
-//! The group checks the committer and queues the write under one lock. So offsets of two generations are written in the
-//! order of the generations.
+//! The group checks the committer and queues the write under one lock. Offsets of two generations are therefore written
+//! in the order of the generations.
 
 use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
@@ -15,13 +16,14 @@ use fullbore_wire::apis::offset_commit::{
 use fullbore_wire::{ErrorCode, Frame};
 use std::sync::Arc;
 
-/// First version with topic ids instead of names.
+/// First version that has topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// Retention time in a request that leaves the choice to the broker.
+/// A request with this retention time leaves the choice to the broker.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit: at the return, its position among the group's commits is fixed. The commit is written when its
-/// answer is awaited, or when the connection is otherwise idle, together with later commits of the client.
+/// Admits a commit. When this returns, the commit has its position among the group's commits. It is written later,
+/// together with other commits of the client: when its answer is awaited, or when the connection has nothing else to
+/// do.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;
@@ -43,7 +45,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     complete(wanted, asked, request_bytes, answer)
 }
 
-/// Returns the completion of a request of `request_bytes`, whose commit is queued or refused.
+/// Returns the completion of a commit that was queued or refused. `request_bytes` is the size of the request.
 pub fn complete(
     mut wanted: ValidCommit,
     asked: Result<PendingCommit, ErrorCode>,
@@ -69,26 +71,27 @@ pub fn complete(
     }
 }
 
-/// Result of the checks of a request: the offsets that may be committed, and a response with the errors of the others.
+/// The result of checking a request: which offsets may be committed, and a response that already has the errors of the
+/// others.
 #[derive(Default)]
 pub struct ValidCommit {
-    /// Offsets to commit: of existing partitions, with metadata of an allowed size.
+    /// The offsets to commit. Their partitions exist, and their metadata is not too large.
     pub offsets: Vec<CommitOffset>,
-    /// Position of each of `offsets` in the response: topic and partition.
+    /// Position of each of `offsets` in the response, as topic and partition.
     places: Vec<(usize, usize)>,
-    /// Positions of offsets with too much metadata.
+    /// Positions in the response of the offsets with too much metadata.
     too_large: Vec<(usize, usize)>,
-    /// Response with the errors that the checks have found.
+    /// The response, with the errors that the checks have found so far.
     pub response: OffsetCommitResponse,
 }
 
 impl ValidCommit {
-    /// Returns true if any partition of the request exists.
+    /// Returns true if at least one partition of the request exists.
     pub fn is_any_known(&self) -> bool {
         !self.places.is_empty() || !self.too_large.is_empty()
     }
 
-    /// Sets the errors of offsets that were not committed; each entry is an index of `offsets` and its error.
+    /// Sets the errors of offsets that could not be committed. Each entry is an index into `offsets` and an error.
     fn refuse(&mut self, refused: &[(usize, ErrorCode)]) {
         for (index, code) in refused {
             let (topic, partition) = self.places[*index];
@@ -96,14 +99,14 @@ impl ValidCommit {
         }
     }
 
-    /// Sets the error of every existing partition: none of the offsets was committed.
+    /// Sets the same error for every existing partition, because none of the offsets was committed.
     fn refuse_known(&mut self, code: ErrorCode) {
         for (topic, partition) in self.places.iter().chain(&self.too_large) {
             self.response.topics[*topic].partitions[*partition].error_code = code;
         }
     }
 
-    /// Counts the offsets of the response by their errors.
+    /// Counts the offsets of the response in the metrics, by their errors.
     pub fn count(&self, broker: &Node) {
         for partition in self.response.topics.iter().flat_map(|topic| &topic.partitions) {
             broker.metrics.offset_committed(partition.error_code);
@@ -116,7 +119,7 @@ impl ValidCommit {
     }
 }
 
-/// Checks the topics, the partitions and the sizes of metadata in a request.
+/// Checks the topics and partitions of a request, and the sizes of its metadata.
 pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
     let image = broker.control.image();
     let now = broker.now_ms();
@@ -162,7 +165,7 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
     }
 }
 
-/// Returns true if the metadata is too large, counted in Java's characters as in Kafka.
+/// Returns true if the metadata is too large. As in Kafka, the limit counts Java characters.
 fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
     let max = broker.config.groups.offsets.metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();

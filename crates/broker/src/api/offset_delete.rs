@@ -1,4 +1,4 @@
-//! OffsetDelete 0 (KIP-496): checks the group, then each partition. Topics that a member reads keep their offsets.
+//! OffsetDelete 0 (KIP-496): deletes offsets of a group. Topics that a member reads keep their offsets.
 
 use super::call::{Call, Fault, Reply, joined, once};
 use crate::groups::{COMMIT_BYTES_MAX, DeleteOffset, Missing, TopicName};
@@ -12,7 +12,7 @@ use fullbore_wire::apis::offset_delete::{
 use fullbore_wire::{ErrorCode, Frame, Text};
 use std::sync::Arc;
 
-/// Approximate size of a record that deletes an offset, without the two names.
+/// About how many bytes a record that deletes an offset takes, without the names of group and topic.
 const RECORD_BYTES: usize = 32;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -54,13 +54,13 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     Ok(topics)
 }
 
-/// Offsets to delete, collected while the request is checked.
+/// The offsets to delete, collected while the request is checked.
 struct OffsetDeletion<'a> {
     image: &'a Image,
     group: &'a Group,
     id: &'a Text,
     offsets: Vec<DeleteOffset>,
-    /// Approximate size of the records that delete the offsets.
+    /// About how many bytes the records that delete these offsets will take.
     bytes: usize,
 }
 

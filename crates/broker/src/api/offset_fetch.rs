@@ -1,7 +1,8 @@
-//! OffsetFetch 1-10: for each group, checks the member, then returns each requested partition, or all with an offset.
+//! OffsetFetch 1-10: returns the committed offsets of groups, for the requested partitions or for all that have one.
 //!
-//! A partition named twice is returned once: a short request must not fetch the same long metadata a million times.
-//! With `require_stable` (KIP-447), a partition with an offset in an open transaction gets UNSTABLE_OFFSET_COMMIT.
+//! A partition that is named twice is returned once. Otherwise a short request could fetch the same long metadata a
+//! million times. With `require_stable` (KIP-447), a partition whose offset an open transaction may change gets
+//! UNSTABLE_OFFSET_COMMIT.
 
 use super::call::{Call, Completion, Fault, Reply, joined, once};
 use crate::groups::{GroupOffsets, Missing, OffsetAndMetadata, OffsetsView, TopicOffsets};
@@ -17,18 +18,18 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// First version with several groups.
+/// First version whose request names several groups.
 const GROUPS: i16 = 8;
-/// First version with topic ids instead of names.
+/// First version that has topic ids instead of names.
 const TOPIC_IDS: i16 = 10;
-/// Offset of a partition without a commit.
+/// The offset of a partition that has no commit.
 const NONE: i64 = -1;
 
-/// Admits a fetch of offsets. The offsets are read when the response is due. Earlier commits of the client are written
-/// by then, even those that it did not wait for.
+/// Admits a fetch of offsets. The offsets are read only when the response is due. By then, earlier commits of this
+/// client have been written, even if it did not wait for them.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
-    // The result of `prepare` is ignored: without `__consumer_offsets` there are no offsets.
+    // The result is ignored on purpose: without `__consumer_offsets` there are no offsets to return.
     let mut asked = vec![&request.group_id];
     asked.extend(request.groups.iter().map(|group| &group.group_id));
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
@@ -36,11 +37,11 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
 }
 
-/// Terms of a request for offsets.
+/// The parts of a request that apply to all of its groups.
 #[derive(Clone, Copy)]
 struct FetchTerms {
     version: i16,
-    /// True if offsets that an open transaction may replace are excluded.
+    /// True if offsets that an open transaction may replace must not be returned.
     require_stable: bool,
 }
 
@@ -58,7 +59,7 @@ async fn fetch(broker: &Node, request: OffsetFetchRequest, reply: Reply) -> Resu
     reply.frame::<OffsetFetchRequest>(&response)
 }
 
-/// Returns the group of a request before version 8, in the form that later versions have.
+/// Converts a request of a version before 8, which has one group, into the form of later versions.
 fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     let topics = request.topics.map(|topics| {
         let topic = |topic: fullbore_wire::apis::offset_fetch::OffsetFetchRequestTopic| OffsetFetchRequestTopics {
@@ -71,7 +72,7 @@ fn one_group(request: OffsetFetchRequest) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: request.group_id, member_epoch: -1, topics, ..Default::default() }
 }
 
-/// Returns the response of a version before 8, from that of its only group.
+/// Converts the response of one group into the form of versions before 8.
 fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     let partition = |partition: OffsetFetchResponsePartitions| OffsetFetchResponsePartition {
         partition_index: partition.partition_index,
@@ -108,7 +109,7 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
     let found = stable.and_then(|()| match &topics {
         None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
-            // The offsets are only copied under the lock, because commits of other groups wait for it and the request
+            // Under the lock the offsets are only copied. Commits of other groups wait for the lock, and the request
             // may name a million partitions.
             let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
@@ -124,8 +125,8 @@ async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup
     group
 }
 
-/// Returns the topics of a refused request with the error at each partition, for versions whose groups have no error
-/// field.
+/// Returns the topics of a refused request with the error at each partition. Older versions have no error field for the
+/// group.
 fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode) -> Vec<OffsetFetchResponseTopics> {
     let of_topic = |topic: OffsetFetchRequestTopics| {
         let of_partition = |index| OffsetFetchResponsePartitions { error_code, ..partition(index, None) };
@@ -135,11 +136,11 @@ fn refused(topics: Option<Vec<OffsetFetchRequestTopics>>, error_code: ErrorCode)
     topics.unwrap_or_default().into_iter().map(of_topic).collect()
 }
 
-/// Offsets of a group for the topics of a request.
+/// The offsets of a group that were found for the topics of a request.
 #[derive(Default)]
 struct FoundOffsets {
     committed: GroupOffsets,
-    /// Partitions, by topic id, without a stable offset.
+    /// The partitions, by topic id, whose offset an open transaction may change.
     unstable: BTreeSet<(Uuid, i32)>,
 }
 
@@ -174,7 +175,7 @@ fn of_topic(
     held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
     let found = find(image, version, asked);
-    // By name, a missing topic has no offsets; an unknown id is an error.
+    // An unknown id is an error. A missing topic that was requested by name only has no offsets.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
     let of_topic = found.and_then(|topic| held.committed.get(&topic.id));
@@ -205,7 +206,7 @@ fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFet
     view.committed.into_iter().flatten().filter_map(topic).collect()
 }
 
-/// Returns the response entry of a partition without a stable offset, for which the client repeats its request.
+/// Returns the entry of a partition whose offset an open transaction may change. The client will repeat its request.
 fn unstable(index: i32) -> OffsetFetchResponsePartitions {
     OffsetFetchResponsePartitions { error_code: ErrorCode::UNSTABLE_OFFSET_COMMIT, ..partition(index, None) }
 }

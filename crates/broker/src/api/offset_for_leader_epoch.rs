@@ -1,4 +1,5 @@
-//! OffsetForLeaderEpoch 2-4: where an epoch's records end, for clients that check for truncation (KIP-320).
+//! OffsetForLeaderEpoch 2-4: returns where the records of a leader epoch end. Clients use it to check for truncation
+//! (KIP-320).
 
 use super::call::{Call, Fault, Reply};
 use super::topics;

@@ -1,9 +1,9 @@
-//! Produce 3-14 (0-2 are advertised for librdkafka only, KAFKA-18659, and not served).
+//! Produce 3-14. Versions 0-2 are advertised only for librdkafka (KAFKA-18659) and are not served.
 //!
-//! Admission appends: when `admit` returns, the batches have their offsets, and the order is fixed. Only three things
-//! may follow: the fsync that a topic demands, the replicas of acks=all, and earlier batches that an out-of-order batch
-//! with `reorder` waits for. For a diskless topic the order is fixed at admission as well, and the offset is assigned
-//! by the commit. Invariant: an acknowledged batch is in the log exactly once.
+//! Admission appends: when `admit` returns, the batches have their offsets and their order is fixed. A response may
+//! then still have to wait for three things. These are the fsync that a topic demands, the replicas of acks=all, and
+//! earlier batches that an out-of-order batch with `reorder` needs. A diskless topic also fixes the order at admission,
+//! but the commit assigns the offsets. An acknowledged batch is in the log exactly once.
 
 use super::call::{Call, Completion, Fault, Reply, words};
 use super::client::LaterRequests;
@@ -25,20 +25,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// First Produce version that may carry zstd (KIP-110).
+/// First version whose batches may be compressed with zstd (KIP-110).
 const ZSTD_FROM: i16 = 7;
 const ALL: i16 = -1;
-/// Longest time for which an out-of-order batch delays the response of a request other than Produce on its connection.
+/// How long an out-of-order batch may delay the response of another API on its connection.
 const HOLDS_UP_MAX: Duration = Duration::from_secs(1);
-/// Client id of Kafka's own tools, which may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
+/// The client id of Kafka's own tools. They may write to internal topics (`AdminUtils.ADMIN_CLIENT_ID`).
 const ADMIN_CLIENT: &str = "__admin_client";
-/// Value in Produce 14 for a topic with unknown settings.
+/// Sent in Produce 14 if the settings of the topic are unknown.
 const NOT_SAID: i32 = -1;
 
 /// Checks and appends every batch of the request. Returns `None` with acks=0.
 ///
 /// # Errors
-/// Any failure with acks=0, which only a closed connection can report.
+/// With acks=0, returns any failure as an error, because only a closed connection can report it.
 pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
     let (broker, behind, peer) = (call.broker, &call.client.behind, call.client.peer);
     let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
@@ -60,14 +60,15 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
             may_zstd: reply.version.number >= ZSTD_FROM,
             is_transactional: request.transactional_id.is_some(),
         },
-        // With acks=0, no out-of-order batch waits: no response could report its loss.
+        // With acks=0 there is no response that could report the loss of a batch. So an out-of-order batch does not
+        // wait for earlier ones.
         early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
         transaction: request
             .transactional_id
             .as_deref()
             .map(|transactional_id| RequestTransaction { transactional_id, produce_version: reply.version.number }),
         peer,
-        // No deadline applies without a response.
+        // Without a response there is no deadline either.
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
@@ -83,8 +84,8 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // A pending batch that is not in a log was copied. The names in the response are then copied as well, so that the
-    // request's frame is freed before the response.
+    // If a pending batch is not in a log yet, it was copied. Copying the names in the response too allows the request's
+    // frame to be freed now, before the response is sent.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));
@@ -94,7 +95,8 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     Ok(Some(if is_copied { Completion::Holding(answer, bytes_held) } else { Completion::Later(answer) }))
 }
 
-/// Finds the partition of each batch. Also returns the response entries of the topics, still without partitions.
+/// Finds the partition of each batch. Also returns the entries of the response, one per topic and without partitions so
+/// far.
 fn resolve<'r>(
     broker: &Node,
     image: &'r Image,
@@ -125,7 +127,7 @@ fn resolve<'r>(
     (batches, responses)
 }
 
-/// Returns the response with the results that are known, and the pending appends.
+/// Returns the response with the results that are already known, and the appends that are still pending.
 fn respond(
     broker: &Node,
     image: &Image,
@@ -167,28 +169,28 @@ fn bytes_of(topic: &TopicProduceResponse) -> usize {
         + topic.partition_responses.len() * size_of::<PartitionProduceResponse>()
 }
 
-/// Batch with a pending append, and its position in the response.
+/// A batch whose append is pending, and where its result belongs in the response.
 struct PendingAppend {
     topic: usize,
     partition: usize,
     ticket: AppendTicket,
 }
 
-/// Bytes of memory of a pending append, and of the state that it waits for.
+/// Memory that a pending append takes, including the state that it waits for.
 const PENDING_COST: usize = 256;
 
-/// Limit of the time for which a Produce request delays later requests of its connection. Responses leave in the order
-/// of requests, and a client may need a later response to learn its batches' new leader.
+/// Limits how long a Produce request may delay later requests of its connection. Responses leave in the order of the
+/// requests, and a client may need a later one to find the new leader of its partitions.
 struct HeldUp {
     behind: Arc<LaterRequests>,
-    /// Number of requests other than Produce that came before this one on the connection.
+    /// How many requests other than Produce came before this one on the connection.
     from: u64,
-    /// Time until which the first later request is delayed; `None` before it has come.
+    /// Until when the first later request may be delayed. `None` before it has come.
     until: Option<tokio::time::Instant>,
 }
 
 impl HeldUp {
-    /// Waits until a later request has been delayed for [`HOLDS_UP_MAX`].
+    /// Waits until a later request has come and has been delayed for [`HOLDS_UP_MAX`].
     async fn for_long(&mut self) {
         let until = match self.until {
             Some(until) => until,
@@ -225,7 +227,7 @@ async fn after(
     reply.frame::<ProduceRequest>(&response)
 }
 
-/// Adds the leaders and their endpoints for partitions that other brokers lead (KIP-951).
+/// Adds the leader and its address to the entry of each partition that another broker leads (KIP-951).
 fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
@@ -245,7 +247,7 @@ fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) 
     response.node_endpoints = nodes::endpoints(broker, &image, listener, &leaders);
 }
 
-/// Returns the response entry of a topic without its partitions.
+/// Returns the entry of a topic, without its partitions.
 fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceResponse {
     let retained = found.and_then(|topic| i32::try_from(topic.config.producer_state_batches_to_retain).ok());
     TopicProduceResponse {
@@ -257,8 +259,8 @@ fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceRe
     }
 }
 
-/// Lowers `retained` to the partition's value if that is smaller: a change of the setting reaches the partitions of a
-/// topic one after another.
+/// Lowers `retained` to this partition's value if that is smaller. A change of the setting reaches the partitions of a
+/// topic one after another, so their values may differ.
 fn lower(retained: &mut i32, appended: Appended) {
     *retained = i32::try_from(appended.batches_retained).map_or(*retained, |then| then.min(*retained));
 }

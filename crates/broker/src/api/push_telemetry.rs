@@ -1,4 +1,4 @@
-//! PushTelemetry 0: a client's metrics, which are counted and not read.
+//! PushTelemetry 0: receives the metrics of a client. They are counted, but not read.
 
 use super::call::{Call, Fault, Reply};
 use super::get_telemetry_subscriptions::CODECS;
@@ -6,7 +6,7 @@ use fullbore_rules::telemetry::{Push, TelemetryRefusal};
 use fullbore_wire::apis::push_telemetry::{PushTelemetryRequest, PushTelemetryResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// Code of an uncompressed push.
+/// The codec of a push without compression.
 const NONE: i8 = 0;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

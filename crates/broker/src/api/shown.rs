@@ -1,9 +1,9 @@
-//! Leader, replicas and ISR of a partition in the metadata for clients.
+//! Decides which leader, replicas and ISR of a partition a client sees in its metadata.
 //!
-//! A classic partition is returned as registered. The registration of a diskless one does not matter, since every
-//! broker serves it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and
-//! their zones (`broker.rack`). One broker of each zone is an in-sync replica. The broker of the client's zone is the
-//! leader; the client names the zone in its client.id, as for Inkless.
+//! A classic partition is returned as it is registered. A diskless partition has no leader, since every broker serves
+//! it. Its metadata is computed for each client (`rules/src/cluster/zones.rs`) from the live brokers and their zones
+//! (`broker.rack`). One broker of each zone is shown as an in-sync replica, and the one in the client's zone as the
+//! leader. A client names its zone in its client.id, as for Inkless.
 
 use super::call::Call;
 use super::nodes;
@@ -14,10 +14,10 @@ use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};
 
-/// Names of the zone in a client.id: ours, and Inkless's.
+/// The names under which a client.id may contain the zone: ours, and that of Inkless.
 const ZONE_NAMES: [&str; 2] = ["diskless_az", "inkless_az"];
 
-/// Partition in the metadata for one client.
+/// A partition as one client sees it in its metadata.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ShownPartition {
     pub error_code: ErrorCode,
@@ -30,7 +30,7 @@ pub struct ShownPartition {
     pub offline: Vec<i32>,
 }
 
-/// Partitions of an image as one client sees them.
+/// Shows the partitions of an image as one client sees them.
 pub struct Viewer<'i> {
     broker: &'i Node,
     image: &'i Image,
@@ -40,7 +40,7 @@ pub struct Viewer<'i> {
 }
 
 impl<'i> Viewer<'i> {
-    /// Returns the view of the client that sent this request.
+    /// Creates the view of the client that sent this request.
     pub fn of(call: &'i Call<'_>, image: &'i Image) -> Self {
         let (broker, listener) = (&**call.broker, call.listener);
         let zones = zones(broker, image, listener);
@@ -48,7 +48,7 @@ impl<'i> Viewer<'i> {
         Self { broker, image, listener, zones, zone }
     }
 
-    /// Returns the partition of this number, if it exists.
+    /// Returns the partition with this index, or `None` if it does not exist.
     pub fn partition(&self, topic: &Topic, index: i32) -> Option<ShownPartition> {
         let registered = topic.partition(index)?;
         Some(match topic.config.diskless {
@@ -77,15 +77,15 @@ impl<'i> Viewer<'i> {
             Some(id) => (ErrorCode::NONE, *id),
             None => (ErrorCode::LEADER_NOT_AVAILABLE, nodes::NO_LEADER),
         };
-        // Without a live broker, the registered replicas are returned, so that clients see no replica missing.
+        // If no broker is live, the registered replicas are returned, so that no replica seems to be missing.
         let replicas = if brokers.is_empty() { registered.replicas.clone() } else { brokers };
         let isr = replicas.clone();
         ShownPartition { error_code, leader_id, leader_epoch: LEADER_EPOCH, replicas, isr, ..Default::default() }
     }
 }
 
-/// Returns, by zone, the brokers that clients of this listener may use for diskless partitions. Stopping brokers are
-/// left out, unless all are stopping.
+/// Groups the brokers that clients of this listener may use for diskless partitions by zone. Brokers that are stopping
+/// are left out, unless all are.
 pub fn zones<'i>(broker: &'i Node, image: &'i Image, listener: usize) -> Zones<'i> {
     let named = |(id, node, _): (i32, &'i fullbore_control::RegisteredBroker, _)| {
         (node.registration.is_shutting_down, id, node.rack.as_deref().filter(|rack| !rack.is_empty()))
@@ -101,8 +101,8 @@ pub fn key(topic_id: Uuid, index: i32) -> (u128, i32) {
     (u128::from_be_bytes(topic_id.0), index)
 }
 
-/// Returns the zone that a client.id names, as in `app,diskless_az=eu-1a`; None if it names none. The last zone counts,
-/// under either name, since clients append to a given id.
+/// Returns the zone in a client.id such as `app,diskless_az=eu-1a`, or `None` if there is none. If it contains several
+/// zones, the last one counts, because clients append to an id that they were given.
 fn zone_of(client_id: &str) -> Option<&str> {
     let named = client_id.split(',').filter_map(|part| part.split_once('='));
     let mut zones = named.filter(|(name, _)| ZONE_NAMES.contains(&name.trim())).map(|(_, zone)| zone.trim());

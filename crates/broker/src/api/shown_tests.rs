@@ -1,5 +1,5 @@
-//! Metadata of diskless partitions for clients of a cluster. Registered leaders do not matter, since every broker
-//! serves these partitions.
+//! Checks which leaders and replicas of diskless partitions clients see in a cluster. The registered leaders do not
+//! matter, since every broker serves these partitions.
 
 use super::leadership_tests::{Opened, TOPIC};
 use fullbore_control::{CreateTopic, Endpoint, RegisteredBroker, Topic};
@@ -41,7 +41,7 @@ async fn opened(diskless: bool) -> Opened {
     opened
 }
 
-/// Registers the other brokers.
+/// Registers brokers 2 to 5.
 fn join(opened: &Opened) {
     opened.broker.node().control.publish(|image| {
         for (id, rack) in (2..).zip(&RACKS[1..]) {
@@ -237,7 +237,8 @@ async fn broker_serves_a_diskless_partition_with_any_registered_leader() {
     }
 }
 
-/// Returns the immediate response to a consumer of this rack, which wants few bytes and would wait for long.
+/// Fetches as a consumer of this rack, and returns the response. The fetch wants one byte and would wait long, so only
+/// an immediate response arrives in time.
 fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
     let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
     let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
@@ -281,7 +282,8 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
 }
 
-/// A session leaves out unchanged entries, but a consumer whose redirect is left out would stay at this broker.
+/// A session leaves out entries that have not changed. If the redirect were left out as well, the consumer would stay
+/// at this broker.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;

@@ -1,4 +1,4 @@
-//! SyncGroup 0-5. The response is sent once the group's leader has sent the assignments.
+//! SyncGroup 0-5: returns a member's assignment. The response waits until the group's leader has sent the assignments.
 
 use super::call::{Call, Fault, Reply};
 use crate::groups::Missing;
@@ -6,7 +6,7 @@ use fullbore_rules::group::GroupAnswer;
 use fullbore_wire::apis::sync_group::{SyncGroupRequest, SyncGroupResponse};
 use fullbore_wire::{ErrorCode, Frame};
 
-/// First version in which the client must name the chosen protocol (KIP-559).
+/// First version in which the client must name the protocol that was chosen (KIP-559).
 const PROTOCOL_FROM: i16 = 5;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
@@ -25,7 +25,7 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
     }
     let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
     if !call.broker.groups.has_room(incoming, true) {
-        // Kafka's response if an assignment is too large for its log.
+        // Kafka returns this error if an assignment is too large for its log.
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);

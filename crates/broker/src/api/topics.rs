@@ -1,4 +1,4 @@
-//! Lookup of topics by name or id (KIP-516), and of their partitions.
+//! Looks up topics by name or id (KIP-516), and their partitions.
 
 use crate::node::Node;
 use crate::partitions::{AnyPartition, ReadError};
@@ -6,10 +6,10 @@ use fullbore_control::{Image, Topic};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::sync::Arc;
 
-/// Returns the topic that a request names by `name`, or by `id` in versions with ids.
+/// Returns the topic that a request names by `name`, or by `id` if the version has ids.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_ID for an unknown id; UNKNOWN_TOPIC_OR_PARTITION for an unknown name.
+/// Fails with UNKNOWN_TOPIC_ID or UNKNOWN_TOPIC_OR_PARTITION if there is no such topic.
 pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic>, ErrorCode> {
     if id.is_zero() {
         image.topic(name).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
@@ -18,11 +18,11 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
     }
 }
 
-/// Finds a partition of a topic, in service or not.
+/// Finds a partition of a topic, even if it cannot serve requests at present.
 ///
 /// # Errors
-/// UNKNOWN_TOPIC_OR_PARTITION if there is no such partition. NOT_LEADER_OR_FOLLOWER if only other brokers serve
-/// diskless topics.
+/// Fails with UNKNOWN_TOPIC_OR_PARTITION if there is no such partition, and with NOT_LEADER_OR_FOLLOWER if only other
+/// brokers serve diskless topics.
 pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
         || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
@@ -32,22 +32,23 @@ pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition
     })
 }
 
-/// Finds a partition as [`existing`] does, and refuses it if it cannot answer at present.
+/// Finds a partition as [`existing`] does, and checks that it can answer at present.
 ///
 /// # Errors
-/// Errors of [`existing`] and of [`AnyPartition::check_answers`].
+/// Fails as [`existing`] and [`AnyPartition::check_answers`] do.
 pub fn partition(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let found = existing(broker, topic, index)?;
     found.check_answers()?;
     Ok(found)
 }
 
-/// Finds a partition after the caller has opened the request's partitions by [`AnyPartition::open_all`]. Waits while
-/// the partition's directory is being created, because its first record may have come after that call.
+/// Finds a partition after the caller has opened the request's partitions with [`AnyPartition::open_all`]. If the first
+/// record came after that call, the partition's directory is still being created, and this waits for it.
 ///
 /// # Errors
-/// Errors of [`partition`]. NOT_LEADER_OR_FOLLOWER while the log is being opened: every client retries.
-/// KAFKA_STORAGE_ERROR if the log could not be opened, since another attempt would block the thread.
+/// Fails as [`partition`] does. Fails with NOT_LEADER_OR_FOLLOWER while the log is being opened, after which every
+/// client retries. Fails with KAFKA_STORAGE_ERROR if the log could not be opened, because another attempt would block
+/// the thread.
 pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let partition = partition(broker, topic, index)?;
     if partition.is_being_made() {
@@ -57,13 +58,16 @@ pub async fn opened(broker: &Node, topic: &Topic, index: i32) -> Result<AnyParti
     Ok(partition)
 }
 
-/// Returns the partitions of these names that exist.
+/// Returns the partitions with these names. Those that do not exist are left out.
 pub fn named<'n>(broker: &Node, image: &Image, names: impl Iterator<Item = (&'n Text, i32)>) -> Vec<AnyPartition> {
     names.filter_map(|(topic, index)| broker.partitions.find_any(&image.topic(topic)?.id, index)).collect()
 }
 
-/// Waits for `partitions` as [`AnyPartition::open_all`] does. Then refreshes the offsets of diskless ones, which other
-/// brokers also write, so that they are no older than this call. Returns the outcome of the refresh.
+/// Opens `partitions` as [`AnyPartition::open_all`] does. Other brokers also write to diskless partitions, so their
+/// offsets are then refreshed. Afterwards they are no older than this call.
+///
+/// # Errors
+/// Fails if the offsets cannot be refreshed.
 pub async fn open_and_refresh(partitions: Vec<AnyPartition>) -> Result<(), ReadError> {
     AnyPartition::open_all(partitions.clone()).await;
     AnyPartition::refresh(&partitions).await

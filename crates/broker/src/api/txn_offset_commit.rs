@@ -1,8 +1,8 @@
-//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): checks topics and partitions, the group's id, the transaction and the
-//! committer, then writes.
+//! TxnOffsetCommit 0-5 (KIP-98, KIP-447): commits offsets of a group in a transaction. Checks the topics and
+//! partitions, the group's id, the transaction and the committer.
 //!
-//! From version 5 on the broker adds the group to the transaction (KIP-890). Clients of older versions have done so by
-//! AddOffsetsToTxn, which is verified.
+//! From version 5 on, the broker adds the group to the transaction itself (KIP-890). Clients of older versions have
+//! sent AddOffsetsToTxn before, which is verified.
 
 use super::call::{Call, Completion, Fault, Reply};
 use super::end_txn::check_id;
@@ -24,10 +24,10 @@ use std::sync::Arc;
 
 /// First version whose client knows COORDINATOR_LOAD_IN_PROGRESS (KAFKA-7296).
 const LOADING_FROM: i16 = 2;
-/// Version of OffsetCommit that names topics.
+/// The last version of OffsetCommit that has topic names.
 const WITH_NAMES: i16 = 9;
 
-/// Admits a commit: at the return, its position among the group's commits is fixed, as for OffsetCommit.
+/// Admits a commit. When this returns, the commit has its position among the group's commits, as for OffsetCommit.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: TxnOffsetCommitRequest = call.body(reply.version)?;
@@ -74,7 +74,7 @@ async fn begin(
     groups.commit(group, &committer, Some(verified), offsets, &call.client.unwritten)
 }
 
-/// Returns the topics of a request as those of OffsetCommit, whose checks are the same.
+/// Converts a request into one of OffsetCommit, so that both share the same checks.
 fn as_commit(request: &TxnOffsetCommitRequest) -> OffsetCommitRequest {
     let topic = |topic: &TxnOffsetCommitRequestTopic| OffsetCommitRequestTopic {
         name: topic.name.clone(),

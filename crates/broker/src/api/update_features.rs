@@ -1,6 +1,6 @@
-//! UpdateFeatures 0-2: the level of `transaction.version`; other features have only one level.
+//! UpdateFeatures 0-2: changes the level of `transaction.version`. Every other feature has only one level.
 //!
-//! All changes are made, or none. Every version has one error for the whole request, as in Kafka 4.
+//! Either all changes are made, or none. As in Kafka 4, every version has one error for the whole request.
 
 use super::call::{Call, Fault, Reply, words};
 use fullbore_control::{FeatureUpdate, UpdateFeatures, UpgradeType};
@@ -10,7 +10,7 @@ use fullbore_wire::apis::update_features::{
 };
 use std::collections::BTreeMap;
 
-/// Beginning of Kafka's message; the message of the failed feature follows.
+/// Kafka's message begins with this text and ends with the message of the failed feature.
 const FAILED: &str = "The update failed for all features since the following feature had an error: ";
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -1,12 +1,13 @@
-//! Wide requests: those of thousands of entries, such as partitions, each of which takes time and memory.
+//! Wide requests: requests with thousands of entries, such as partitions. Each entry takes time and memory.
 //!
-//! A wide request is measured before it is decoded. Decoding, execution and response run apart from the threads that
-//! serve connections; each poll has a permit and a share of the memory budget. Fetches of large sessions run the same
-//! way, even if short. Not here: long work of requests with few entries, see [`fullbore_host::long_work`].
+//! Such a request is measured before it is decoded. It is then decoded, executed and answered apart from the threads
+//! that serve connections. Each poll needs a permit and a share of the memory budget. Fetches of large sessions run the
+//! same way, even if the request itself is short. Work that is long for other reasons is in
+//! [`fullbore_host::long_work`].
 //!
-//! Invariant: memory is reserved before a permit, and nothing is awaited with a permit. Memory retained between polls
-//! is charged to the connection, which admits one request at a time. Wide commands retain the most memory, and run one
-//! at a time.
+//! Memory is reserved before a permit is taken, and nothing is awaited while a permit is held. Memory that is kept
+//! between polls is charged to the connection, which admits one request at a time. Commands to the control plane keep
+//! the most memory, so only one wide command runs at a time.
 
 use super::call::{Completion, Fault};
 use crate::node::Node;
@@ -16,22 +17,22 @@ use fullbore_wire::{DecodeError, Reader, Version};
 use std::sync::Arc;
 use tokio::sync::SemaphorePermit;
 
-/// Size below which a body is not measured, since its entries take a few milliseconds at most.
+/// A body below this size is not measured. Its entries take a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
-/// Most entries of a request that is not wide. They take a millisecond or two.
+/// A request with at most this many entries is not wide. It takes a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;
-/// Approximate limit of the memory for one entry: its decoded form, its result and the encoded result.
+/// About how much memory one entry takes at most: decoded, with its result, and with the encoded result.
 const ENTRY_BYTES: usize = 448;
 
-/// Returns true if the body is long enough for a wide request, and has to be measured.
+/// Returns true if the body is so large that the request may be wide and has to be measured.
 pub fn is_measured(body: &Reader) -> bool {
     body.remaining() > SHORT_BODY
 }
 
-/// Returns the memory that a request takes if it is wide; None if it is not.
+/// Measures a request. Returns how much memory it takes if it is wide, and `None` if it is not.
 ///
 /// # Errors
-/// [`Fault::Body`] for a body that cannot be decoded.
+/// Returns [`Fault::Body`] if the body cannot be decoded.
 pub async fn measure(wide: &WideWork, api: ApiKey, body: &Reader, version: Version) -> Result<Option<usize>, Fault> {
     let measured = match measure_request(api, body, version, Some(ENTRIES_SHORT_MAX)) {
         Err(DecodeError::Count(_)) => wide.run(|| measure_request(api, body, version, None)).await,
@@ -41,14 +42,14 @@ pub async fn measure(wide: &WideWork, api: ApiKey, body: &Reader, version: Versi
     Ok(room_of(size, body.remaining()))
 }
 
-/// Returns the memory that a request of this size and body takes if it is wide; None if it is not.
+/// Returns how much memory a request of this size takes if it is wide, and `None` if it is not.
 pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     let RequestSize { elements, bytes } = size;
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Waits for the permit of a wide command of the control plane, because such a command holds several times its memory
-/// until it is done. Returns `None` for any other request.
+/// Waits until no other wide command of the control plane runs. Until it is done, such a command holds several times
+/// the memory of its request. Returns `None` at once for any other request.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(
@@ -69,7 +70,7 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
     }
 }
 
-/// Runs the pending response of a wide request apart from the threads that serve connections.
+/// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections.
 pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
     let drive = |answer| {
         let broker = Arc::clone(broker);

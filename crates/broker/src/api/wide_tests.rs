@@ -1,4 +1,4 @@
-//! Requests of thousands of entries run with permits of their own and a memory budget.
+//! Requests with thousands of entries need permits and a memory budget of their own.
 
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
@@ -21,7 +21,7 @@ async fn opened() -> Opened {
     Opened::with("auto.create.topics.enable=false\n", topic).await
 }
 
-/// Sends a request. Returns the number of polls for which it had a permit, and the response.
+/// Sends a request. Returns for how many polls it needed a permit, and the response.
 fn polls<R: Request>(opened: &mut Opened, request: &R, version: i16) -> (usize, R::Response) {
     let wide = |opened: &Opened| opened.broker.node().wide.polls();
     let before = wide(opened);
@@ -76,7 +76,7 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
         let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
-        // Admission takes one poll, and the response another.
+        // The admission is one poll, and the response another.
         assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
     }
 }

@@ -1,5 +1,5 @@
-//! WriteTxnMarkers 1-2: ends of transactions, sent by a coordinator to the leaders of partitions. Allowed only on the
-//! listener between brokers.
+//! WriteTxnMarkers 1-2: a coordinator ends transactions at the leaders of their partitions. Only the listener between
+//! brokers accepts it.
 
 use super::call::{Call, Fault, Reply};
 use crate::node::Node;
@@ -18,7 +18,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: WriteTxnMarkersRequest = call.body(reply.version)?;
     let broker = call.broker;
     let is_allowed = reply.listener == broker.config.replication.listener;
-    // Each marker is appended at the first poll of its future, so in the order of the request.
+    // A marker is appended when its future is polled for the first time. So the markers are appended in the order of
+    // the request.
     let mut appended = FuturesOrdered::new();
     for (count, (marker, at)) in
         request.markers.iter().flat_map(|marker| partitions(marker).map(move |at| (marker, at))).enumerate()

@@ -1,8 +1,8 @@
-//! Internal topic of a coordinator, created at its first use. Its shards are loaded and left as this broker's
-//! leaderships change.
+//! The internal topic that stores a coordinator's state. It is created when it is first used. As leaderships move, this
+//! broker loads shards of the topic and leaves others.
 //!
-//! Invariant: a request reaches the state of a key only while the key's shard serves. A shard serves once its whole
-//! content is installed.
+//! A request reaches the state of a key only while the key's shard is serving. A shard begins to serve once everything
+//! in its log has been installed.
 
 use super::{InternalTopic, ReplayError, Shard, Status};
 use crate::partitions::{Partitions, ReadError};
@@ -19,74 +19,75 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// Longest wait of a request for shards that are being loaded, after which the client must retry; as long as the wait
-/// for a log that is being recovered.
+/// How long a request waits for shards that are loading. After that, the client has to retry. Equal to the wait for a
+/// log that is being recovered.
 const LOADING_WAIT: Duration = Duration::from_secs(5);
-/// Most shards that are read at the same time.
+/// Maximum number of shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// Pause after a shard's first failed load, and longest pause after further failures.
+/// How long the broker pauses after a shard could not be loaded. The pause grows with each failure up to `RELOAD_MOST`.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause after further failed loads of a shard.
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
-/// Coordinator whose state is stored in an internal topic.
+/// A coordinator whose state is stored in an internal topic.
 pub trait Coordinator: Send + Sync + 'static {
-    /// Name of the stored state in log lines.
+    /// Names the stored state in log lines.
     const STATE: &'static str;
 
-    /// Returns the topic.
+    /// Returns the internal topic.
     fn topic(&self) -> &CoordinatorTopic;
 
-    /// Reads the shard's log and installs its content, if the topic still has the shard ([`CoordinatorTopic::having`]).
-    /// Blocks.
+    /// Reads the shard's log and installs what it contains, if the shard has not been replaced meanwhile
+    /// ([`CoordinatorTopic::having`]). Blocks.
     ///
     /// # Errors
-    /// [`ReplayError`] if the log cannot be read; the shard is loaded again later.
+    /// Returns [`ReplayError`] if the log cannot be read. The shard is then loaded again later.
     fn install(self: &Arc<Self>, shard: &Arc<Shard>) -> Result<(), ReplayError>;
 
-    /// Forgets the state that this broker has of the partitions of `shards`.
+    /// Removes the state that belongs to the partitions of `shards` from memory.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]);
 
-    /// Forgets all state, since the topic is deleted.
+    /// Removes all state from memory, because the topic was deleted.
     fn clear(&self);
 }
 
-/// Settings with which an internal topic is created and written.
+/// How an internal topic is created and written.
 #[derive(Clone)]
 pub struct InternalTopicSettings {
     /// The topic's name.
     pub name: &'static str,
-    /// Number of partitions, over which keys are spread.
+    /// The number of partitions. Keys are spread over them.
     pub partitions: i32,
-    /// Number of replicas of each partition in a cluster.
+    /// The number of replicas of each partition in a cluster.
     pub replication_factor: i16,
-    /// Compression of batches.
+    /// The compression of batches.
     pub compression: Compression,
     /// Settings of the topic.
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// Internal topic of a coordinator.
+/// The internal topic of a coordinator, with the shards that this broker serves or loads.
 pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,
     logs: Arc<Partitions>,
-    /// Shards of the topic; `None` while there is no such topic.
+    /// The shards of the topic. `None` while the topic does not exist.
     topic: RwLock<Option<Arc<InternalTopic>>>,
-    /// True if no shard was being loaded when this was last checked; requests then do not wait.
+    /// True if no shard was loading when this was last checked. Requests then do not wait.
     all_loaded: AtomicBool,
-    /// Rate limit of the log line for a topic that could not be created.
+    /// Limits how often a failure to create the topic is logged.
     unmade: LogRateLimit,
 }
 
 impl CoordinatorTopic {
-    /// Creates the state without shards; [`CoordinatorTopic::adopt`] finds them.
+    /// Creates the state, without shards. [`CoordinatorTopic::adopt`] finds them.
     pub fn new(settings: InternalTopicSettings, control: Control, logs: Arc<Partitions>) -> CoordinatorTopic {
         let (all_loaded, unmade) = (AtomicBool::new(true), LogRateLimit::default());
         CoordinatorTopic { settings, control, logs, topic: RwLock::default(), all_loaded, unmade }
     }
 
-    /// Returns the current shards; `None` while there is no such topic. No shard is adopted or left while the result is
-    /// held.
+    /// Returns the current shards, or `None` while the topic does not exist. While the result is held, no shard is
+    /// adopted or left.
     pub fn read(&self) -> RwLockReadGuard<'_, Option<Arc<InternalTopic>>> {
         self.topic.read()
     }
@@ -97,7 +98,7 @@ impl CoordinatorTopic {
         self.all_loaded.store(false, Ordering::Release);
     }
 
-    /// Calls `put` with the topic if the shard is still one of its shards. The topic keeps the shard during the call.
+    /// Calls `put` with the topic if `shard` is still one of its shards. The topic keeps the shard during the call.
     pub fn having(&self, shard: &Arc<Shard>, put: impl FnOnce(&InternalTopic)) {
         let topic = self.topic.read();
         let is_here = |topic: &&Arc<InternalTopic>| topic.shards().iter().any(|known| Arc::ptr_eq(known, shard));
@@ -106,7 +107,7 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic's current shards now and after each image, until there are no more images.
+    /// Adopts the topic's shards now and after each new image. Returns once there will be no more images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);
@@ -115,11 +116,11 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Waits up to [`LOADING_WAIT`] until the shards of `keys` are loaded. With `creates`, first creates a missing
-    /// topic.
+    /// Waits until the shards of `keys` are loaded, for at most [`LOADING_WAIT`]. With `creates`, first creates the
+    /// topic if it is missing.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a, C: Coordinator>(
         coordinator: &Arc<C>,
         creates: bool,
@@ -140,13 +141,13 @@ impl CoordinatorTopic {
         Ok(())
     }
 
-    /// Waits up to [`LOADING_WAIT`] until all shards are loaded.
+    /// Waits until all shards are loaded, for at most [`LOADING_WAIT`].
     pub async fn prepare_all(&self) {
         let topic = self.topic.read().clone();
         wait_for(topic.iter().flat_map(|topic| topic.shards()).cloned().collect()).await;
     }
 
-    /// Waits until no shard is being loaded.
+    /// Waits until no shard is loading any more.
     #[cfg(test)]
     pub async fn loaded(&self) {
         let topic = self.topic.read().clone();
@@ -176,7 +177,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the current shards of the topic, unless they are adopted already.
+    /// Replaces the shards if the topic or the leaders of its partitions have changed. New shards that this broker
+    /// leads are then loaded.
     pub fn adopt<C: Coordinator>(coordinator: &Arc<C>) {
         let this = coordinator.topic();
         let name = this.settings.name;
@@ -185,13 +187,13 @@ impl CoordinatorTopic {
             let is_same = topic.as_ref().map(|topic| topic.id()) == id_in(image);
             is_same && topic.as_ref().is_none_or(|topic| topic.keeps_its_roles())
         };
-        // Checked first without the write lock, because most images change something else, and the write lock waits
-        // while shards are installed.
+        // Most images change something else. The write lock would have to wait while shards are installed, so this is
+        // first checked without it.
         if is_adopted(&this.topic.read(), &this.control.image()) {
             return;
         }
         let mut topic = this.topic.write();
-        // Read under the lock, because an older image would bring back a topic that was left.
+        // The image is read under the lock. With an older one, a topic that was already left could come back.
         let image = this.control.image();
         if is_adopted(&topic, &image) {
             return;
@@ -200,7 +202,7 @@ impl CoordinatorTopic {
             (Some(before), Some(found)) if before.id() == found.id => {
                 let (new, left) = before.with_roles();
                 CoordinatorTopic::unload(&**coordinator, &new, &left);
-                // A shard that stays is loaded by the task that has begun to load it.
+                // A shard that stays is already being loaded by another task.
                 let is_new = |shard: &&Arc<Shard>| !before.shards().iter().any(|known| Arc::ptr_eq(known, shard));
                 let loading = new.shards().iter().filter(is_new).filter(|shard| shard.status() == Status::Loading);
                 let loading: Vec<_> = loading.cloned().collect();
@@ -228,26 +230,26 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Leaves shards whose partitions have changed their leaders, and forgets their state.
+    /// Leaves shards whose partitions have a new leader, and removes their state.
     fn unload<C: Coordinator>(coordinator: &C, topic: &InternalTopic, left: &[Arc<Shard>]) {
         left.iter().for_each(|shard| shard.leave());
         coordinator.forget_shards(topic, left);
         for shard in left {
             let partition = shard.partition().index();
-            tracing::info!(partition, "the {} of this partition have another coordinator", C::STATE);
+            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
         }
     }
 
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
-        // Requests the opening of all logs first: other threads open them meanwhile.
+        // All logs are requested first, so that other threads open them while the first shards are read.
         shards.iter().for_each(|shard| shard.partition().ask_to_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
         }
     }
 
-    /// Loads a shard, and retries after each failure until the shard is loaded or gone. A cause such as a lack of
+    /// Loads a shard. After a failure it is tried again until the shard is loaded or gone, because a lack of
     /// descriptors or memory may pass.
     async fn load<C: Coordinator>(coordinator: Weak<C>, shard: Arc<Shard>, places: Arc<Semaphore>) {
         let mut pause = RELOAD_FIRST;
@@ -262,7 +264,7 @@ impl CoordinatorTopic {
                 Ok(()) => return,
                 Err(error) => error,
             };
-            // The shard of a partition that is deleted or led elsewhere is about to be left, which is no error.
+            // If the partition was deleted or is led elsewhere, the shard is about to be left, which is no error.
             if !matches!(error, ReplayError::Read(ReadError::Gone)) {
                 let (partition, again_in) = (shard.partition().index(), pause);
                 tracing::error!(partition, %error, ?again_in, "cannot load the {} of a partition of {name}: they are not served until a retry succeeds", C::STATE);
@@ -277,16 +279,16 @@ impl CoordinatorTopic {
         shard: &Arc<Shard>,
         places: &Semaphore,
     ) -> Result<(), ReplayError> {
-        // The permit is taken after the opening, because opening a log may take long.
+        // Opening a log may take long, so the permit is taken only afterwards.
         shard.partition().opened().await.map_err(ReadError::from)?;
-        // Records of an earlier leader count once all replicas in sync have them.
+        // Records that an earlier leader wrote count only once all in-sync replicas have them.
         shard.partition().replicated().await.map_err(ReadError::from)?;
         let _place = places.acquire().await.map_err(io::Error::other)?;
         let (coordinator, loading) = (Arc::clone(coordinator), Arc::clone(shard));
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Checks whether all shards are loaded; if so, requests no longer wait.
+    /// Checks if all shards are loaded. From then on, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

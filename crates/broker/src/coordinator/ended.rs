@@ -1,39 +1,40 @@
-//! Transactions that have recently ended in a shard (KIP-890). If a marker comes between the verification of a write
-//! and the write, the write is refused: it would open a transaction that no marker ends.
+//! Remembers which transactions have recently ended in a shard (KIP-890).
 //!
-//! With transaction version 2 a marker has the next epoch. The producer may write in that epoch before the marker
-//! comes, so the marker ends transactions of earlier epochs only.
+//! A write in a transaction is first verified with the transaction coordinator. If a marker ends the transaction
+//! between that verification and the write, the write must be refused. Otherwise it would open a transaction that no
+//! marker ends.
 //!
-//! Invariant: the last [`MARKERS_MAX`] markers are remembered. If more have come since a verification, its transaction
-//! counts as ended.
+//! With transaction version 2, a marker has the next epoch, in which the producer may already write before the marker
+//! comes. So the marker ends only transactions of earlier epochs. The last [`MARKERS_MAX`] markers are remembered. If
+//! more have come since a verification, its transaction counts as ended.
 
 use fullbore_rules::sequence::Marker;
 use fullbore_rules::transaction::ProducerIdAndEpoch;
 use std::collections::VecDeque;
 
-/// Number of markers that are remembered.
+/// How many markers are remembered.
 const MARKERS_MAX: usize = 1024;
 
-/// Number of a shard's markers at some time, such as the start of a verification.
+/// How many markers a shard had at some point, such as the start of a verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkersSeen {
-    /// Leader epoch in which the shard was written.
+    /// The leader epoch in which the shard was being written.
     leader_epoch: i32,
     count: u64,
 }
 
-/// Transactions that a marker ends: those of one producer up to an epoch.
+/// The transactions that one marker ends: those of a producer, up to and including an epoch.
 #[derive(Debug)]
 struct Ended {
     producer_id: i64,
     last_epoch: i16,
 }
 
-/// Transactions that the last markers have ended, in the order in which the markers were requested.
+/// The transactions that the last markers have ended, in the order in which the markers were requested.
 #[derive(Debug, Default)]
 pub(super) struct EndedTransactions {
     last: VecDeque<Ended>,
-    /// Number of all markers since the shard's creation.
+    /// The number of all markers since the shard was created, including those that are no longer remembered.
     count: u64,
 }
 
@@ -52,7 +53,7 @@ impl EndedTransactions {
         self.count += 1;
     }
 
-    /// Returns true if a transaction of the producer in this epoch may have ended since `since`.
+    /// Returns true if a transaction of this producer and epoch may have ended since `since`.
     pub fn may_have_ended(&self, producer: ProducerIdAndEpoch, since: MarkersSeen, leader_epoch: i32) -> bool {
         let is_of = |ended: &Ended| ended.producer_id == producer.id && producer.epoch <= ended.last_epoch;
         let later = self.count.checked_sub(since.count).and_then(|later| usize::try_from(later).ok());
@@ -91,7 +92,7 @@ mod tests {
         assert_eq!(ended.last.len(), MARKERS_MAX);
     }
 
-    /// With transaction version 2 the producer may write in the next epoch before the marker comes.
+    /// With transaction version 2, the producer may already write in the next epoch before the marker comes.
     #[test]
     fn marker_of_the_next_epoch_keeps_a_transaction_in_that_epoch_open() {
         let mut ended = EndedTransactions::default();

@@ -1,4 +1,5 @@
-//! Markers of transactions in an internal topic whose coordinator applies or drops records when their transactions end.
+//! Writes transaction markers into an internal topic. Its coordinator then applies or drops the records of the
+//! transaction.
 
 use super::PendingWrite;
 use crate::partitions::AppendError;
@@ -6,17 +7,18 @@ use fullbore_rules::sequence::Marker;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// Outcome of the append of a marker.
+/// The outcome of appending a marker.
 pub type MarkerOutcome = Result<(), AppendError>;
 
-/// Coordinator whose records may belong to transactions. It gets the ends of these transactions in the order of the
-/// log.
+/// A coordinator whose records may be part of transactions. It learns in the order of the log how these transactions
+/// end.
 pub trait MarkedCoordinator: Send + Sync {
-    /// Queues a marker for `partition` of the coordinator's topic. The coordinator's state changes once the marker is
-    /// on all replicas in sync, before the caller gets the outcome.
+    /// Queues a marker for `partition` of the coordinator's topic. Once all in-sync replicas have the marker, the
+    /// coordinator's state changes, and then the caller gets the outcome.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR, COORDINATOR_NOT_AVAILABLE while the partition is not served here.
+    /// Fails with COORDINATOR_LOAD_IN_PROGRESS, NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE while this broker does not
+    /// serve the partition.
     fn write_marker(
         self: Arc<Self>,
         partition: i32,

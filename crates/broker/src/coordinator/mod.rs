@@ -1,10 +1,10 @@
-//! State of a coordinator in an internal topic: the path of a change into the log, and back when a broker loads the
-//! log.
+//! Keeps the state of a coordinator in an internal topic. A change becomes records there, and a broker restores the
+//! state by reading them.
 //!
-//! A coordinator is a pure state machine. Changes to be stored become records of the partition that their key belongs
-//! to ([`shard`]). Once the records are replicated, the change is valid and its request is answered. A broker that
-//! begins to lead a partition reads it whole ([`replay`]) before it serves requests. Only the coordinators know the
-//! meaning of their records: [`groups`](crate::groups), [`transactions`](crate::transactions).
+//! A coordinator is a pure state machine. A change that must be stored becomes records in the partition that its key
+//! belongs to ([`shard`]). Once they are replicated, the change takes effect and the request is answered. A broker that
+//! begins to lead a partition first reads all of it ([`replay`]) and only then serves requests. The records have a
+//! meaning only to their coordinators, [`groups`](crate::groups) and [`transactions`](crate::transactions).
 
 mod coordinator_topic;
 mod ended;

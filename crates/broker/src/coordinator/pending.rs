@@ -1,4 +1,4 @@
-//! Write under way into the log of a shard.
+//! A write into a shard's log that is not finished yet.
 
 use super::shard::{Records, Shard};
 use super::unreplicated::AppendCallback;
@@ -9,24 +9,26 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Longest wait for replicas (offsets.commit.timeout.ms in Kafka).
+/// How long a write waits for its replicas. Kafka's offsets.commit.timeout.ms has the same default.
 pub(super) const KEPT_WITHIN: Duration = Duration::from_secs(5);
 const TIMED_OUT: AppendError = AppendError::Role(ErrorCode::REQUEST_TIMED_OUT);
 
-/// Outcome of a write, and the flush to await, if there is one.
+/// The outcome of a write, and the flush that its caller must still wait for, if there is one.
 type WriteOutcome<T> = (T, Option<FlushTicket>);
 
-/// Queued write. Dropping it does not cancel the write.
+/// A write that has been queued. Dropping this does not cancel it.
 pub struct PendingWrite<T> {
     shard: Arc<Shard>,
-    /// Receiver of the outcome; `None` once the outcome has come.
+    /// Receives the outcome. `None` once it has arrived.
     outcome: Option<oneshot::Receiver<WriteOutcome<T>>>,
 }
 
 impl Shard {
-    /// Queues a write of records. Calls `told` once the records are replicated or have failed, before the callback of
-    /// the next write; the waiter gets the result of `told`. `told` must take no lock that a thread holds while it
-    /// queues a write. The append begins once a caller waits or calls [`Shard::flush`], or the queue is long.
+    /// Queues a write of records. `told` is called once they are replicated or have failed, and its result goes to the
+    /// waiter. It is called before the callback of the next write.
+    ///
+    /// `told` must not take a lock that any thread holds while it queues a write. The append begins when a caller waits
+    /// or calls [`Shard::flush`], or when the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
@@ -38,7 +40,7 @@ impl Shard {
                 Ok(durable) => (told(Ok(())), durable),
                 Err(error) => (told(Err(error)), None),
             };
-            // A waiter that was dropped needs no outcome.
+            // If the waiter was dropped, the outcome is not needed.
             let _ = answer.send(outcome);
         });
         self.ask(records, told);
@@ -47,21 +49,22 @@ impl Shard {
 }
 
 impl<T> PendingWrite<T> {
-    /// Returns the shard of the write.
+    /// Returns the shard that is written.
     pub fn shard(&self) -> &Arc<Shard> {
         &self.shard
     }
 
-    /// Appends the write, together with all other waiting writes, and waits until it is replicated. Returns the result
+    /// Appends this write together with all other waiting writes, and waits until it is replicated. Returns the result
     /// of the write's callback.
     ///
     /// # Errors
-    /// [`AppendError`] if the flush that the topic requires fails, or replicas take longer than [`KEPT_WITHIN`]; the
-    /// write is in the log all the same. An error of the append goes to the callback instead.
+    /// Returns an [`AppendError`] if the flush that the topic requires fails, or if the replicas take longer than
+    /// [`KEPT_WITHIN`]. The write is in the log in both cases. If the append itself fails, the callback gets the error
+    /// instead.
     pub async fn kept(mut self) -> Result<T, AppendError> {
         let mut outcome = self.arrived();
         if outcome.is_none() {
-            // Other tasks that are ready now queue their writes first, and share the batch.
+            // Lets other tasks queue their writes first, so that these share the batch.
             tokio::task::yield_now().await;
             outcome = self.arrived();
         }
@@ -73,7 +76,8 @@ impl<T> PendingWrite<T> {
                     match timeout(KEPT_WITHIN, &mut outcome).await {
                         Ok(arrived) => break arrived.map_err(|_| AppendError::Gone)?,
                         Err(_) if !self.shard.is_replicated() => return Err(TIMED_OUT),
-                        // All appended writes are replicated, so another thread is still appending this one: waits on.
+                        // Everything that was appended is replicated, so another thread must still be appending this
+                        // write. Waits on.
                         Err(_) => {}
                     }
                 }
@@ -86,10 +90,11 @@ impl<T> PendingWrite<T> {
         Ok(told)
     }
 
-    /// Appends the write, together with all other waiting writes, and returns its outcome if that is known at once.
+    /// Appends this write together with all other waiting writes. Returns its outcome if it is known without waiting.
     ///
     /// # Errors
-    /// This write, for the caller to await, if it waits for replicas, the disk, or another thread that appends it.
+    /// Returns the write itself if it must wait for replicas, for the disk, or for another thread that appends it. The
+    /// caller can then await it.
     pub fn kept_now(mut self) -> Result<T, PendingWrite<T>> {
         if self.shard.partition().phase().is_open() {
             self.shard.flush();
@@ -98,7 +103,7 @@ impl<T> PendingWrite<T> {
             Some((told, None)) => Ok(told),
             Some(unflushed) => {
                 let (answer, pending) = oneshot::channel();
-                // The receiver exists, so this cannot fail.
+                // The receiver still exists, so sending cannot fail.
                 let _ = answer.send(unflushed);
                 self.outcome = Some(pending);
                 Err(self)
@@ -116,7 +121,7 @@ impl<T> PendingWrite<T> {
 
 impl<T> Drop for PendingWrite<T> {
     fn drop(&mut self) {
-        // The write is appended although no task awaits it any more.
+        // No task waits for this write any more, but it must still be appended.
         if let Some(mut outcome) = self.outcome.take()
             && matches!(outcome.try_recv(), Err(oneshot::error::TryRecvError::Empty))
         {

@@ -1,4 +1,4 @@
-//! Replay of an internal topic's partition, from its log start to its high watermark.
+//! Replays a partition of an internal topic, from the log start to the high watermark.
 
 use crate::partitions::{ReadError, Replica};
 use bytes::Bytes;
@@ -11,51 +11,51 @@ use fullbore_wire::batch::{BatchError, BatchView, Compression, RecordIter, batch
 use fullbore_wire::{DecodeError, Records};
 use std::io;
 
-/// Most bytes of one read; a larger batch is read whole.
+/// Maximum size of one read. A larger batch is read in one piece.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Most attempts to read a chunk whose segment is removed between its lookup and its read, as by compaction.
+/// How often a chunk is looked up again if its segment is removed before it is read, for example by compaction.
 const LOOKUPS_MAX: usize = 8;
 
-/// Reason why a partition cannot be read.
+/// The reason why a partition cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// Failure to get the records of the partition.
+    /// The partition did not return its records.
     #[error("{0}")]
     Read(#[from] ReadError),
-    /// Failure of the file system.
+    /// The file system has reported an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Records that no broker can have written.
+    /// No broker can have written these records.
     #[error("at offset {offset}: {why}")]
     Damaged {
         /// Offset of the first record that cannot be read.
         offset: i64,
-        /// The damage.
+        /// The reason why the batch cannot be read.
         why: BatchError,
     },
 }
 
-/// Entry of a partition's log.
+/// An entry in a partition's log.
 #[derive(Debug)]
 pub enum LogEntry {
     /// A record with a key.
     Record {
-        /// Key of the record.
+        /// The record's key.
         key: Bytes,
-        /// Value of the record; `None` for a tombstone.
+        /// The record's value. `None` means that it is a tombstone.
         value: Option<Bytes>,
-        /// Producer in whose transaction the record was written; `None` outside transactions.
+        /// Id of the producer if the record was written in a transaction.
         transaction: Option<i64>,
     },
-    /// End of a producer's transaction.
+    /// The end of a producer's transaction.
     Marker(Marker),
 }
 
-/// Calls `each` with every record that has a key and every marker, in order. Skips a record that `each` cannot read.
-/// Blocks.
+/// Calls `each` with every marker and every record that has a key, in the order of the log. Records that `each` cannot
+/// decode are skipped. Blocks.
 ///
 /// # Errors
-/// [`ReplayError`] if the log cannot be read; `each` was called with the entries before the failure.
+/// Returns [`ReplayError`] if the log cannot be read. By then, `each` was called with the entries before the failure.
 pub fn replay(
     partition: &Replica,
     mut each: impl FnMut(LogEntry) -> Result<(), DecodeError>,
@@ -87,7 +87,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
         for batch in batches(&chunk) {
             let batch = match batch {
                 Ok(batch) => batch,
-                // The last batch of a chunk may be incomplete.
+                // The last batch of a chunk may be incomplete. The next chunk then begins with it.
                 Err(_) if next > begin => break,
                 Err(why) => return Err(ReplayError::Damaged { offset: next, why }),
             };
@@ -101,7 +101,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
             next = next.max(batch.last_offset() + 1);
         }
         if next == begin {
-            // No batch is left below the high watermark: compaction has removed the last ones.
+            // Compaction has removed the last batches, so there is nothing left below the high watermark.
             return Ok(());
         }
     }
@@ -125,8 +125,8 @@ fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     }
 }
 
-/// Calls `each` with the records that have a key, from offset `first` on. A batch that begins before the log start may
-/// contain earlier records.
+/// Calls `each` with the records that have a key, beginning at offset `first`. A batch may begin before the log start,
+/// and its earlier records no longer count.
 fn each_record(
     chunk: &Bytes,
     batch: &BatchView<'_>,

@@ -1,10 +1,10 @@
-//! Partition of an internal topic, as its coordinator writes it: the queue of writes, and their callbacks.
+//! A partition of an internal topic, as its coordinator writes it: a queue of writes with their callbacks.
 //!
-//! A caller appends its write together with all other waiting writes, or leaves it to the caller that is appending. So
-//! no thread is woken, and writes of the same moment share a batch.
+//! A caller appends all waiting writes, including those of others. If another caller is already appending, it leaves
+//! its write to that one. So no thread has to be woken, and writes that come at the same time share a batch.
 //!
-//! Invariants: writes are appended, and their callbacks called, in the order of the calls. A caller that unlocks the
-//! writer checks the queue again, so that a write whose caller found the lock taken is appended.
+//! Writes are appended, and their callbacks called, in the order in which they were queued. A caller that unlocks the
+//! writer checks the queue again. So a write is also appended if its caller found the lock taken.
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendCallback, AppendResult, Unreplicated};
@@ -22,49 +22,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering, fence};
 use tokio::sync::watch;
 
-/// Most bytes of a batch that several writes share, unless the topic's limits are lower. A larger write gets batches of
-/// its own.
+/// Maximum size of a batch that several writes share, unless the topic's limits are lower. A larger write gets batches
+/// of its own.
 const BATCH_BYTES: usize = 512 << 10;
-/// Number of waiting writes at which the caller that queues the last of them appends them all.
+/// Once this many writes wait, the caller that queues the last one appends them all.
 const WAITING_MAX: usize = 512;
-/// Most rounds in which a caller appends writes that other callers have queued during its append. After these rounds,
-/// another thread continues.
+/// Maximum number of rounds in which a caller appends writes that others have queued meanwhile. After that, another
+/// thread continues.
 const ROUNDS_MAX: usize = 4;
 
-/// Record: its key, and its value unless it is a tombstone.
+/// A record as its key and its value. A tombstone has no value.
 pub type KeyValue = (Bytes, Option<Bytes>);
 
-/// Records of a write.
+/// The records of one write.
 pub enum Records {
-    /// The records themselves.
+    /// Records outside of transactions.
     Plain(Vec<KeyValue>),
-    /// Records of a producer's transaction. They share no batch with other writes.
+    /// Records in a producer's transaction. They do not share a batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
-    /// End of a producer's transaction in this partition. The transaction version decides how the producer's epoch is
-    /// checked (KIP-890).
+    /// The end of a producer's transaction in this partition. The number is the transaction version, which decides how
+    /// the producer's epoch is checked (KIP-890).
     Marker(Marker, i8),
-    /// See [`Records::late`].
+    /// Records that are computed when they are appended (see [`Records::late`]).
     Late(Late),
 }
 
-/// Producer whose transaction includes this partition, as verified with the coordinator of transactions.
+/// A producer in whose transaction this partition is, as verified with the transaction coordinator.
 #[derive(Clone, Copy, Debug)]
 pub struct VerifiedProducer {
     /// The producer.
     pub producer: ProducerIdAndEpoch,
-    /// Number of the shard's markers before the verification. The verification is valid until a marker of the producer
-    /// comes.
+    /// How many markers the shard had before the verification. The verification is valid until a marker of this
+    /// producer comes.
     pub seen: MarkersSeen,
-    /// State of the partition at the start of the verification, with the epoch of the coordinator that verified.
+    /// The partition's state when the verification began, with the epoch of the coordinator that answered.
     pub at: VerificationTime,
 }
 
 type Late = Box<dyn FnOnce() -> Box<dyn Iterator<Item = KeyValue>> + Send>;
 
 impl Records {
-    /// Returns records that are computed once the callbacks of all earlier writes were called. The iterator makes them
-    /// one by one, since they may be many. Neither `records` nor the iterator may take a lock that a thread holds while
-    /// it queues a write.
+    /// Creates records that are computed only after the callbacks of all earlier writes. They may be many, so the
+    /// iterator makes them one by one.
+    ///
+    /// Neither `records` nor the iterator may take a lock that any thread holds while it queues a write.
     pub fn late<I: Iterator<Item = KeyValue> + 'static>(records: impl FnOnce() -> I + Send + 'static) -> Records {
         Records::Late(Box::new(|| Box::new(records())))
     }
@@ -75,46 +76,46 @@ struct Write {
     told: AppendCallback,
 }
 
-/// State of a shard.
+/// The state of a shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The shard's log is being read.
+    /// The shard's log is being read, so requests have to wait.
     Loading,
-    /// The shard's log was read.
+    /// The shard's log has been read, and requests are served.
     Serving,
-    /// The shard's log could not be read.
+    /// The shard's log could not be read this time. It will be tried again.
     Failed,
     /// Another broker leads the shard's partition.
     Elsewhere,
-    /// The topic is deleted, or the partition's leader has changed.
+    /// The topic was deleted, or the partition has a new leader. The shard is no longer used.
     Gone,
 }
 
-/// Partition of an internal topic.
+/// A partition of an internal topic, as this broker serves it during one leadership.
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,
-    /// True if this process had a shard of the partition before.
+    /// True if this process had an earlier shard of the same partition.
     is_successor: bool,
-    /// Epoch in which this broker leads the partition; [`NO_EPOCH`] if another broker leads it.
+    /// The epoch in which this broker leads the partition, or [`NO_EPOCH`] if another broker leads it.
     leader_epoch: AtomicI32,
     status: watch::Sender<Status>,
     waiting: Mutex<Vec<Write>>,
-    /// Transactions that have ended recently. Changed only while `waiting` is locked.
+    /// Transactions that have ended recently. Only changed while `waiting` is locked.
     ended: Mutex<EndedTransactions>,
-    /// Memory in which batches are built. Locked while writes are appended and their callbacks called.
+    /// The memory in which batches are built. It is locked while writes are appended and their callbacks called.
     writer: Mutex<BytesMut>,
     unreplicated: Arc<Unreplicated>,
 }
 
 impl Shard {
-    /// Creates a shard. Its log is still to be read, unless nothing was ever written to it. The shard's batches use
+    /// Creates a shard. Its log must still be loaded, unless nothing was ever written to it. Batches are written with
     /// `compression`.
     pub fn new(partition: Arc<Replica>, compression: Compression) -> Arc<Shard> {
         Shard::following(partition, compression, false)
     }
 
-    /// Creates the next shard of a partition whose leader has changed, or that this broker leads again.
+    /// Creates the shard that replaces `shard` after the partition's leader has changed, or has been elected again.
     pub fn successor_of(shard: &Shard) -> Arc<Shard> {
         Shard::following(Arc::clone(&shard.partition), shard.compression, true)
     }
@@ -139,24 +140,26 @@ impl Shard {
         })
     }
 
-    /// Returns the partition that is the shard's log.
+    /// Returns the partition that stores the shard's log.
     pub fn partition(&self) -> &Arc<Replica> {
         &self.partition
     }
 
-    /// Returns true if this process had a shard of the partition before. State of that shard may be left.
+    /// Returns true if this process had an earlier shard of the same partition. Some of its state may still be there.
     pub fn is_successor(&self) -> bool {
         self.is_successor
     }
 
-    /// Returns true if the partition has the role that it had when the shard was created: led here, or led elsewhere.
-    /// If this broker has won the election of the very next epoch, the shard takes over that epoch, because no other
-    /// leader has written in between. A later epoch counts as another role.
+    /// Returns true if this shard can go on: the partition is still led here, or still led elsewhere, as when the shard
+    /// was created.
+    ///
+    /// If this broker was elected again for the very next epoch, no other leader has written in between. The shard then
+    /// takes over that epoch. A later epoch counts as another role.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
-            // If the epoch is later than the next one, another broker may have led in between, and have written records
-            // that this shard does not know.
+            // In a later epoch than the next, another broker may have led in between. It may have written records that
+            // this shard does not know.
             (known, Some(epoch)) if epoch <= known.saturating_add(1) => {
                 self.leader_epoch.store(epoch, Ordering::Release);
                 true
@@ -165,7 +168,7 @@ impl Shard {
         }
     }
 
-    /// Returns the leader epoch in which the shard is written.
+    /// Returns the leader epoch in which the shard writes.
     pub fn leader_epoch(&self) -> i32 {
         self.leader_epoch.load(Ordering::Acquire)
     }
@@ -175,35 +178,35 @@ impl Shard {
         *self.status.borrow()
     }
 
-    /// Notes that the shard's log was read, or could not be read this time.
+    /// Sets the outcome of loading the shard's log.
     pub fn set_loaded(&self, is_loaded: bool) {
         let status = if is_loaded { Status::Serving } else { Status::Failed };
         self.status.send_if_modified(|now| *now != Status::Gone && std::mem::replace(now, status) != status);
     }
 
-    /// Ends the shard, since the topic is deleted or the partition's leader has changed.
+    /// Ends the shard, because the topic was deleted or the partition has a new leader.
     pub fn leave(&self) {
         self.status.send_replace(Status::Gone);
     }
 
-    /// Waits until the shard is not being loaded.
+    /// Waits until the shard is no longer loading.
     pub async fn loaded(&self) {
-        // The sender lives as long as the shard.
+        // The sender lives as long as the shard, so this cannot fail.
         let _ = self.status.subscribe().wait_for(|status| *status != Status::Loading).await;
     }
 
-    /// Returns the partition's present state for a verification of this producer that begins now.
+    /// Returns the partition's present state, for a verification of this producer that begins now.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         self.partition.verification_time(producer_id)
     }
 
-    /// Returns the number of markers that were queued up to now.
+    /// Returns how many markers have been queued so far.
     pub fn markers_seen(&self) -> MarkersSeen {
         self.ended.lock().seen(self.leader_epoch())
     }
 
-    /// Queues a write. A call of [`Shard::flush`], or a long queue, appends it. A write in a transaction that may have
-    /// ended is refused with [`AppendError::Unverified`].
+    /// Queues a write. It is appended at the next [`Shard::flush`], or at once if the queue is long. If its transaction
+    /// may already have ended, it is refused with [`AppendError::Unverified`].
     pub(super) fn ask(self: &Arc<Self>, records: Records, told: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
@@ -218,27 +221,29 @@ impl Shard {
         }
     }
 
-    /// Returns true if all appended writes are on every replica in sync, and their callbacks were called.
+    /// Returns true if all in-sync replicas have every appended write, and all callbacks have been called.
     pub(super) fn is_replicated(&self) -> bool {
         self.unreplicated.is_empty()
     }
 
-    /// Calls the callbacks of writes in order, and appends writes that had to wait for these callbacks.
+    /// Calls the callbacks in the order of the writes. Afterwards, appends the writes that had to wait for these
+    /// callbacks.
     fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<AppendCallback>) {
         let shard = Arc::clone(self);
         self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending while the guard lives, as an appending thread does.
+    /// Keeps other threads from appending as long as the guard lives, as a thread that appends would.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()
     }
 
-    /// Appends the waiting writes, or leaves them to the thread that is appending. Blocks on the disk while the
-    /// partition has no log yet.
+    /// Appends the waiting writes. If another thread is already appending, they are left to that thread. Blocks on the
+    /// disk if the partition has no log yet.
     pub fn flush(self: &Arc<Self>) {
-        // Orders the push of a write before `try_lock`: a thread that holds the lock sees the write once it unlocks.
+        // Makes the queued write visible before `try_lock`. If another thread holds the lock, it then sees the write
+        // when it unlocks.
         fence(Ordering::SeqCst);
         for _ in 0..ROUNDS_MAX {
             let Some(mut memory) = self.writer.try_lock() else { return };
@@ -247,7 +252,7 @@ impl Shard {
             drop(memory);
             fence(Ordering::SeqCst);
             let is_late = self.waiting.lock().first().map(|write| matches!(write.records, Records::Late(_)));
-            // Late records are computed only after the callbacks of earlier writes.
+            // Late records can be computed only after the callbacks of the earlier writes.
             if is_late.is_none_or(|is_late| is_late && !self.unreplicated.is_empty()) {
                 return;
             }
@@ -255,8 +260,8 @@ impl Shard {
         self.flush_elsewhere();
     }
 
-    /// Notes a marker, and returns true for records of a transaction that may have ended. The caller has locked the
-    /// queue.
+    /// Remembers a marker. Returns true if the records belong to a transaction that may have ended. The caller has
+    /// locked the queue.
     fn may_be_past(&self, records: &Records) -> bool {
         let mut ended = self.ended.lock();
         match records {
@@ -272,14 +277,14 @@ impl Shard {
         Ok(self.partition.append_marker(marker, transaction_version, leader_epoch, now_ms())?.durability)
     }
 
-    /// Queues these writes again, before all others.
+    /// Puts these writes back to the front of the queue.
     fn put_back(&self, first: Write, rest: impl Iterator<Item = Write>) {
         let mut waiting = self.waiting.lock();
         let later = std::mem::take(&mut *waiting);
         waiting.extend([first].into_iter().chain(rest).chain(later));
     }
 
-    /// Appends as [`Shard::flush`] does, without blocking the caller's thread.
+    /// Appends like [`Shard::flush`], without blocking the caller's thread.
     pub async fn flush_soon(self: &Arc<Self>) {
         if self.partition.phase().is_open() {
             self.flush();
@@ -295,7 +300,7 @@ impl Shard {
         }
     }
 
-    /// Appends as [`Shard::flush`] does, on another thread, without waiting.
+    /// Appends like [`Shard::flush`] on another thread. The caller does not wait.
     pub fn flush_elsewhere(self: &Arc<Self>) {
         let shard = Arc::clone(self);
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -306,13 +311,13 @@ impl Shard {
     }
 }
 
-/// Writes that are about to be appended together.
+/// Writes that will be appended together.
 struct WriteBatch<'a> {
     shard: &'a Arc<Shard>,
     memory: &'a mut BytesMut,
-    /// Most bytes of a batch.
+    /// Maximum size of a batch.
     bytes_max: usize,
-    /// Producer of the transaction that the records belong to; `None` for records outside of transactions.
+    /// The producer in whose transaction the records are. `None` for records outside of transactions.
     producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
@@ -349,7 +354,7 @@ impl<'a> WriteBatch<'a> {
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
-                        // Late records depend on the callbacks of earlier writes.
+                        // The earlier writes have callbacks that are still to come, and late records depend on them.
                         self.shard.put_back(Write { records: Records::Late(records), told }, writes);
                         return;
                     }
@@ -374,7 +379,7 @@ impl<'a> WriteBatch<'a> {
         self.finish();
     }
 
-    /// Appends the gathered records, and calls the callbacks.
+    /// Appends the collected records and calls the callbacks of their writes.
     fn finish(&mut self) {
         let appended = self.append_records();
         let told = std::mem::take(&mut self.told);
@@ -383,7 +388,7 @@ impl<'a> WriteBatch<'a> {
         }
     }
 
-    /// Appends the records of one write, in as many batches as necessary.
+    /// Appends the records of one write, in as many batches as they need.
     fn append_all(&mut self, records: impl Iterator<Item = KeyValue>) -> AppendResult {
         for record in records {
             let bytes = size_of_record(&record);
@@ -396,7 +401,7 @@ impl<'a> WriteBatch<'a> {
         self.append_records()
     }
 
-    /// Appends the gathered records, if there are any.
+    /// Appends the collected records, if there are any.
     fn append_records(&mut self) -> AppendResult {
         if std::mem::take(&mut self.bytes) == 0 {
             return Ok(Durability::default());
@@ -430,7 +435,7 @@ impl<'a> WriteBatch<'a> {
         }
         let written = match appended? {
             AppendStep::Blocked(_) => return Err(AppendError::Unverified),
-            // A batch in sequence never waits for others: it is written or refused.
+            // A batch that is in sequence never waits for others. It is either written or refused.
             step => step.into_written().ok_or(AppendError::Gone)?,
         };
         Ok(written.durability)
@@ -438,13 +443,12 @@ impl<'a> WriteBatch<'a> {
 }
 
 impl WriteBatch<'_> {
-    /// Returns the partition's present state, with the epoch of the coordinator that has verified the transaction. The
-    /// present state may replace that of the verification, because [`EndedTransactions`] has checked the markers in
-    /// between.
+    /// Returns the partition's present state, with the epoch of the coordinator that verified the transaction. The
+    /// state at the verification is not needed, since [`EndedTransactions`] has checked the markers in between.
     ///
     /// # Errors
-    /// [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it the
-    /// coordinator's epoch.
+    /// Returns [`AppendError::Unverified`] if the log has forgotten the producer since the verification, and with it
+    /// the coordinator's epoch.
     fn verified_at(&self, producer_id: i64) -> Result<VerificationTime, AppendError> {
         let partition = &self.shard.partition;
         let Some(VerifiedProducer { at, .. }) = self.producer else { return Ok(VerificationTime::default()) };
@@ -455,7 +459,7 @@ impl WriteBatch<'_> {
     }
 }
 
-/// Returns an upper bound of the bytes of a record in a batch.
+/// Returns the maximum number of bytes that a record takes in a batch.
 pub fn size_of_record((key, value): &KeyValue) -> usize {
     record_size_max(Some(key), value.as_deref(), &[])
 }

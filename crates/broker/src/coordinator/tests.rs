@@ -38,7 +38,7 @@ fn record(key: &str, value: Option<Vec<u8>>) -> KeyValue {
     (Bytes::copy_from_slice(key.as_bytes()), value.map(Bytes::from))
 }
 
-/// Returns the keys and the lengths of the values, as the load of a shard reads them.
+/// Returns what loading the shard would read: each key, and the length of its value.
 fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
     let mut found = Vec::new();
     let key = |key: Bytes| String::from_utf8(key.to_vec()).expect("UTF-8");
@@ -172,7 +172,7 @@ async fn dropped_write_is_appended_all_the_same() {
     }
 }
 
-/// Callers on several threads; each finds the writer locked by another caller now and then.
+/// Several threads write at the same time, so now and then a caller finds the writer locked by another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");

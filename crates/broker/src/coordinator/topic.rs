@@ -1,4 +1,4 @@
-//! Shards of one internal topic.
+//! The shards of one internal topic.
 
 use super::{Shard, Status};
 use crate::partitions::Partitions;
@@ -7,26 +7,27 @@ use fullbore_wire::coordinator::partition_for;
 use fullbore_wire::{ErrorCode, Uuid};
 use std::sync::Arc;
 
-/// Internal topic with its shards, one for each partition that the topic had when it was first seen, because keys are
-/// spread over those.
+/// An internal topic with one shard per partition. Keys are spread over the partitions that the topic had when it was
+/// first seen, so partitions added later get no shards.
 pub struct InternalTopic {
     id: Uuid,
     shards: Vec<Arc<Shard>>,
 }
 
 impl InternalTopic {
-    /// Creates the topic with shards whose logs are still to be read. Their batches use `compression`.
+    /// Creates the topic with shards that must still be loaded. Their batches are written with `compression`.
     pub fn new(id: Uuid, partitions: i32, compression: Compression, logs: &Partitions) -> InternalTopic {
         let found = (0..partitions).filter_map(|index| logs.find(&id, index));
         InternalTopic { id, shards: found.map(|partition| Shard::new(partition, compression)).collect() }
     }
 
-    /// Returns true if every partition has the role that it had when its shard was created.
+    /// Returns true if no partition has changed its role since its shard was created.
     pub fn keeps_its_roles(&self) -> bool {
         self.shards.iter().all(|shard| shard.keeps_its_role())
     }
 
-    /// Returns the topic with new shards for partitions whose leaders have changed, and the replaced shards.
+    /// Returns the topic with new shards for partitions that have a new leader. Also returns the shards that were
+    /// replaced.
     pub fn with_roles(&self) -> (InternalTopic, Vec<Arc<Shard>>) {
         let mut left = Vec::new();
         let shard = |shard: &Arc<Shard>| {
@@ -49,24 +50,24 @@ impl InternalTopic {
         &self.shards
     }
 
-    /// Returns true if a shard is being loaded.
+    /// Returns true if any shard is loading.
     pub fn is_loading(&self) -> bool {
         self.shards.iter().any(|shard| shard.status() == Status::Loading)
     }
 
-    /// Returns the shard that a key belongs to, if it serves.
+    /// Returns the shard that a key belongs to, if it is serving.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS while the shard is loaded; NOT_COORDINATOR if another broker leads it;
-    /// COORDINATOR_NOT_AVAILABLE if the shard's log could not be read, or the shard was left.
+    /// Fails with COORDINATOR_LOAD_IN_PROGRESS while the shard is loading, and with NOT_COORDINATOR if another broker
+    /// leads it. Fails with COORDINATOR_NOT_AVAILABLE if its log could not be read, or if it is no longer used.
     pub fn serving(&self, key: &str) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(self.shard(key))
     }
 
-    /// Returns the shard of a partition, if it serves.
+    /// Returns the shard of a partition, if it is serving.
     ///
     /// # Errors
-    /// Errors of [`InternalTopic::serving`].
+    /// Fails as [`InternalTopic::serving`] does.
     pub fn serving_partition(&self, partition: i32) -> Result<&Arc<Shard>, ErrorCode> {
         InternalTopic::check_serving(usize::try_from(partition).ok().and_then(|index| self.shards.get(index)))
     }
@@ -81,7 +82,7 @@ impl InternalTopic {
         }
     }
 
-    /// Returns the shard that a key belongs to, whether or not it serves; `None` if the topic has no shards.
+    /// Returns the shard that a key belongs to, even if it is not serving. `None` if the topic has no shards.
     pub fn shard(&self, key: &str) -> Option<&Arc<Shard>> {
         let count = i32::try_from(self.shards.len()).ok().filter(|count| *count > 0)?;
         self.shards.get(usize::try_from(partition_for(key, count)).ok()?)

@@ -1,7 +1,7 @@
-//! Writes in the leader's log that are not on all replicas in sync yet. Once they are, their callbacks are called in
-//! the order of the log.
+//! Writes that are in the leader's log but not yet on all in-sync replicas. Once they are, their callbacks are called
+//! in the order of the log.
 //!
-//! A partition whose only replica is on this broker has no unreplicated writes.
+//! If this broker has the only replica, there are no such writes.
 
 use crate::partitions::{AppendError, Durability, FlushTicket};
 use fullbore_host::task;
@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Callback of a write whose records are replicated, or have failed.
+/// Called when the records of a write are replicated or have failed.
 pub(super) type AppendCallback = Box<dyn FnOnce(Result<Option<FlushTicket>, AppendError>) + Send>;
 
 /// Outcome of an append.
 pub(super) type AppendResult = Result<Durability, AppendError>;
 
-/// Unreplicated writes in the order of the log. While there are any, a task waits for the first.
+/// The unreplicated writes in the order of the log. As long as there are any, a task waits for the first of them.
 #[derive(Default)]
 pub(super) struct Unreplicated(Mutex<VecDeque<(AppendResult, Vec<AppendCallback>)>>);
 
@@ -24,8 +24,9 @@ impl Unreplicated {
         self.0.lock().is_empty()
     }
 
-    /// Calls the callbacks at once, unless `written` or an earlier write waits for replicas. Otherwise a task calls
-    /// them in the order of the writes; once no write waits any more, the task calls the `then` of its first write.
+    /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
+    /// them in the order of the writes. When no write is left, the task calls the `then` that came with its first
+    /// write.
     pub fn tell_in_turn(
         self: &Arc<Self>,
         written: AppendResult,
@@ -50,7 +51,7 @@ fn tell(written: AppendResult, told: Vec<AppendCallback>) {
     told.into_iter().for_each(|told| told(result.clone()));
 }
 
-/// Waits for the writes one after the other until none is left.
+/// Waits for one write after another until none is left.
 async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
     loop {
         let first = unreplicated.0.lock().front().map(|(written, _)| written.clone());
@@ -62,7 +63,7 @@ async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
             written = Err(error);
         }
         let told = unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
-        // Later writes keep waiting during the callbacks.
+        // The write stays in the queue during its callbacks, so later ones keep waiting.
         tell(written, told.unwrap_or_default());
         let mut waiting = unreplicated.0.lock();
         waiting.pop_front();

@@ -1,7 +1,7 @@
 //! Writes that a connection has queued for its pending responses, and futures that run after its responses were sent.
 //!
-//! Invariants: a write is appended even if an earlier response of the connection is not sent yet. The futures are
-//! carried out even if the connection ends.
+//! A write is appended even if an earlier response of the connection has not been sent yet. The futures run even if the
+//! connection ends.
 
 use super::Shard;
 use fullbore_host::task::{self, BoxFuture};
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
 use tokio::runtime::Handle;
 
-/// Shards to which a connection has queued writes since the last round, and futures that follow its responses.
+/// The shards to which a connection has queued writes, and the futures that follow its responses.
 #[derive(Default)]
 pub struct Unwritten {
     shards: Mutex<Vec<Arc<Shard>>>,
@@ -23,7 +23,7 @@ pub struct Unwritten {
 }
 
 impl Unwritten {
-    /// Notes that a write was queued to this shard.
+    /// Remembers that a write was queued to this shard.
     pub fn note(&self, shard: &Arc<Shard>) {
         let mut shards = self.shards.lock();
         if !shards.iter().any(|known| Arc::ptr_eq(known, shard)) {
@@ -32,19 +32,20 @@ impl Unwritten {
         self.is_any.store(true, Relaxed);
     }
 
-    /// Carries out `following` after the response that is ready now was sent.
+    /// Runs `following` after the response that is ready now has been sent.
     pub fn follow(&self, following: BoxFuture<()>) {
         self.following.lock().push(following);
         self.is_any.store(true, Relaxed);
     }
 
-    /// Runs the futures that follow responses, and appends the queued writes, forever. The connection's task polls this
-    /// future after its requests and responses, so that it appends only writes that would wait while the task sleeps.
-    /// Wakes no task.
+    /// Runs the futures that follow responses and appends the queued writes, forever.
+    ///
+    /// The connection's task polls this after its requests and responses. So it only appends writes that would
+    /// otherwise wait while the task sleeps. It wakes no task.
     pub async fn carry_out(&self) -> Infallible {
         loop {
             poll_fn(|_| if self.is_any.load(Relaxed) { Poll::Ready(()) } else { Poll::Pending }).await;
-            // Cleared first: writes noted from here on are handled in the next round.
+            // The flag is cleared first, so writes that come from here on are handled in the next round.
             self.is_any.store(false, Relaxed);
             let following = std::mem::take(&mut *self.following.lock());
             for mut following in following {
@@ -55,7 +56,7 @@ impl Unwritten {
             if self.shards.lock().is_empty() {
                 continue;
             }
-            // Other tasks that are ready now queue their writes first, and share the batch.
+            // Lets other tasks queue their writes first, so that these share the batch.
             tokio::task::yield_now().await;
             let shards = std::mem::take(&mut *self.shards.lock());
             for shard in shards {

@@ -1,18 +1,16 @@
-//! Requests that wait for the answers of a coordinator's machine, by ticket.
-//!
-//! Invariant: a ticket is here from its creation until its answer is sent.
+//! Requests that wait for an answer of a coordinator, by ticket. A ticket stays here until its answer is sent.
 
 use fullbore_wire::ErrorCode;
 use std::collections::HashMap;
 use tokio::sync::oneshot;
 
-/// Waiting requests about one key.
+/// The waiting requests about one key.
 pub struct Waiting<A> {
     answers: HashMap<u64, oneshot::Sender<A>>,
     tickets: u64,
 }
 
-/// Pending answer.
+/// An answer that has not come yet.
 pub struct PendingAnswer<A>(oneshot::Receiver<A>);
 
 impl<A> Default for Waiting<A> {
@@ -22,7 +20,7 @@ impl<A> Default for Waiting<A> {
 }
 
 impl<A> Waiting<A> {
-    /// Returns the number of a new ticket, and its pending answer.
+    /// Creates a ticket. Returns its number and the pending answer.
     pub fn ticket(&mut self) -> (u64, PendingAnswer<A>) {
         let ticket = self.tickets;
         self.tickets += 1;
@@ -31,7 +29,7 @@ impl<A> Waiting<A> {
         (ticket, PendingAnswer(pending))
     }
 
-    /// Sends an answer. A client that has disconnected needs none.
+    /// Sends an answer to the request with this ticket. If its client has disconnected, the answer is dropped.
     pub fn answer(&mut self, ticket: u64, answer: A) {
         if let Some(waiting) = self.answers.remove(&ticket) {
             let _ = waiting.send(answer);
@@ -41,21 +39,21 @@ impl<A> Waiting<A> {
         }
     }
 
-    /// Sends an answer to every waiting request.
+    /// Sends an answer to every request that waits.
     pub fn answer_all(&mut self, answer: impl Fn() -> A) {
         for (_, waiting) in std::mem::take(&mut self.answers) {
             let _ = waiting.send(answer());
         }
     }
 
-    /// Returns true if no request waits.
+    /// Returns true if no request is waiting.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
 }
 
 impl<A> PendingAnswer<A> {
-    /// Returns true if the answer is there already.
+    /// Returns true if the answer has arrived.
     pub fn is_answered(&self) -> bool {
         !self.0.is_empty()
     }
@@ -63,7 +61,7 @@ impl<A> PendingAnswer<A> {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the broker stops before that.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if the broker stops first.
     pub async fn answer(self) -> Result<A, ErrorCode> {
         self.0.await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)
     }

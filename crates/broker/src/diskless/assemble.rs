@@ -1,9 +1,10 @@
-//! Batches as they are stored in an object, and as clients get them. Only the first 16 bytes of a batch are rewritten;
-//! the checksum does not cover them.
+//! Converts batches between the form in which an object stores them and the form that clients get. Only the first 16
+//! bytes of a batch differ. The checksum does not cover these bytes, so it stays valid.
 //!
-//! In an object, a batch has the object's id in place of its offset, so that bytes of another object are detected.
+//! In an object, the offset field of a batch has the object's id instead. A reader can therefore detect that it got
+//! bytes of another object.
 //!
-//! Invariant: responses have whole batches, each with the leader epoch of diskless partitions.
+//! Invariant: a response consists of whole batches, each with the leader epoch of diskless partitions.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use fullbore_rules::commit::ObjectId;
@@ -13,37 +14,39 @@ use std::sync::Arc;
 
 use super::response_budget::ResponseBudget;
 
-/// Leader epoch of every diskless partition.
+/// The leader epoch of every diskless partition. It never changes, because the index alone decides the order of
+/// records.
 pub const LEADER_EPOCH: i32 = 0;
-/// Number of bytes at the front of a batch that are rewritten: offset, length, leader epoch.
+/// How many bytes at the front of a batch are rewritten for a client: the offset, the length and the leader epoch.
 const FRONT: usize = 16;
-/// Bytes of a stored batch that contain the id of its object.
+/// The position of the object's id in a stored batch.
 const MARK: std::ops::Range<usize> = 0..8;
-/// Bytes of the checksum, which covers all bytes after it.
+/// The position of the checksum in a batch. It covers all bytes after it.
 const CRC: std::ops::Range<usize> = 17..21;
-/// Largest size in bytes of a batch that is always copied: a copy costs less than a separate write to the socket.
+/// Maximum size of a batch that is always copied, in bytes. Copying such a batch costs less than a separate write to
+/// the socket.
 const COPIED_MAX: usize = 4096;
 
-/// Batches of a response.
+/// Collects the batches of a response.
 #[derive(Debug, Default)]
 pub struct Assembly {
     pieces: Vec<Bytes>,
-    /// Bytes copied since the last piece that was added by reference.
+    /// Bytes that were copied since the last piece was added by reference.
     copied: BytesMut,
 }
 
 impl Assembly {
-    /// Returns true if there is no batch.
+    /// Returns true if no batch was added.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty() && self.copied.is_empty()
     }
 
-    /// Adds a batch, given in parts, at `base_offset`. Copies its bytes if `is_copied` or if it is small; otherwise
-    /// refers to them.
+    /// Adds a batch with the offset `base_offset`. The batch may come in several parts. Its bytes are copied if
+    /// `is_copied` is true or the batch is small; otherwise the response refers to them.
     pub fn add(&mut self, base_offset: i64, parts: Vec<Bytes>, is_copied: bool) {
         let size: usize = parts.iter().map(Bytes::len).sum();
         let mut skipped = 0;
-        // The length field, which does not change, counts all bytes but the first 12.
+        // The length field counts all bytes of the batch except the first 12. It is the same in both forms.
         let length = i32::try_from(size.saturating_sub(12)).unwrap_or(i32::MAX);
         self.copied.put_i64(base_offset);
         self.copied.put_i32(length);
@@ -62,7 +65,7 @@ impl Assembly {
     }
 
     /// Returns all batches as the records of a response. Their bytes count as outstanding in `given` until the client
-    /// has taken them.
+    /// has received them.
     pub fn finish(self, given: &Arc<ResponseBudget>) -> Records {
         let mut pieces: Vec<Bytes> = self.into_pieces().into_iter().map(|piece| given.give(piece)).collect();
         match pieces.len() {
@@ -78,14 +81,15 @@ impl Assembly {
         self.pieces
     }
 
-    /// Returns all batches in one piece.
+    /// Returns all batches as one contiguous buffer.
     pub fn finish_whole(self) -> Bytes {
         let mut pieces = self.into_pieces();
         if pieces.len() == 1 { pieces.remove(0) } else { Bytes::from(pieces.concat()) }
     }
 }
 
-/// Returns a whole batch as it is stored in an object. Copies the batch only if its bytes are shared.
+/// Puts the object's id into a batch, which makes it ready to be stored. The batch is copied only if other owners share
+/// its bytes.
 pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     let mut batch = batch.try_into_mut().unwrap_or_else(|shared| BytesMut::from(&shared[..]));
     if let Some(mark) = batch.get_mut(MARK) {
@@ -94,8 +98,8 @@ pub fn marked(batch: Bytes, object: ObjectId) -> Bytes {
     batch.freeze()
 }
 
-/// Returns true if the parts are one whole batch that was put into `object`, and its checksum is right. A batch from an
-/// older version of the broker has 0 in place of the object id, and passes as well.
+/// Returns true if the parts together are one whole batch that was stored in `object`, with a correct checksum. Batches
+/// that an older broker stored have 0 instead of the object's id, and are accepted as well.
 pub fn is_intact(parts: &[Bytes], object: ObjectId) -> bool {
     let whole;
     let batch = match parts {

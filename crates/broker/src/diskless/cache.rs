@@ -1,11 +1,11 @@
-//! Bytes of objects in memory: objects uploaded here, for consumers at the log end, and blocks fetched for other
-//! consumers. Neither kind evicts the other.
+//! Keeps bytes of objects in memory. Objects that this broker uploaded serve the consumers at the log end, and blocks
+//! fetched from the store serve all other consumers. Neither kind evicts the other.
 //!
-//! Pure: no waits, no I/O.
+//! The cache never waits and does no I/O.
 //!
-//! Invariant: the bytes of each kind stay within the kind's limit. The limit of fetched blocks is at least twice the
-//! largest range that was requested at once. A slice held outside the cache keeps its whole part or block in memory
-//! beyond the limit.
+//! Invariant: the bytes of each kind stay within the limit of that kind. The limit of fetched blocks is at least twice
+//! the largest range that a reader requested at once. A slice that is still used elsewhere keeps its whole part or
+//! block in memory, beyond the limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -14,40 +14,41 @@ use std::sync::Arc;
 use bytes::Bytes;
 use fullbore_rules::commit::ObjectId;
 
-/// Size of a block in bytes. A block is fetched and evicted as a whole.
+/// Size of a block in bytes. Blocks are fetched and evicted as a whole.
 pub const BLOCK: u32 = 1 << 20;
-/// Most blocks of one GET.
+/// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// Denominator of a share: a response with less than 1/4 of its blocks' bytes is copied. Slices would keep the whole
-/// blocks in memory.
+/// A response that uses less than one part in `BLOCK_SHARE` of its blocks is copied. Slices would keep the whole blocks
+/// in memory.
 const BLOCK_SHARE: usize = 4;
-/// Bookkeeping of an uploaded object, in bytes; `PART_COST` is that of each of its parts.
+/// Estimated memory for the bookkeeping of an uploaded object and of each of its parts, in bytes.
 const OBJECT_COST: usize = 512;
+/// Bookkeeping of each part of an uploaded object, in bytes.
 const PART_COST: usize = 128;
 
-/// Cache of uploaded objects and fetched blocks.
+/// A cache of uploaded objects and fetched blocks.
 #[derive(Debug)]
 pub struct ObjectCache {
     uploaded: HashMap<ObjectId, Arc<UploadedParts>>,
-    /// Uploaded objects, the oldest first.
+    /// Ids of the uploaded objects, oldest first.
     order: VecDeque<ObjectId>,
     uploaded_bytes: usize,
     uploaded_bytes_max: usize,
     fetched: HashMap<(ObjectId, u32), FetchedBlock>,
-    /// Fetched blocks, by the time of last use.
+    /// Fetched blocks in order of their last use.
     used: BTreeMap<u64, (ObjectId, u32)>,
     clock: u64,
     fetched_bytes: usize,
     fetched_bytes_max: usize,
-    /// Bytes of the largest range that was requested at once. In a smaller cache, the blocks of that range would evict
-    /// each other, and the reader would fetch them forever.
+    /// Size of the largest range that a reader requested at once. If the cache could not hold all blocks of that range,
+    /// they would evict each other and the reader would fetch them forever.
     range_max: usize,
 }
 
-/// Object that was uploaded here. Its bytes are sliced without the cache's lock.
+/// An object that this broker uploaded. Its bytes can be sliced without the lock of the cache.
 #[derive(Debug)]
 pub struct UploadedParts {
-    /// Parts, each with its position.
+    /// The parts of the object, each with its position.
     parts: Vec<(u32, Bytes)>,
     bytes: usize,
 }
@@ -58,18 +59,18 @@ struct FetchedBlock {
     used: u64,
 }
 
-/// Range of an object.
+/// Bytes of an object that were found in the cache.
 #[derive(Clone, Debug)]
 pub struct FoundRange {
-    /// Bytes of the range, in order.
+    /// The bytes of the range, in order.
     pub parts: Vec<Bytes>,
-    /// True if the bytes come from an upload of this broker. They did not pass through the store, so their checksum
-    /// needs no check.
+    /// True if this broker uploaded the bytes. They did not pass through the store, so the reader need not check their
+    /// checksum.
     pub is_uploaded: bool,
 }
 
 impl ObjectCache {
-    /// Creates an empty cache with a limit of bytes for each kind.
+    /// Creates an empty cache with a limit for each kind of bytes.
     pub fn new(uploaded_bytes_max: usize, fetched_bytes_max: usize) -> ObjectCache {
         ObjectCache {
             uploaded: HashMap::new(),
@@ -85,18 +86,19 @@ impl ObjectCache {
         }
     }
 
-    /// Returns the limit of fetched bytes.
+    /// Returns how many bytes of fetched blocks the cache may hold.
     pub fn fetched_room(&self) -> usize {
         self.fetched_bytes_max.max(2 * self.range_max)
     }
 
-    /// Returns the bytes of uploaded objects, with their bookkeeping, and those of fetched blocks.
+    /// Returns how many bytes the cache holds: first those of uploaded objects with their bookkeeping, then those of
+    /// fetched blocks.
     pub fn bytes(&self) -> (usize, usize) {
         (self.uploaded_bytes, self.fetched_bytes)
     }
 
-    /// Adds an uploaded object. Returns the evicted objects, so that the caller drops their bytes without the cache's
-    /// lock.
+    /// Adds an uploaded object. The evicted objects are returned, so that the caller can drop them after it has
+    /// released the cache's lock.
     pub fn insert_uploaded(&mut self, id: ObjectId, object: UploadedParts) -> Vec<(ObjectId, Arc<UploadedParts>)> {
         self.uploaded_bytes += object.bytes;
         match self.uploaded.insert(id, Arc::new(object)) {
@@ -113,7 +115,7 @@ impl ObjectCache {
         gone
     }
 
-    /// Returns an uploaded object; `None` if the cache does not have it.
+    /// Returns an uploaded object, or `None` if it is not in the cache.
     pub fn uploaded(&self, id: ObjectId) -> Option<Arc<UploadedParts>> {
         self.uploaded.get(&id).cloned()
     }
@@ -139,7 +141,7 @@ impl ObjectCache {
         }
     }
 
-    /// Returns a range of an object; `None` unless the cache has all bytes of the range.
+    /// Returns a range of an object, or `None` if the cache lacks any of its bytes.
     pub fn find(&mut self, id: ObjectId, position: u32, size: u32) -> Option<FoundRange> {
         match self.uploaded.get(&id) {
             Some(object) => object.find(position, size),
@@ -165,15 +167,16 @@ impl ObjectCache {
         Some(parts)
     }
 
-    /// Returns the ranges that must be fetched before the cache has all of `range`: whole blocks, adjacent ones merged
-    /// into one GET. Raises the limit of fetched bytes if `range` is the largest so far.
+    /// Returns the ranges that must be fetched so that the cache has all of `range`. They consist of whole blocks, and
+    /// adjacent blocks are merged into one GET. If `range` is the largest so far, the limit of fetched bytes rises.
     pub fn missing(&mut self, id: ObjectId, range: Range<u32>) -> Vec<Range<u32>> {
         let mut missing: Vec<Range<u32>> = Vec::new();
         if self.uploaded.contains_key(&id) {
             return missing;
         }
         self.range_max = self.range_max.max(blocks(&range).len() * BLOCK as usize);
-        // Of a block in the cache only the bytes within `range` are needed: the last block of an object may be short.
+        // A cached block only needs to cover the bytes within `range`, because the last block of an object may be
+        // short.
         let wanted = |block: u32| (range.end - block * BLOCK).min(BLOCK) as usize;
         let is_held = |block| self.fetched.get(&(id, block)).is_some_and(|held| held.bytes.len() >= wanted(block));
         for block in blocks(&range).filter(|block| !is_held(*block)) {
@@ -187,13 +190,14 @@ impl ObjectCache {
     }
 }
 
-/// Returns the blocks that have bytes of a range.
+/// Returns the numbers of the blocks that a range touches.
 pub fn blocks(range: &Range<u32>) -> Range<u32> {
     if range.is_empty() { 0..0 } else { range.start / BLOCK..(range.end - 1) / BLOCK + 1 }
 }
 
-/// Returns true if the ranges are such a small part of their blocks that a copy is better. A slice would keep its whole
-/// block in memory until the client has taken the response, while the budget counts only the response's own bytes.
+/// Returns true if the ranges use so little of their blocks that the caller should copy them. A slice would keep its
+/// whole block in memory until the client has received the response. The memory budget counts only the bytes of the
+/// response itself.
 pub fn are_little_of_blocks(ranges: impl Iterator<Item = (ObjectId, Range<u32>)>) -> bool {
     let (mut bytes, mut held) = (0, BTreeSet::new());
     for (id, range) in ranges {
@@ -217,7 +221,7 @@ impl UploadedParts {
         UploadedParts { parts, bytes }
     }
 
-    /// Returns a range of the object; `None` if the object ends before the range's end.
+    /// Returns a range of the object, or `None` if the object is shorter.
     pub fn find(&self, position: u32, size: u32) -> Option<FoundRange> {
         let end = position.checked_add(size)?;
         let first = self.parts.partition_point(|(at, part)| at.saturating_add(part.len() as u32) <= position);
@@ -239,7 +243,7 @@ mod tests {
         (first..first + len).map(|at| (at % 251) as u8).collect::<Vec<_>>().into()
     }
 
-    /// Adds an object of these parts. Returns the evicted objects.
+    /// Adds an object that consists of these parts. Returns the ids of the evicted objects.
     fn insert(cache: &mut ObjectCache, id: ObjectId, parts: &[Bytes]) -> Vec<ObjectId> {
         cache.insert_uploaded(id, UploadedParts::new(parts)).into_iter().map(|(gone, _)| gone).collect()
     }
@@ -303,7 +307,8 @@ mod tests {
         let are_little = |ranges: &[(ObjectId, Range<u32>)]| are_little_of_blocks(ranges.iter().cloned());
         assert!(!are_little(&[]));
         assert!(are_little(&[(1, 0..5000)]) && !are_little(&[(1, 0..BLOCK / 4)]));
-        // First a range across two blocks, and one within a block. Then two ranges in one block, and in two blocks.
+        // The first pair compares a range across two blocks with a range in one block. The second pair compares two
+        // ranges in one block with two ranges in two blocks.
         assert!(are_little(&[(1, BLOCK - 1..BLOCK * 5 / 4)]) && !are_little(&[(1, BLOCK..BLOCK * 5 / 4)]));
         let halves = [(1, 0..BLOCK / 8), (1, BLOCK / 8..BLOCK / 4)];
         assert!(!are_little(&halves) && are_little(&[halves[0].clone(), (2, 0..BLOCK / 8)]));

@@ -1,10 +1,10 @@
-//! Change feed of the index: polls the changes of other brokers, applies them to the partitions, and wakes the
-//! partitions' waiters.
+//! Learns of commits by other brokers. A task polls the index for changes, applies them to the partitions, and wakes
+//! the consumers that wait there.
 //!
-//! Not here: refreshes on request ([`super::reader`]).
+//! A reader can also request the newest state of a partition; these refreshes are in [`super::reader`].
 //!
-//! Invariant: a change of another broker is seen within [`INTERVAL`] plus the time of an answer, as long as the index
-//! answers.
+//! Invariant: while the index answers, this broker sees a change of another broker within [`INTERVAL`] plus the
+//! duration of one poll.
 
 use fullbore_host::task;
 use std::sync::Weak;
@@ -15,12 +15,12 @@ use super::index::IndexChanges;
 use super::reader::Reader;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Pause between two polls.
+/// How long the task waits between two polls.
 const INTERVAL: Duration = Duration::from_millis(40);
-/// Pause after a failed poll.
+/// How long the task waits after a failed poll.
 const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Spawns the task that polls until the topics are dropped. The caller is in a tokio runtime.
+/// Spawns the task, which polls until the topics are dropped. Must be called within a tokio runtime.
 pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
     task::spawn(hear(topics, changes, reader));
 }

@@ -1,10 +1,10 @@
-//! Objects that could not be read recently, so that readers in a loop do not cost a GET each time.
+//! Remembers objects that recently could not be read, so that readers in a loop do not cause a GET each time.
 //!
-//! After a failed GET, an object gets one GET each [`PAUSE`], whatever range its readers want. Between two GETs the
-//! readers get the last error. If only some of its bytes are wrong or missing, the pause applies to their blocks alone.
-//! Wrong bytes are fetched again once without a pause.
+//! After a failed GET, the object gets one GET per [`PAUSE`], no matter which range the readers want. In between,
+//! readers get the last error. If only some bytes of the object are wrong or missing, the pause applies to their blocks
+//! alone. Wrong bytes are fetched once more without a pause.
 //!
-//! Pure: time comes in as an argument. Invariant: at most [`FAILED_MAX`] failures are kept.
+//! The caller passes the time as an argument. Invariant: at most [`FAILED_MAX`] failures are remembered.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,32 +16,32 @@ use tokio::time::Instant;
 use super::cache::blocks;
 use super::objects::ObjectError;
 
-/// Time between two GETs of an object that cannot be read.
+/// How long an object that cannot be read waits for its next GET.
 pub const PAUSE: Duration = Duration::from_secs(1);
-/// Time from the earliest next GET until a failure is forgotten.
+/// How long a failure is remembered after the next GET became due.
 const KEPT: Duration = Duration::from_secs(10);
-/// Most failures that are kept; further failures cause no pause.
+/// Maximum number of failures that are remembered. Reads that fail beyond this limit are repeated without a pause.
 const FAILED_MAX: usize = 1024;
 
-/// Failures by object, and by block where bytes were wrong or missing.
+/// The failures of each object. If only some bytes were wrong or missing, the failure belongs to their block.
 #[derive(Debug, Default)]
 pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 
 #[derive(Debug)]
 struct FailedRead {
     error: ObjectError,
-    /// Number of failed GETs in a row.
+    /// How many GETs in a row have failed.
     times: u32,
-    /// Earliest time of the next GET.
+    /// When the next GET may be sent.
     next: Instant,
 }
 
 impl FailedReads {
-    /// Returns true if a GET of a part of `range` failed recently. The caller then makes one attempt only. Until
-    /// [`PAUSE`] has passed, other readers get the last error.
+    /// Checks whether a GET of `range` may be sent now. Returns true if a GET of one of its parts failed recently. The
+    /// caller should then make a single attempt, and other readers get the last error until [`PAUSE`] has passed.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last GET, while the next one is not due.
+    /// Returns the [`ObjectError`] of the last GET if the next one is not due yet.
     pub fn check(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> Result<bool, ObjectError> {
         let keys = || std::iter::once(None).chain(blocks(range).map(Some)).map(|block| (id, block));
         let is_early = |failed: &&FailedRead| now < failed.next;
@@ -59,12 +59,12 @@ impl FailedReads {
         Ok(has_failed)
     }
 
-    /// Notes that a GET of an object has succeeded. Failures of single blocks stay.
+    /// Records that a GET of the object succeeded. Failures of single blocks are kept.
     pub fn succeeded(&mut self, id: ObjectId) {
         self.0.remove(&(id, None));
     }
 
-    /// Notes that a range of an object could not be read.
+    /// Records that a range of an object could not be read.
     pub fn failed(&mut self, id: ObjectId, range: &Range<u32>, error: &ObjectError, now: Instant) {
         match *error {
             ObjectError::Short { end, .. } => {
@@ -75,7 +75,7 @@ impl FailedReads {
         }
     }
 
-    /// Notes that a GET returned other bytes of `range` than were put. Returns the number of such GETs in a row.
+    /// Records that a GET of `range` returned different bytes than were put. Returns how many GETs in a row did so.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
         let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {

@@ -1,9 +1,10 @@
-//! Fetches ranges of objects into the cache, in whole blocks. A block is fetched once for all its readers, and the
-//! number of GETs under way is limited.
+//! Fetches ranges of objects from the store into the cache, in whole blocks. If several readers want a block, it is
+//! fetched once. The number of concurrent GETs is limited.
 //!
-//! Not here: pauses between reads of an object that cannot be read ([`FailedReads`]), second tries ([`Tries`]).
+//! Pauses between reads of an object that cannot be read are in [`FailedReads`], and second tries of slow GETs in
+//! [`Tries`].
 //!
-//! Invariant: at most one fetch of a block is under way.
+//! Invariant: each block has at most one fetch under way.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,12 +24,12 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// Most attempts of a GET.
+/// Maximum number of attempts of a GET.
 const ATTEMPTS: u32 = 3;
-/// Pause after the first attempt; each later pause is twice as long.
+/// How long the fetcher waits after the first attempt. Each further wait is twice as long.
 const BACKOFF: Duration = Duration::from_millis(20);
 
-/// Handle of the fetcher.
+/// A handle of the fetcher. Clones share their state.
 #[derive(Clone)]
 pub struct RangeFetcher {
     shared: Arc<FetcherShared>,
@@ -41,14 +42,14 @@ struct FetcherShared {
     cache: Arc<Mutex<ObjectCache>>,
     slots: Semaphore,
     tries: Arc<Tries>,
-    /// Locks of the blocks, each held by the fetch of its block.
+    /// The lock of each block. A fetch holds it until the block is in the cache.
     locks: Mutex<HashMap<(ObjectId, u32), Weak<BlockLock>>>,
     failed: Mutex<FailedReads>,
     counts: Arc<StoreCounts>,
 }
 
 impl RangeFetcher {
-    /// Creates a fetcher that gets at most `slots` ranges at a time.
+    /// Creates a fetcher that runs at most `slots` GETs at a time.
     pub fn new(
         objects: Objects,
         cache: Arc<Mutex<ObjectCache>>,
@@ -60,23 +61,24 @@ impl RangeFetcher {
         RangeFetcher { shared: Arc::new(FetcherShared { objects, cache, slots, tries, locks, failed, counts }) }
     }
 
-    /// Returns the state of GETs and their second tries.
+    /// Returns the state of hedging for GETs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.shared.tries
     }
 
-    /// Fetches a range of an object into the cache. Waits for blocks that another fetch has under way.
+    /// Fetches a range of an object into the cache. If another fetch of a block is under way, waits for it.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last attempt, or of an earlier GET if the next one is not due yet. [`ObjectError::Short`]
-    /// if the object ends before the end of the range: the bytes up to the object's end are in the cache.
+    /// Returns the [`ObjectError`] of the last attempt, or that of an earlier GET if the next one is not due yet.
+    /// Returns [`ObjectError::Short`] if the object ends before the range does. The bytes that the object has are then
+    /// in the cache.
     pub async fn fetch(&self, id: ObjectId, range: Range<u32>) -> Result<(), ObjectError> {
         let end = range.end;
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another fetch may have brought the blocks while this one waited for the locks. Only bytes before `end`
-            // are checked: if the object ends within its last block, the cache never has the rest of that block.
+            // Another fetch may have brought the blocks while this one waited for the locks. Only the bytes before
+            // `end` count here. The last block of an object is short, and would always look incomplete.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);
@@ -92,19 +94,19 @@ impl RangeFetcher {
         Ok(())
     }
 
-    /// Adds the blocks of a range to the cache, as far as `bytes` has them.
+    /// Adds the blocks of a range to the cache, as far as `bytes` reaches.
     fn insert(&self, id: ObjectId, range: &Range<u32>, bytes: &Bytes) {
         let mut cache = self.shared.cache.lock();
         for block in blocks(range) {
             let from = ((block * BLOCK - range.start) as usize).min(bytes.len());
             let to = (from + BLOCK as usize).min(bytes.len());
-            // A copy: a slice would keep the bytes of all blocks in memory.
+            // The block is copied, because a slice would keep the bytes of all blocks in memory.
             cache.insert_fetched(id, block, Bytes::copy_from_slice(&bytes[from..to]));
         }
     }
 
-    /// Drops the fetched bytes of a range, because they differ from those that were put. Returns the number of GETs in
-    /// a row that returned wrong bytes.
+    /// Removes a range from the cache, because its bytes differ from those that were put. Returns how many GETs in a
+    /// row have returned wrong bytes.
     pub fn forget(&self, id: ObjectId, range: Range<u32>) -> u32 {
         let times = self.shared.failed.lock().wrong(id, &range, Instant::now());
         let mut cache = self.shared.cache.lock();
@@ -112,7 +114,7 @@ impl RangeFetcher {
         times
     }
 
-    /// Locks all blocks of a range in their order, which excludes deadlocks.
+    /// Locks all blocks of a range. All callers lock in ascending order, so there is no deadlock.
     async fn lock(&self, id: ObjectId, range: &Range<u32>) -> Vec<OwnedMutexGuard<()>> {
         let mut guards = Vec::new();
         for block in blocks(range) {
@@ -133,7 +135,7 @@ impl RangeFetcher {
         guards
     }
 
-    /// Gets a range, with retries. Returns fewer than `wanted` bytes only if the last attempt returned no more.
+    /// Sends a GET, with retries. Fewer than `wanted` bytes are returned only if even the last attempt got no more.
     async fn get(&self, id: ObjectId, range: Range<u32>, wanted: usize) -> Result<Bytes, ObjectError> {
         let shared = &self.shared;
         let mut slot = shared.slots.acquire().await;
@@ -156,7 +158,7 @@ impl RangeFetcher {
                 }
                 Err(error) => {
                     shared.counts.get_failed(&error);
-                    // A store may show a new object only after a while, so `NotFound` is retried too.
+                    // A store may show a new object only after a while, so `NotFound` is retried as well.
                     let may_come = error.is_retriable() || matches!(error, ObjectError::NotFound(_));
                     if attempt >= attempts || !may_come {
                         shared.failed.lock().failed(id, &range, &error, Instant::now());
@@ -164,8 +166,7 @@ impl RangeFetcher {
                     }
                 }
             }
-            // Other GETs may use the slot during the pause, so that reads of missing objects do not wait for each
-            // other's pauses.
+            // The slot is released during the pause, so that other GETs need not wait until it ends.
             drop(slot);
             sleep(backoff).await;
             backoff *= 2;
@@ -206,8 +207,8 @@ mod tests {
         assert!(cache.lock().find(1, 0, 1).is_none() && cache.lock().find(1, BLOCK, 1).is_some());
     }
 
-    /// Regression: readers of extents in the last, short block of an object waited for one another, and each sent a
-    /// GET. Nearly all objects end within a block.
+    /// Regression test: the last block of nearly every object is short. Readers of extents in such a block waited for
+    /// one another, and then each of them sent its own GET.
     #[tokio::test(start_paused = true)]
     async fn several_want_a_block_that_ends_with_its_object_it_is_fetched_once() {
         let store = StoreDouble::taking(MS(50));

@@ -1,5 +1,5 @@
-//! Test of fairness in virtual time: a paced producer beside producers that send as fast as they can, over a store with
-//! one upload at a time.
+//! Tests fairness in virtual time. One producer sends at a steady pace, others send as fast as they can, and the store
+//! accepts one upload at a time.
 
 use std::net::SocketAddr;
 
@@ -19,13 +19,13 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
-/// Duration of a PUT.
+/// How long a PUT takes.
 const PUT: Duration = Duration::from_secs(1);
 const OBJECT: usize = 1 << 20;
-/// Number of batches of the paced producer.
+/// How many batches the paced producer sends.
 const PACED: usize = 100;
 
-/// Broker with one upload slot, memory for 32 objects, and a topic of two partitions.
+/// A broker with one upload slot, memory for 32 objects, and a topic with two partitions.
 struct Flooded {
     diskless: Diskless,
     _folder: tempfile::TempDir,
@@ -64,7 +64,7 @@ impl Flooded {
     }
 }
 
-/// Carries out the requests to the index.
+/// Runs the index: answers each request as the index thread would.
 async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -81,7 +81,7 @@ fn batch(size: usize) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Appends a batch over the connection of `port`. Returns the ticket once the batch is admitted.
+/// Appends a batch over the connection with the port `port`. Returns the ticket as soon as the batch is admitted.
 async fn append(partition: &Arc<DisklessPartition>, batch: &Bytes, port: u16) -> AppendTicket {
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], port)));
     loop {
@@ -102,7 +102,8 @@ async fn flood(partition: Arc<DisklessPartition>, port: u16) {
     }
 }
 
-/// Returns the longest time until a batch of the paced producer is answered, beside `flooders` flooding producers.
+/// Runs the paced producer beside `flooders` flooding ones. Returns the longest time that one of its batches waited for
+/// an answer.
 async fn longest_beside(flooders: u16) -> Duration {
     let flooded = Flooded::start().await;
     let _flooding: JoinSet<()> = (0..flooders).map(|port| flood(flooded.partition(0), 2 + port)).collect();

@@ -1,10 +1,10 @@
-//! Health of the object store as this broker sees it: by its requests, and by probes. A broker probes while its
-//! requests fail or make no progress, and while the metadata leaves it out.
+//! Tracks whether the object store works for this broker, by the outcome of its requests and by probes. A broker sends
+//! probes while its requests fail or make no progress, and while the metadata lists it as one without a store.
 //!
-//! A probe puts, reads and deletes an object. A successful probe clears earlier failures, for example of a GET whose
-//! object cannot be read. On a broker without diskless partitions, probes are the only requests.
+//! A probe puts, reads and deletes an object. A successful probe clears earlier failures, such as that of a GET for a
+//! damaged object. On a broker without diskless partitions, the probes are the only requests.
 //!
-//! Not here: the consequences of a lost store (`membership/store.rs`).
+//! The consequences of a lost store are in `membership/store.rs`.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -18,17 +18,18 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// Time without success after which the store counts as lost.
+/// How long the store may fail before it counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// Time without success after which probes begin; `PROBE_EVERY` is the pause between two probes.
+/// How long the store may fail before the broker sends probes. A probe is followed by a pause of `PROBE_EVERY`.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
+/// Pause between two probes.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// Longest age at which a successful probe still shows that the store answers.
+/// How long a successful probe counts as a sign that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
-/// Pause between two checks whether a probe is due.
+/// How often the broker checks whether a probe is due.
 const CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Health of the object store.
+/// The health of the object store, as this broker sees it.
 pub struct StoreHealth {
     counts: Arc<StoreCounts>,
     puts: Arc<Tries>,
@@ -36,43 +37,44 @@ pub struct StoreHealth {
     state: Mutex<Probes>,
 }
 
-/// State of the probes.
+/// The outcome of the probes so far.
 #[derive(Debug, Default)]
 struct Probes {
-    /// True while the metadata leaves the broker out: probes then go on even without a fault.
+    /// True while the metadata lists this broker as one without a store. Probes then continue even if no request fails.
     is_left_out: bool,
-    /// Time of the last successful probe; `None` before the first one.
+    /// When the last successful probe ended. `None` before the first one.
     answered: Option<Instant>,
-    /// Error of the last probe; `None` if that probe succeeded, and before the first one.
+    /// The error of the last probe. `None` if it succeeded, or if there was no probe yet.
     failed: Option<ObjectError>,
 }
 
 impl StoreHealth {
-    /// Creates the health of a store before its first request.
+    /// Creates the state of a store that has not received any request yet.
     pub fn new(counts: Arc<StoreCounts>, puts: Arc<Tries>, gets: Arc<Tries>) -> StoreHealth {
         StoreHealth { counts, puts, gets, state: Mutex::default() }
     }
 
-    /// Spawns the task that probes the store whenever a probe is due, until `health` is dropped.
+    /// Spawns the task that probes the store when a probe is due. The task ends after `health` is dropped.
     pub fn start(health: &Arc<StoreHealth>, objects: Objects) {
         let health = Arc::downgrade(health);
         task::spawn(task::boxed(run(health, objects)));
     }
 
-    /// Returns how long the store has been unusable; `None` unless the store counts as lost.
+    /// Returns how long the store has been unusable, or `None` if it does not count as lost.
     pub fn lost_for(&self) -> Option<Duration> {
         let failing = self.counts.failing_for().filter(|time| *time >= LOST_AFTER);
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long the requests of `tries` have made no progress. `None` if no request is under way, or if a slow
-    /// store may take that long.
+    /// Returns how long the requests in `tries` have made no progress. Returns `None` if no request is under way, or if
+    /// that time is not unusual for a slow store.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
     }
 
-    /// Returns the state of the store, and notes whether the metadata leaves the broker out.
+    /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one without a store;
+    /// probes then continue until the next call.
     pub fn state(&self, is_left_out: bool) -> StoreState {
         self.state.lock().is_left_out = is_left_out;
         if self.lost_for().is_some() {
@@ -83,8 +85,8 @@ impl StoreHealth {
         if is_unsure { StoreState::Unsure } else { StoreState::Answers }
     }
 
-    /// Counts hanging PUTs as failed; the caller has reported the store as lost. Returns the error of the last probe;
-    /// `None` if that probe succeeded, or if there was none.
+    /// Counts the hanging PUTs as failed, after the caller has reported that the store is lost. Returns the error of
+    /// the last probe, or `None` if it succeeded or there was no probe.
     pub fn reported_lost(&self) -> Option<ObjectError> {
         if self.silent_for(&self.puts).is_some() {
             self.counts.put_hung(self.puts.under_way());
@@ -154,7 +156,7 @@ mod tests {
             Broker { store, objects, health }
         }
 
-        /// Begins a PUT that hangs, as do the `behind` requests after it.
+        /// Starts a PUT that hangs. The next `behind` requests hang as well.
         fn put_hangs(&self, behind: usize) -> tokio::task::JoinHandle<()> {
             let (puts, objects) = (Arc::clone(&self.health.puts), self.objects.clone());
             self.store.hang_next(1 + behind);

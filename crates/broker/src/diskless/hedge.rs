@@ -1,40 +1,43 @@
-//! Decides after which time a request gets a second try beside the first one, and how often.
+//! Decides when a slow request gets a second try beside the first one, and how often this may happen.
 //!
-//! All later commits wait for the PUT of an object, and a reader waits for its GET. Stores have a long tail: if a
-//! request takes several times the usual time, another try is likely to end before it. A slow store must not get twice
-//! the load, so second tries need credit. Ten requests earn the credit of one try, and so does a second in which the
-//! store is silent. If the second try ends first, the first one hangs, and the credit is given back. In a slow store
-//! the first try ends first, and the credit is spent.
+//! All later commits wait for the PUT of an object, and a reader waits for its GET. A few requests take several times
+//! the usual time. A second try of such a request is likely to end first.
 //!
-//! Not here: clocks and I/O.
+//! If the whole store is slow, second tries must not double its load, so each one costs credit. Ten requests earn the
+//! credit for one try, and so does each second in which no request makes progress. If the second try ends first, only
+//! the first one was slow, and the credit is given back. If the first try ends first, the store as a whole is slow, and
+//! the credit is spent.
+//!
+//! This module has no clock and does no I/O.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Most durations kept of each class of requests, the newest ones; their median is the usual time.
+/// How many of the newest durations are kept for each class of requests. Their median is the usual time of the class.
 const SEEN_MAX: usize = 64;
-/// Fewest durations of a class from which its usual time is computed.
+/// How many durations of a class must be known before it has a usual time.
 const SEEN_MIN: usize = 8;
-/// Usual time as a fraction of the wait for a second try.
+/// The usual time divided by the time after which a second try starts.
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
-/// Shortest wait for a second try.
+/// Minimum time before a second try starts.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// Most second tries that may begin at once; `ONE_IN` is the number of requests that earn one second try.
+/// `BURST` is the number of second tries that may start at once, and `ONE_IN` the number of requests that earn one.
 pub(super) const BURST: u32 = 4;
+/// Number of requests that earn one second try.
 pub(super) const ONE_IN: u32 = 10;
 
-/// Fewest bytes of a request in each class after the first one. Classes are needed because larger requests take longer
-/// on a narrow link.
+/// The smallest size in bytes of a request in each class but the first. Large requests take longer on a narrow link, so
+/// their times are kept apart.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
-/// Times that tries took, and the credit for second tries.
+/// The durations of earlier tries, and the credit for second tries.
 #[derive(Debug)]
 pub struct Hedging {
-    /// Times by class of [`CLASSES`].
+    /// The newest durations of each class of [`CLASSES`].
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
-    /// Credit, of which a second try takes [`ONE_IN`].
+    /// The credit for second tries, each of which takes [`ONE_IN`].
     credit: u32,
-    /// Time up to which silence has earned credit.
+    /// Until when silence of the store has already earned credit.
     credited_at: Duration,
 }
 
@@ -45,7 +48,7 @@ impl Default for Hedging {
 }
 
 impl Hedging {
-    /// Notes that a try of a request of `bytes` took `took`.
+    /// Records that a try of a request with `bytes` bytes took `took`.
     pub fn note(&mut self, took: Duration, bytes: u64) {
         let seen = &mut self.seen[class_of(bytes)];
         if seen.len() == SEEN_MAX {
@@ -55,8 +58,8 @@ impl Hedging {
         self.credit = (self.credit + 1).min(BURST * ONE_IN);
     }
 
-    /// Returns the time after which a request of `bytes` takes too long, by the usual time of its class or, if that is
-    /// unknown, of a larger one. `None` while no such time is known.
+    /// Returns how long a request of `bytes` bytes may take before it gets a second try. If the usual time of its class
+    /// is unknown, that of a larger class counts. Returns `None` if that is unknown as well.
     pub fn wait(&self, bytes: u64) -> Option<Duration> {
         let seen = self.seen[class_of(bytes)..].iter().find(|seen| seen.len() >= SEEN_MIN)?;
         let mut seen: Vec<_> = seen.iter().copied().collect();
@@ -65,8 +68,8 @@ impl Hedging {
         Some(usual.div_f64(USUAL_OF_WAIT).max(WAIT_MIN))
     }
 
-    /// Takes the credit for one second try. Returns false if there is too little. `now` is the time of any clock that
-    /// begins at zero; `is_silent` is true while no request makes progress.
+    /// Takes the credit for one second try. Returns false if the credit does not suffice. `now` is the time of any
+    /// clock that begins at zero, and `is_silent` is true while no request makes progress.
     pub fn take(&mut self, now: Duration, is_silent: bool) -> bool {
         if !is_silent {
             self.credited_at = now;
@@ -80,7 +83,7 @@ impl Hedging {
         may
     }
 
-    /// Gives back the credit for the second tries of one request, because the last of them has overtaken the first try.
+    /// Gives back the credit for the second tries of one request, because the last of them ended before the first try.
     pub fn give_back(&mut self, tries: u32) {
         self.credit = tries.saturating_mul(ONE_IN).saturating_add(self.credit).min(BURST * ONE_IN);
     }

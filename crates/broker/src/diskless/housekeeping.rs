@@ -1,9 +1,10 @@
-//! Periodic tasks of diskless topics: retention, expiry of producers, and GC of objects. If the store could not be
-//! verified when the broker started, another task verifies the store's ownership marker.
+//! Runs the periodic tasks of diskless topics: retention, expiry of idle producers, and GC of objects. If the store's
+//! ownership marker could not be verified at the start of the broker, another task verifies it later.
 //!
-//! Not here: the decision what is old ([`super::retention`]) or unused ([`super::index`]).
+//! The decision that a record is too old is in [`super::retention`], and the decision that an object is unused in
+//! [`super::index`].
 //!
-//! Each task may end at any await when the broker's runtime stops: a pass after the restart does the rest.
+//! The broker's runtime may stop a task at any await. The first pass after the restart then does the rest.
 
 use fullbore_host::task;
 use std::collections::{HashMap, VecDeque};
@@ -24,24 +25,24 @@ use super::pipeline::Pipeline;
 use fullbore_config::ObjectCleanerConfig;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Partitions of each topic.
+/// The partitions of each topic.
 pub type DisklessTopics = RwLock<HashMap<Uuid, Vec<Arc<DisklessPartition>>>>;
 
-/// Most objects of each kind that one query of the index returns to the GC. The kinds are: unused, never committed,
-/// with a failed DELETE, and to be deleted again.
+/// Maximum number of objects of each kind that the GC gets from one query of the index. The kinds are unused objects,
+/// objects that were never committed, those whose DELETE failed, and those that must be deleted again.
 const CLEANED_AT_ONCE: usize = 64;
-/// Most objects with a failed DELETE that the next pass deletes first. The index later returns all such objects again,
-/// also those beyond this limit.
+/// Maximum number of objects with a failed DELETE that the next pass deletes first. Objects beyond this limit are not
+/// lost, because the index later returns all of them again.
 const FAILED_MAX: usize = 10_000;
-/// Most DELETEs at a time. One at a time would be too slow: a broker may put dozens of objects a second, and deletes
-/// each twice.
+/// Maximum number of concurrent DELETEs. A broker may put dozens of objects a second and deletes each of them twice, so
+/// one DELETE at a time would be too slow.
 const DELETES: usize = 8;
-/// Pause between two attempts to verify the store's ownership marker.
+/// How long the task waits between two attempts to verify the store's ownership marker.
 const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
-/// Time limit of a DELETE: an unanswered one would otherwise block the GC forever.
+/// Time limit of a DELETE. Without it, one unanswered DELETE would block the GC forever.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
-/// Spawns the tasks. The caller is in a tokio runtime.
+/// Spawns the tasks. Must be called within a tokio runtime.
 pub fn start(
     topics: &Arc<DisklessTopics>,
     objects: Objects,
@@ -57,8 +58,8 @@ pub fn start(
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
-/// Retries the check of the store's ownership marker until it succeeds. Waiting readers are not woken, because they
-/// retry by themselves.
+/// Verifies the store's ownership marker, with retries until it succeeds. Readers that wait for the store notice by
+/// themselves, because they retry.
 async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
@@ -74,16 +75,16 @@ async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
     }
 }
 
-/// Expiry of idle producers.
+/// The pipeline and the setting with which the retention task expires idle producers.
 pub struct Expiring {
-    /// Pipeline whose known producers the retention task expires. The index expires the producers in its rows.
+    /// The pipeline, which forgets idle producers on request. The index expires the producers in its own rows.
     pub pipeline: Pipeline,
     /// `producer.id.expiration.ms`.
     pub after_ms: Arc<AtomicI64>,
 }
 
-/// Deletes old records and forgets idle producers, at each interval. Skips a pass while the index is down, because only
-/// the index knows the time and the log starts.
+/// Deletes old records and forgets idle producers, once per interval. While the index is down, the passes are skipped,
+/// because only the index knows the time and the log starts.
 async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Duration, expiring: Expiring) {
     loop {
         tokio::time::sleep(interval).await;
@@ -102,7 +103,7 @@ async fn retain(topics: Weak<DisklessTopics>, index: IndexOwner, interval: Durat
     }
 }
 
-/// Runs the GC at each interval, once the store's ownership marker is verified.
+/// Runs the GC once per interval, as soon as the store's ownership marker is verified.
 async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner, config: ObjectCleanerConfig) {
     let mut cleaner = Cleaner { objects, index, failures: LogRateLimit::default(), failed: VecDeque::new() };
     loop {
@@ -116,18 +117,18 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
     }
 }
 
-/// GC of objects: deletes those that the index returns as unused.
+/// Deletes the objects that the index reports as unused.
 struct Cleaner {
     objects: Objects,
     index: IndexOwner,
     failures: LogRateLimit,
-    /// Objects whose DELETE failed.
+    /// Objects whose DELETE failed. The next pass begins with them.
     failed: VecDeque<UnusedObject>,
 }
 
 impl Cleaner {
-    /// Repeats failed DELETEs, then deletes the objects that the index returns. Ends early if all DELETEs of a piece
-    /// fail.
+    /// Repeats the failed DELETEs, then deletes the objects that the index returns. Ends early if all DELETEs of one
+    /// step fail.
     async fn delete_unused(&mut self, for_ms: u64) {
         for _ in 0..self.failed.len().div_ceil(CLEANED_AT_ONCE) {
             let again: Vec<_> = self.failed.drain(..self.failed.len().min(CLEANED_AT_ONCE)).collect();
@@ -135,7 +136,7 @@ impl Cleaner {
                 return;
             }
         }
-        // An error of the index ends the pass; other users of the index log it.
+        // An error of the index ends the pass. The error is not logged here, because other users of the index log it.
         while let Ok(unused) = self.index.unused(CLEANED_AT_ONCE, for_ms).await {
             if !self.delete_all(&unused).await || unused.len() < CLEANED_AT_ONCE {
                 break;
@@ -143,8 +144,8 @@ impl Cleaner {
         }
     }
 
-    /// Deletes objects from the store. The index then forgets those whose second DELETE succeeded, and notes those
-    /// whose DELETE failed. Returns false if no DELETE succeeded.
+    /// Deletes objects from the store. Reports those whose second DELETE succeeded to the index, which forgets them,
+    /// and those whose DELETE failed. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());
@@ -251,7 +252,7 @@ mod tests {
         while s3.requests("DELETE") == before {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // From here on every task waits, so the paused clock jumps to the time limit.
+        // From here on every task waits, so the paused clock jumps to the time limit of the DELETE.
         tokio::time::pause();
         let late = deleting.await.expect("no panic").expect_err("no answer");
         assert_eq!(late.to_string(), "the object store fails: no answer to a DELETE within 10 s");

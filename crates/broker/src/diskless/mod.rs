@@ -1,10 +1,12 @@
-//! Diskless topics of a broker: records are in an object store, their order is in the index (SQLite or PostgreSQL).
+//! Diskless topics. Their records are in an object store, and the order of the records is in an index (SQLite or
+//! PostgreSQL).
 //!
-//! Write path: [`partition`] offers a batch to the [`pipeline`], which uploads objects and commits them to the
-//! [`index`]. Read path: the [`reader`] finds extents in the index, and takes their bytes from the [`cache`] or, by
-//! [`fetch`], from the store. An extent is the adjacent batches of one partition within one object.
+//! When a batch is written, a [`partition`] passes it to the [`pipeline`]. The pipeline uploads it as a part of an
+//! object and commits the object to the [`index`]. When records are read, the [`reader`] looks up their extents in the
+//! index. It takes the bytes from the [`cache`], or [`fetch`] gets them from the store. An extent consists of the
+//! adjacent batches of one partition within one object.
 //!
-//! Not here: validation of batches, and the choice between classic and diskless partitions (`partitions/`).
+//! The validation of batches and the choice between classic and diskless partitions are in `partitions/`.
 //!
 //! Invariant: an acknowledged batch is in the store and in the index.
 
@@ -76,41 +78,41 @@ use pipeline::upload::{UploadSettings, Uploader};
 use reader::{AHEAD_BYTES, Reader};
 use response_budget::ResponseBudget;
 
-/// Most GETs under way at a time.
+/// Maximum number of concurrent GETs.
 const GETS: usize = 16;
-/// Most partitions whose rows one query reads.
+/// Maximum number of partitions whose rows one query reads.
 const ROWS_LOOKED_AT: usize = 1_000;
 
-/// Diskless partitions of a broker, and the services that they share.
+/// All diskless partitions of a broker, and the services that they share.
 pub struct Diskless {
     topics: Arc<DisklessTopics>,
     services: Services,
     counts: Arc<StoreCounts>,
     health: Arc<StoreHealth>,
     thread: Mutex<Option<IndexThread>>,
-    /// `producer.id.expiration.ms`; `i64::MAX` until the first call of [`Diskless::expire_producers_after`].
+    /// `producer.id.expiration.ms`, or `i64::MAX` before the first call of [`Diskless::expire_producers_after`].
     producers_expire_after_ms: Arc<AtomicI64>,
 }
 
-/// Reason for which diskless topics cannot be served.
+/// The reason why diskless topics cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenDisklessError {
-    /// Failure of the object store.
+    /// The object store cannot be used.
     #[error(transparent)]
     Objects(#[from] StartObjectsError),
-    /// Index in the cluster's database that is an older copy: it lacks changes that this broker has noted.
+    /// The index in the cluster's database is an older copy, which lacks changes that this broker has counted.
     #[error(
         "cannot use the index of diskless topics: {0}; restore the newest backup of its database, or remove {FILE} from each data directory to go \
          on without the missing records", FILE = index::NOTED_CHANGES
     )]
     OlderIndex(Lacking),
-    /// Index file that is an older copy, or whose write-ahead log is damaged.
+    /// The index file is an older copy, or its write-ahead log is damaged.
     #[error(
         "cannot use diskless.db: {0}, so that acknowledged records are missing; restore the newest diskless.db and diskless.db-wal (which \
          may be damaged), or remove {FILE} to go on without those records", FILE = index::NOTED_CHANGES
     )]
     OlderFile(Lacking),
-    /// Failure of the index, or of its thread.
+    /// The index or its thread has failed.
     #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
 }
@@ -124,10 +126,11 @@ impl From<OpenFileError> for OpenDisklessError {
     }
 }
 
-/// Parts of an opened index: its owner, the finder of extents, the change feed (PostgreSQL only), and the thread.
+/// The parts of an opened index: its owner, the finder of extents, the change feed (only with PostgreSQL), and the
+/// thread.
 type OpenedIndex = (IndexOwner, RunFinder, Option<IndexChanges>, IndexThread);
 
-/// Opens the index: in the data directory of a standalone broker, or in the database of a cluster.
+/// Opens the index. A standalone broker has it in its data directory, a cluster in its database.
 fn open_index(
     config: &BrokerConfig,
     cluster_id: Uuid,
@@ -150,15 +153,16 @@ fn open_index(
     }
 }
 
-/// Checks by [`postgres::lacks`] that the index in the cluster's database is not an older copy.
+/// Checks with [`postgres::lacks`] that the index in the cluster's database is not an older copy.
 ///
 /// # Errors
-/// [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has noted.
+/// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted.
 pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    // Without a readable identity there is nothing to compare: the directory is new, or the control plane refuses it.
+    // Without a readable identity there is nothing to compare. Either the directory is new, or the control plane will
+    // refuse it.
     let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
     match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
@@ -181,22 +185,22 @@ impl fmt::Debug for Diskless {
     }
 }
 
-/// Reason for which the object store is unusable.
+/// The reason why the object store is unusable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
-    /// Ownership marker that is not verified yet: the store may belong to another cluster.
+    /// The ownership marker is not verified yet, so the store may belong to another cluster.
     Unclaimed,
-    /// Time for which requests have failed or made no progress.
+    /// Requests have failed or made no progress for this long.
     Failing(Duration),
 }
 
 impl Diskless {
-    /// Opens the object store and the index, and spawns the tasks that work on them. A standalone broker's index is in
-    /// its data directory, on the disk of `space`; that of a cluster is in the cluster's database. The caller must be
-    /// in a tokio runtime.
+    /// Opens the object store and the index, and spawns the tasks that use them. The index of a standalone broker is in
+    /// its data directory, on the disk of `space`. The index of a cluster is in the cluster's database. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
-    /// [`OpenDisklessError`] if the index or the object store cannot be opened.
+    /// Returns an [`OpenDisklessError`] if the index or the object store cannot be opened.
     pub async fn open(
         config: &BrokerConfig,
         cluster_id: Uuid,
@@ -219,8 +223,8 @@ impl Diskless {
         Ok(diskless)
     }
 
-    /// Builds the pipeline, the reader and the housekeeping over `objects` and an index. Starts the change feed if the
-    /// index has one.
+    /// Creates the pipeline, the reader and the periodic tasks over `objects` and an index. Starts the change feed if
+    /// the index has one.
     fn with_index(
         objects: Objects,
         config: &DisklessConfig,
@@ -228,9 +232,9 @@ impl Diskless {
         retention: Duration,
         metrics: Metrics,
     ) -> Diskless {
-        // Half of the cache is for objects uploaded here, half for fetched blocks.
+        // Half of the cache is for objects that this broker uploads, the other half for fetched blocks.
         let uploaded_bytes = config.cache_bytes / 2;
-        // Read-ahead needs `AHEAD_BYTES` for fetched blocks, however small the configured cache is.
+        // Reading ahead needs `AHEAD_BYTES` for fetched blocks, even if the configured cache is smaller.
         let fetched_bytes = uploaded_bytes.max(AHEAD_BYTES as usize);
         let cache = Arc::new(Mutex::new(ObjectCache::new(uploaded_bytes, fetched_bytes)));
         let counts = Arc::new(StoreCounts::default());
@@ -267,9 +271,9 @@ impl Diskless {
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
-    /// Applies a topic's settings and raises the number of its partitions to `count`, without waiting. The index
-    /// creates new partitions in the background. `tails_before` returns the last sequences of producers on a deleted
-    /// classic topic of the same name.
+    /// Applies a topic's settings, and adds partitions until it has `count` of them. This does not wait: the index
+    /// creates the new partitions in the background. `tails_before` returns the last sequences of producers on a
+    /// deleted classic topic of the same name.
     pub fn put_topic(
         &self,
         (name, id): (&str, Uuid),
@@ -279,7 +283,7 @@ impl Diskless {
     ) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
-        // The index never retains fewer batches of a producer than before, so only a larger window is passed on.
+        // The index never reduces the number of batches that it retains, so only a larger window is passed on.
         let retains_more = partitions.first().is_some_and(|first| first.known.window() < window);
         partitions.iter().for_each(|partition| partition.known.configure(config));
         if retains_more {
@@ -298,7 +302,7 @@ impl Diskless {
         self.topics.write().insert(id, partitions.clone());
         let (reader, owner) = (self.services.reader.clone(), self.services.index.clone());
         let make_ready = move |rows: Vec<index::PartitionRow>| {
-            // Partitions deleted since the request are left out.
+            // Partitions that were deleted in the meantime are left out.
             let there = || partitions.iter().zip(&rows).filter(|(partition, _)| !partition.known.is_gone());
             let retain = |window| owner.retain_batches(there().map(|(_, row)| row.id).collect(), window);
             retain(window);
@@ -309,7 +313,7 @@ impl Diskless {
                     reader.retired(row.id);
                 }
             }
-            // If a larger window was set before the index returned the ids, it has not reached the index yet.
+            // If a larger window was set before the index returned the ids, the index does not know it yet.
             let now = partitions.first().map_or(0, |first| first.known.window());
             if now > window {
                 retain(now);
@@ -326,7 +330,7 @@ impl Diskless {
         }
     }
 
-    /// Sets the time after which idle producers are forgotten. Before the first call no producer is forgotten.
+    /// Sets how long a producer may be idle before it is forgotten. Until the first call, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         let ms = i64::try_from(ms).unwrap_or(i64::MAX);
         if self.producers_expire_after_ms.swap(ms, Ordering::SeqCst) != ms {
@@ -339,11 +343,11 @@ impl Diskless {
         self.services.index.has_room().await;
     }
 
-    /// Removes the topic's partitions at once. Calls `deleted` once the index has deleted the topic, so that no restart
-    /// has to repeat the deletion.
+    /// Removes the topic's partitions at once. `deleted` is called after the index has deleted the topic; from then on,
+    /// a restart need not repeat the deletion.
     ///
-    /// Returns the last sequences of producers on each partition that may have records. A classic topic that is created
-    /// later under the same name needs them. For a diskless topic the index keeps them.
+    /// Returns the last sequences of producers on each partition that may have records. If a classic topic of the same
+    /// name is created later, it needs them. For a diskless topic, the index keeps them itself.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -351,12 +355,12 @@ impl Diskless {
             partition.known.retire();
             let key = || (partition.known.topic().to_owned(), partition.known.index());
             let Some(number) = partition.known.number() else {
-                // Right after the broker has started, the index may not have returned the id yet.
+                // The index has not returned the id yet, for example because the broker has just started.
                 stopped.push((key(), ProducerTails::partial()));
                 continue;
             };
-            // The reader forgets the partition before the pipeline does: a refresh that ends later finds it deleted,
-            // and leaves no state in the pipeline.
+            // The reader forgets the partition before the pipeline does. A refresh that ends later then finds the
+            // partition deleted, and adds no state to the pipeline.
             self.services.reader.retired(number);
             if partition.known.offsets().log_end > 0 || self.services.others_commit {
                 stopped.push((key(), self.tails_in(number)));
@@ -369,20 +373,20 @@ impl Diskless {
     }
 
     /// Returns the last sequences of the partition's producers. The result is partial if other brokers commit as well,
-    /// or if the pipeline has not read the partition's state.
+    /// or if the pipeline has not read the partition's state yet.
     fn tails_in(&self, number: DisklessPartitionId) -> ProducerTails {
         let known = self.services.pipeline.known(number, |known| known.producers.tails());
         known.filter(|_| !self.services.others_commit).unwrap_or_else(ProducerTails::partial)
     }
 
-    /// Returns the partition; `None` if there is none. Never waits.
+    /// Returns the partition, or `None` if it does not exist. Never waits.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<DisklessPartition>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Returns the largest distance from last stable offset to high watermark of any partition, as far as this broker
-    /// knows.
+    /// Returns the largest distance between the last stable offset and the high watermark of any partition, as far as
+    /// this broker knows.
     pub fn stable_lag_max(&self) -> u64 {
         let lag = |partition: &Arc<DisklessPartition>| {
             let bounds = partition.known.bounds();
@@ -392,11 +396,10 @@ impl Diskless {
         u64::try_from(most).unwrap_or(0)
     }
 
-    /// Returns the partitions that have open transactions in the index. First waits until the index has every
-    /// partition.
+    /// Returns the partitions with open transactions. Waits first until the index has created all partitions.
     ///
     /// # Errors
-    /// [`ReadError::Storage`] if the index cannot be read.
+    /// Returns [`ReadError::Storage`] if the index cannot be read.
     pub async fn with_open_transactions(&self) -> Result<Vec<Arc<DisklessPartition>>, ReadError> {
         let all: Vec<_> = self.topics.read().values().flatten().cloned().collect();
         let mut by_number = HashMap::new();
@@ -419,7 +422,7 @@ impl Diskless {
         self.counts.so_far(self.services.pipeline.bytes())
     }
 
-    /// Returns the reason for which the object store is unusable; `None` while its requests succeed.
+    /// Returns the reason why the object store is unusable, or `None` while its requests succeed.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.claim.is_made() {
             false => Some(StoreTrouble::Unclaimed),
@@ -432,20 +435,20 @@ impl Diskless {
         &self.health
     }
 
-    /// Notes whether the metadata leaves this broker out, so that clients go to other brokers. If so, refuses the
-    /// batches that wait for a silent store, because another broker may take them.
+    /// Records whether the metadata leaves this broker out, so that clients use other brokers. If it now does, the
+    /// batches that wait for a silent store are refused, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());
         }
     }
 
-    /// Refuses parked batches, and uploads admitted ones at once, because the broker will soon stop.
+    /// Prepares for a stop of the broker: refuses parked batches and uploads admitted ones at once.
     pub fn dismiss_waiting(&self) {
         self.services.pipeline.hurry();
     }
 
-    /// Closes the pipeline, and stops the thread of the index after the request under way. Blocks until that thread has
+    /// Closes the pipeline and stops the thread of the index after its current request. Blocks until that thread has
     /// ended.
     pub fn close(&self) {
         self.services.pipeline.close();

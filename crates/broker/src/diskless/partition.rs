@@ -1,8 +1,9 @@
-//! A diskless partition as requests see it: its view, and the services that write and read it.
+//! A diskless partition as the handlers of requests see it. It combines the view of the partition with the services
+//! that write and read it.
 //!
-//! Not here: admission and commit ([`super::pipeline`]), search and fetch of records ([`super::reader`]).
+//! Admission and commit are in [`super::pipeline`], the search and fetch of records in [`super::reader`].
 //!
-//! Invariant: the partition takes no batch until the ownership marker of the store is verified.
+//! Invariant: the partition accepts no batch until the ownership marker of the store is verified.
 
 use fullbore_host::task;
 use std::sync::Arc;
@@ -29,42 +30,43 @@ use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Pause before the broker repeats a move of the log start whose outcome is unknown.
+/// How long the broker waits before it repeats a move of the log start whose outcome is unknown.
 const FIND_AGAIN: Duration = Duration::from_secs(1);
 
-/// Diskless partition of a broker.
+/// A diskless partition of a broker.
 pub struct DisklessPartition {
-    /// State of the partition at this broker.
+    /// The state of the partition as this broker knows it.
     pub known: Arc<PartitionView>,
     services: Services,
 }
 
-/// Services that the partitions of a broker share.
+/// The services that all partitions of a broker share.
 #[derive(Clone)]
 pub struct Services {
-    /// State of the store's ownership marker. Until the marker is verified, the objects in the store may not belong to
-    /// this index: the partition takes no batch and returns no records.
+    /// Shows whether the store's ownership marker is verified. Until then, the objects in the store may belong to
+    /// another index, so the partition accepts no batch and returns no records.
     pub(super) claim: Arc<Claim>,
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
-    /// True if other brokers write the same partitions.
+    /// True if other brokers write to the same partitions.
     pub(super) others_commit: bool,
     pub(super) left_out: LeftOut,
 }
 
-/// Appends.
+/// Writes to the partition.
 impl DisklessPartition {
     pub(super) fn new(known: PartitionView, services: Services) -> DisklessPartition {
         DisklessPartition { known: Arc::new(known), services }
     }
 
-    /// Offers one batch of a producer; the answer comes once the batch is committed. After [`AppendStep::Blocked`] the
-    /// caller waits and offers the batch again: with `freshness` `Current` after a refresh, with `room` after a wait
-    /// for memory.
+    /// Offers one batch of a producer. The answer arrives after the batch is committed.
+    ///
+    /// After [`AppendStep::Blocked`], the caller must wait and then offer the batch again. After a refresh, `freshness`
+    /// is then `Current`. After a wait for memory, `room` is the permit.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
     pub fn append(
         &self,
         batch: &ValidBatch<'_>,
@@ -89,13 +91,13 @@ impl DisklessPartition {
         self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
     }
 
-    /// Writes the marker of a transaction, and returns once the marker is committed to the index. The first poll queues
-    /// the marker behind the batches of its producer that this broker has admitted, if the partition is ready.
+    /// Writes the marker of a transaction, and returns after the index has committed it. If the partition is ready, the
+    /// first poll queues the marker behind those batches of its producer that this broker has admitted.
     ///
     /// # Errors
-    /// Errors of [`Pipeline::write_marker`]. [`AppendError::Storage`] until the store's ownership marker is verified.
-    /// NOT_LEADER_OR_FOLLOWER once the metadata leaves the broker out, because another broker may write the marker
-    /// while a PUT hangs here.
+    /// Returns an error if [`Pipeline::write_marker`] does, or [`AppendError::Storage`] if the store's ownership marker
+    /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata leaves the broker out, because another broker
+    /// may write the marker while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
         if !self.services.claim.is_made() {
             return Err(AppendError::Storage);
@@ -107,20 +109,20 @@ impl DisklessPartition {
         self.services.left_out.unless(written).await.map_err(AppendError::Role)?
     }
 
-    /// Returns the state that shows whether the metadata leaves this broker out.
+    /// Returns the flag that is set while the metadata leaves this broker out.
     pub fn left_out(&self) -> &LeftOut {
         &self.services.left_out
     }
 
-    /// Notes that a batch was refused with `code`, before its sequence was checked or because the refresh failed. Later
-    /// batches of its producer in flight are then refused as well.
+    /// Records that a batch was refused with `code`, either before its sequence was checked or because the refresh
+    /// failed. Later batches of its producer that are in flight are then refused as well.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
             self.services.pipeline.turned_away(number, stamp, code);
         }
     }
 
-    /// Refreshes the producer state of `partitions`, which share one broker's services. Adds the outcomes to
+    /// Refreshes the producer state of `partitions`, which must belong to the same broker. The outcomes are added to
     /// `refreshed`.
     pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
         if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
@@ -129,20 +131,21 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns true if the next batch of this producer is blocked until the partition is refreshed.
+    /// Returns true if the next batch of this producer must wait for a refresh of the partition.
     pub fn is_stale_for(&self, producer_id: i64) -> bool {
         self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
     }
 
-    /// Waits for `size` bytes of the memory budget of batches. Returns `None` once the broker stops.
+    /// Waits for `size` bytes of the memory budget for batches. Returns `None` if the broker stops.
     pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.services.pipeline.reserve(producer, size).await
     }
 
-    /// Returns the state of each idempotent producer: the longest idle first, and those with an open transaction last.
+    /// Returns the state of each idempotent producer. The producer that has been idle the longest comes first, and
+    /// those with an open transaction come last.
     ///
     /// # Errors
-    /// [`ReadError`] if the refresh fails, or the index does not have the partition yet.
+    /// Returns a [`ReadError`] if the refresh fails or the index has not created the partition yet.
     pub async fn producers(self: &Arc<Self>) -> Result<Vec<ProducerState>, ReadError> {
         let mut refreshed = Refreshed::new();
         DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
@@ -152,15 +155,17 @@ impl DisklessPartition {
     }
 }
 
-/// Reads.
+/// Reads from the partition.
 impl DisklessPartition {
-    /// Returns whole batches from the one with `offset` on, up to the offset that `isolation` allows, as far as they
-    /// are in memory. They have at most `max_bytes`; with `at_least_one` the first batch may have any size. Returns
-    /// `None` if batches must be found or fetched first, or if the view must be refreshed. The partition's waiters are
-    /// woken afterwards.
+    /// Returns whole batches that are in memory, beginning with the one that contains `offset` and ending at the offset
+    /// that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may be
+    /// larger.
+    ///
+    /// Returns `None` if batches must first be found or fetched, or the view must be refreshed. That work is then
+    /// requested, and the partition's waiters are woken when it is done.
     ///
     /// # Errors
-    /// [`ReadError`], for example of a search or fetch that failed at `since` or later.
+    /// Returns a [`ReadError`], for example that of a search or fetch that has failed at `since` or later.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -181,7 +186,7 @@ impl DisklessPartition {
         let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
-            // The client may know of commits that this broker has not seen.
+            // The client may have learned of commits that this broker has not seen yet.
             return self.ask(failed, |reader, known| reader.ask_to_refresh(known));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
@@ -200,7 +205,7 @@ impl DisklessPartition {
         if offset >= end {
             let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
             if !is_heard_of {
-                // The change feed omits commits made before this broker had the partition's id.
+                // Commits from before this broker knew the partition's id are missing from the change feed.
                 self.services.reader.ask_to_refresh(&self.known);
                 return Ok(None);
             }
@@ -222,8 +227,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Calls `ask`, which requests the search, fetch or refresh that a read needs, and returns `None`. If `failed` has
-    /// the error of an earlier request, returns that error instead.
+    /// Requests the search, fetch or refresh that a read needs by calling `ask`, and returns `None`. If `failed` has
+    /// the error of an earlier request, returns this error instead.
     fn ask(
         &self,
         failed: Option<ReadError>,
@@ -238,8 +243,9 @@ impl DisklessPartition {
         }
     }
 
-    /// Returns the bytes of all readable batches from the one with `offset` on, without reading them. If they exceed
-    /// `enough`, returns any number over `enough`; `None` if only [`DisklessPartition::try_read`] can count them.
+    /// Counts the bytes of all readable batches, beginning with the one that contains `offset`, without reading them.
+    /// The count may stop as soon as it exceeds `enough`. Returns `None` if only [`DisklessPartition::try_read`] can
+    /// count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.claim.is_made();
         let bounds = self.known.bounds();
@@ -249,11 +255,11 @@ impl DisklessPartition {
         (is_there && is_inside).then(count).flatten()
     }
 
-    /// Brings the offsets of `partitions` to the index's state at this call or later. All of them share one broker's
-    /// services.
+    /// Updates the offsets of `partitions` to the state of the index, at the time of this call or later. All partitions
+    /// must belong to the same broker.
     ///
     /// # Errors
-    /// [`ReadError`] if the ownership marker is not verified, or the index cannot be read.
+    /// Returns a [`ReadError`] if the ownership marker is not verified or the index cannot be read.
     pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
         let Some(Services { claim, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
         else {
@@ -269,11 +275,11 @@ impl DisklessPartition {
         reader.refresh(&known).await
     }
 
-    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
-    /// older.
+    /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
+    /// all records are older.
     ///
     /// # Errors
-    /// [`ReadError`] if the index or the store cannot be read.
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -283,10 +289,11 @@ impl DisklessPartition {
         self.services.reader.offset_for_timestamp(&self.known, isolation, timestamp_ms, long).await
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records.
+    /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
+    /// records.
     ///
     /// # Errors
-    /// [`ReadError`] if the index or the store cannot be read.
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         isolation: Isolation,
@@ -295,22 +302,23 @@ impl DisklessPartition {
         self.services.reader.max_timestamp(&self.known, isolation, long).await
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1, and returns the new log start. Readers get no
-    /// records before the new log start. A caller may drop the future: a move that is queued at the index is carried
-    /// out, and applied here.
+    /// Moves the log start to `offset`, or to the high watermark if it is -1, and returns the new log start. Readers
+    /// get no records before it. If the caller drops the future after the move was queued at the index, the move is
+    /// still carried out and applied here.
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] past the high watermark; another [`ReadError`] if the partition is deleted or
-    /// the index fails.
+    /// Returns [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or another [`ReadError`] if the
+    /// partition is deleted or the index fails.
     pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
         let mut outcomes = Vec::new();
         DisklessPartition::delete_records(&[(Arc::clone(self), offset)], &mut outcomes).await;
         outcomes.pop().unwrap_or(Err(ReadError::Storage))
     }
 
-    /// Deletes as [`DisklessPartition::delete_records_before`] does, in many partitions that share one broker's
-    /// services. One transaction of the index moves up to [`MOVED_MAX`] log starts. After each transaction its outcomes
-    /// are added, in the order of `asked`, so that a caller that gives up keeps them.
+    /// Deletes the records before an offset in each of many partitions of one broker; see
+    /// [`DisklessPartition::delete_records_before`]. One transaction of the index moves up to [`MOVED_MAX`] log starts.
+    /// After each transaction, its outcomes are added in the order of `asked`, so that a caller that gives up keeps
+    /// them.
     pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
         for piece in asked.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
@@ -352,7 +360,8 @@ impl DisklessPartition {
         moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
-    /// Deletes whole extents that retention does not keep. Records of an open transaction, and all after them, stay.
+    /// Deletes whole extents that retention no longer keeps. The records of an open transaction are kept, and so are
+    /// all records after them.
     pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
         let (bytes, ms) = self.known.config().retention();
         let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
@@ -362,14 +371,14 @@ impl DisklessPartition {
         if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
             && let Some(kept) = kept
         {
-            // A failure is logged already, and the next pass of retention repeats the move.
+            // The failure is already logged, and the next retention pass repeats the move.
             let _ = self.delete_records_before(kept).await;
         }
     }
 }
 
-/// Applies the answer of the index to a move of the log start to `offset`, and returns the log start. If the outcome is
-/// unknown, spawns a task that repeats the move.
+/// Applies the index's answer to a move of the log start to `offset`, and returns the log start. If the outcome is
+/// unknown, a new task repeats the move.
 fn known_once_moved(
     moved: Result<Option<PartitionRow>, CommitError>,
     known: &Arc<PartitionView>,
@@ -380,7 +389,7 @@ fn known_once_moved(
     match moved {
         Ok(Some(row)) => {
             known.moved(&row, Vec::new());
-            // The row may contain commits of another broker that this broker has not seen.
+            // The row may include commits of another broker that this broker has not seen yet.
             known.wake();
             Ok(known.offsets().log_start)
         }
@@ -400,8 +409,8 @@ fn known_once_moved(
     }
 }
 
-/// Repeats a move of the log start until its outcome is known: the index may have made the move although the answer was
-/// lost.
+/// Repeats a move of the log start until its outcome is known. The index may have carried out the move, and only the
+/// answer was lost.
 async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
     while !known.is_gone() {
         tokio::time::sleep(FIND_AGAIN).await;

@@ -1,11 +1,11 @@
-//! State of a diskless partition at one broker: its offsets, and the positions of its newest records.
+//! The state of a diskless partition as one broker knows it: its offsets, and the positions of its newest records.
 //!
-//! A partition is ready (`ready`) once the index has it. The view keeps extents while their bytes are in memory. The
-//! only leader epoch is 0, because the index alone decides the order of records.
+//! A partition is ready as soon as the index has created it. The view keeps an extent only while its bytes are in
+//! memory. The leader epoch is always 0, because the index alone decides the order of records.
 //!
-//! Not here: bytes of records ([`super::cache`]).
+//! The bytes of records are in [`super::cache`].
 //!
-//! Invariant: records before the next offset are committed.
+//! Invariant: all records before the next offset are committed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -27,13 +27,13 @@ use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets};
 use fullbore_log::partition::waiters::{Registration, Waiters};
 
-/// View of a diskless partition.
+/// A diskless partition as a single broker knows it.
 pub struct PartitionView {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
     config: RwLock<Arc<TopicConfig>>,
-    /// Internal id in the index; unset until the index has the partition.
+    /// The internal id in the index. Unset until the index has created the partition.
     number: OnceLock<DisklessPartitionId>,
     ready: Notify,
     records: Mutex<KnownRecords>,
@@ -42,48 +42,48 @@ pub struct PartitionView {
     lost: LogRateLimit,
 }
 
-/// Records of a partition, as far as this broker knows.
+/// The records of a partition, as far as this broker knows them.
 #[derive(Debug, Default)]
 struct KnownRecords {
     log_start: i64,
     next_offset: i64,
     last_stable_offset: i64,
-    /// Offset of the newest marker that has aborted a transaction; -1 if there is none.
+    /// The offset of the newest marker that aborted a transaction, or -1 if there is none.
     aborted_to: i64,
     bytes: i64,
     max_timestamp: i64,
-    /// Extents by first offset. Their bytes were in memory at the commit, and may still be there.
+    /// The extents by their first offsets. Their bytes were in memory at the commit, and may still be.
     runs: BTreeMap<i64, KnownRun>,
-    /// Offsets of the newest extents, from the last gap between extents on.
+    /// The offsets of the newest extents that have no gap between them.
     unbroken: Range<i64>,
-    /// Bytes of all extents ever inserted.
+    /// Total bytes of all extents that were ever inserted.
     run_bytes: u64,
-    /// Time and reason of the last failed read; `None` before the first failure.
+    /// When the last failed read failed, and why. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
-    /// Time at which the newest answered refresh was requested; `None` before the first one.
+    /// When the newest refresh that was answered had been requested. `None` before the first one.
     refreshed: Option<Instant>,
 }
 
-/// Extent, with the bytes of all extents inserted up to and including this one.
+/// An extent, with the total bytes of all extents that were inserted up to and including it.
 #[derive(Debug)]
 struct KnownRun {
     run: Arc<BatchRun>,
     bytes_with_it: u64,
 }
 
-/// Offsets of a partition at one moment, which bound the records that consumers may read.
+/// The offsets of a partition at one moment. They determine which records a consumer may read.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadBounds {
-    /// Log start, high watermark and log end; the last two are equal.
+    /// The log start, the high watermark and the log end. The last two are equal.
     pub offsets: LogOffsets,
-    /// Offset before which every transaction is decided.
+    /// The offset before which all transactions are decided.
     pub last_stable_offset: i64,
-    /// Offset of the newest marker that aborted a transaction; records after this marker are not aborted.
+    /// The offset of the newest marker that aborted a transaction. No record after this marker is aborted.
     pub aborted_to: i64,
 }
 
 impl ReadBounds {
-    /// Returns the end of the records that a consumer may read: the offset after the last one.
+    /// Returns the offset after the last record that a consumer may read.
     pub fn end(&self, isolation: Isolation) -> i64 {
         match isolation {
             Isolation::ReadUncommitted => self.offsets.high_watermark,
@@ -93,7 +93,7 @@ impl ReadBounds {
 }
 
 impl PartitionView {
-    /// Creates the view of a partition that the index may not have yet.
+    /// Creates the view of a partition. The index may not have created the partition yet.
     pub(super) fn new(topic: Arc<str>, topic_id: Uuid, index: i32, config: Arc<TopicConfig>) -> PartitionView {
         PartitionView {
             topic,
@@ -124,12 +124,12 @@ impl PartitionView {
         self.index
     }
 
-    /// Returns the settings in force.
+    /// Returns the current settings of the topic.
     pub fn config(&self) -> Arc<TopicConfig> {
         self.config.read().clone()
     }
 
-    /// Returns the number of batches that the settings retain of each producer.
+    /// Returns how many batches of each producer the settings retain.
     pub(super) fn window(&self) -> usize {
         self.config.read().producer_state_batches_to_retain
     }
@@ -138,12 +138,12 @@ impl PartitionView {
         *self.config.write() = Arc::clone(config);
     }
 
-    /// Returns the internal id in the index; `None` until the index has the partition.
+    /// Returns the internal id in the index, or `None` if the index has not created the partition yet.
     pub fn number(&self) -> Option<DisklessPartitionId> {
         self.number.get().copied()
     }
 
-    /// Applies the row of the index, which makes the partition ready.
+    /// Applies the row that the index has created. The partition is then ready.
     pub(super) fn make_ready(&self, row: &PartitionRow) {
         self.moved(row, Vec::new());
         if self.number.set(row.id).is_ok() {
@@ -152,12 +152,12 @@ impl PartitionView {
         }
     }
 
-    /// Returns true if the index has the partition.
+    /// Returns true if the index has created the partition.
     pub fn is_ready(&self) -> bool {
         self.number.get().is_some()
     }
 
-    /// Waits until the index has the partition, or the partition is deleted.
+    /// Waits until the index has created the partition, or the partition is deleted.
     pub async fn opened(&self) {
         loop {
             let ready = self.ready.notified();
@@ -168,7 +168,7 @@ impl PartitionView {
         }
     }
 
-    /// Marks the partition as deleted, and ends its waiters.
+    /// Marks the partition as deleted and ends its waiters.
     pub(super) fn retire(&self) {
         self.is_gone.store(true, Ordering::SeqCst);
         self.records.lock().runs.clear();
@@ -185,7 +185,8 @@ impl PartitionView {
         if self.is_gone() { AppendError::Deleted } else { AppendError::Gone }
     }
 
-    /// Wakes `waiter` each time records are committed or their bytes arrive, until the registration is dropped.
+    /// Wakes `waiter` each time records are committed or their bytes arrive. This ends when the registration is
+    /// dropped.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
@@ -196,15 +197,15 @@ impl PartitionView {
     }
 }
 
-/// Records of the partition.
+/// Access to the partition's records.
 impl PartitionView {
-    /// Returns the answer for a batch that was appended before, at `base_offset` and with `timestamp`.
+    /// Returns the answer for a batch that was already appended earlier, at `base_offset` and with `timestamp`.
     pub(super) fn appended_before(&self, base_offset: i64, timestamp: i64) -> Appended {
         let is_log_append_time = self.config().message_timestamp_type == TimestampType::LogAppendTime;
         self.appended(base_offset, if is_log_append_time { timestamp } else { -1 })
     }
 
-    /// Returns the answer for a batch at `base_offset`.
+    /// Returns the answer for a batch that was appended at `base_offset`.
     pub(super) fn appended(&self, base_offset: i64, log_append_time_ms: i64) -> Appended {
         Appended {
             base_offset,
@@ -214,10 +215,10 @@ impl PartitionView {
         }
     }
 
-    /// Applies a row of the index, and the extents of the newest records.
+    /// Applies a row of the index and the extents of the newest records.
     pub(super) fn moved(&self, row: &PartitionRow, runs: Vec<Arc<BatchRun>>) {
         let mut known = self.records.lock();
-        // Answers may arrive in another order than their requests were sent: an older row must not lower an offset.
+        // Answers may arrive in a different order than their requests were sent. An older row must not lower an offset.
         known.log_start = known.log_start.max(row.log_start);
         known.max_timestamp = known.max_timestamp.max(row.max_timestamp);
         known.last_stable_offset = known.last_stable_offset.max(row.last_stable_offset());
@@ -230,30 +231,32 @@ impl PartitionView {
         }
     }
 
-    /// Notes that the view is as new as the index was at `asked`.
+    /// Records that the view has the state that the index had at `asked`, or a newer one.
     pub(super) fn refreshed(&self, asked: Instant) {
         let mut known = self.records.lock();
         known.refreshed = known.refreshed.max(Some(asked));
     }
 
-    /// Returns true if the view is no older than `time`.
+    /// Returns true if the view has the state that the index had at `time`, or a newer one.
     pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
         self.records.lock().refreshed.is_some_and(|asked| asked >= time)
     }
 
-    /// Returns true after the first refresh of the view.
+    /// Returns true if the view was refreshed at least once.
     pub(super) fn was_refreshed(&self) -> bool {
         self.records.lock().refreshed.is_some()
     }
 
-    /// Forgets an extent whose bytes are no longer in memory.
+    /// Removes an extent whose bytes are no longer in memory.
     pub(super) fn forget_run(&self, base_offset: i64) {
         self.records.lock().runs.remove(&base_offset);
     }
 
-    /// Returns the extents in memory from the one with `offset` on, up to the first gap; none if no extent has
-    /// `offset`. A lost answer to a commit leaves a gap, because this broker later learns the new end of the partition,
-    /// but not the extents.
+    /// Returns the extents in memory, beginning with the one that contains `offset` and ending at the first gap.
+    /// Returns none if no extent contains `offset`.
+    ///
+    /// A gap occurs if the answer to a commit is lost. This broker later learns the new end of the partition, but not
+    /// the extents of that commit.
     pub(super) fn runs_from(&self, offset: i64) -> Vec<Arc<BatchRun>> {
         let known = self.records.lock();
         let Some(KnownRun { run, .. }) = known.run_with(offset) else { return Vec::new() };
@@ -263,21 +266,21 @@ impl PartitionView {
         runs.take_while(is_next).collect()
     }
 
-    /// Returns the bytes of the batches from the one with `offsets.start` up to `offsets.end`. `None` unless every
-    /// extent from `offsets.start` to the log end is known here.
+    /// Returns the total bytes of the batches in `offsets`, including the whole batch that contains `offsets.start`.
+    /// Returns `None` unless all extents from there to the log end are known here.
     pub(super) fn bytes_between(&self, offsets: Range<i64>) -> Option<u64> {
         let known = self.records.lock();
         let behind = if offsets.end < known.next_offset { known.bytes_from(offsets.end)? } else { 0 };
         Some(known.bytes_from(offsets.start)?.saturating_sub(behind))
     }
 
-    /// Notes the failure of a read, and wakes waiters.
+    /// Records that a read has failed, and wakes the waiters.
     pub(super) fn failed(&self, why: ReadError) {
         self.records.lock().failed = Some((Instant::now(), why));
         self.wake();
     }
 
-    /// Logs the loss of records that the object store does not return.
+    /// Logs that the object store does not return some records.
     pub(super) fn lost(&self, offsets: Range<i64>, why: &str) {
         if let Some(left_out) = self.lost.due() {
             let (topic, partition, from, to) = (&*self.topic, self.index, offsets.start, offsets.end - 1);
@@ -294,12 +297,12 @@ impl PartitionView {
         }
     }
 
-    /// Returns log start, high watermark and log end; the last two are equal.
+    /// Returns the log start, the high watermark and the log end. The last two are equal.
     pub fn offsets(&self) -> LogOffsets {
         self.bounds().offsets
     }
 
-    /// Returns the offsets that bound the records that consumers may read.
+    /// Returns the offsets that determine which records a consumer may read.
     pub fn bounds(&self) -> ReadBounds {
         let &KnownRecords { log_start, next_offset, last_stable_offset, aborted_to, .. } = &*self.records.lock();
         ReadBounds {
@@ -309,23 +312,23 @@ impl PartitionView {
         }
     }
 
-    /// Returns the bytes of the partition's extents in the index. They include extents before the log start that the GC
-    /// has not removed yet.
+    /// Returns the total bytes of the partition's extents in the index. This includes extents before the log start that
+    /// the GC has not removed yet.
     pub fn size(&self) -> u64 {
         u64::try_from(self.records.lock().bytes).unwrap_or(0)
     }
 
-    /// Returns the error of the last failed read; `None` if no read has failed at `time` or later.
+    /// Returns the error of the last failed read, or `None` if no read has failed at `time` or later.
     pub(super) fn failed_since(&self, time: Instant) -> Option<ReadError> {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }
 
-    /// Returns the largest timestamp ever appended; 0 if no timestamp is larger.
+    /// Returns the largest timestamp that was ever appended, or 0 if no timestamp is larger.
     pub(super) fn largest_timestamp(&self) -> i64 {
         self.records.lock().max_timestamp
     }
 
-    /// Returns the end of an epoch: the log end for the only epoch, -1 for any other.
+    /// Returns the end of an epoch. This is the log end for the only epoch, and -1 for any other.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> EpochEnd {
         match leader_epoch == LEADER_EPOCH {
             true => EpochEnd { leader_epoch, end_offset: self.offsets().log_end },
@@ -385,13 +388,13 @@ mod tests {
             let batches = vec![PackedBatch { size: 100, record_count, max_timestamp: 0 }];
             Arc::new(BatchRun { partition: 1, object: 1, base_offset, position: 0, max_timestamp_so_far: 0, batches })
         };
-        // The commit of offsets 5 and 6 was made, but its answer was lost.
+        // The index has made the commit of offsets 5 and 6, but its answer was lost.
         known.moved(&row, vec![run(0, 3), run(3, 2), run(7, 2)]);
         let from = |offset| known.runs_from(offset).iter().map(|run| run.base_offset).collect::<Vec<_>>();
         assert_eq!((from(1), from(4), from(5), from(8)), (vec![0, 3], vec![3], vec![], vec![7]));
         let bytes = [1, 4, 5, 7, 8, 9].map(|offset| known.bytes_between(offset..9));
         assert_eq!(bytes, [None, None, None, Some(100), Some(100), None], "where nothing is missing up to the end");
-        // The answer to an older commit is repeated.
+        // The answer to an older commit arrives again.
         known.moved(&row, vec![run(0, 3)]);
         assert_eq!(known.bytes_between(0..9), None);
     }

@@ -1,9 +1,10 @@
-//! Windows of extents that are read ahead of consumers, and the decision when the next window is requested.
+//! Keeps track of the extents that are read ahead of consumers, in windows, and decides when the next window must be
+//! requested.
 //!
-//! Not here: search and fetch ([`super::reader`]).
+//! The search and fetch are in [`super::reader`].
 //!
-//! Invariant: at most [`WINDOWS_MAX`] windows, with at most [`BATCHES_MAX`] batches together unless the newest window
-//! alone has more. The least recently used window is dropped first.
+//! Invariant: there are at most [`WINDOWS_MAX`] windows. Together they have at most [`BATCHES_MAX`] batches, unless the
+//! newest window alone has more. The least recently used window is dropped first.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -13,29 +14,29 @@ use std::time::Duration;
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use tokio::time::Instant;
 
-/// Most windows of all partitions together.
+/// Maximum number of windows of all partitions together.
 const WINDOWS_MAX: usize = 4096;
-/// Most batches of all windows together; an entry for a batch takes 16 bytes of memory. One window of small batches has
-/// up to 250,000 of them.
+/// Maximum number of batches in all windows together. Each batch takes 16 bytes of memory, and a single window of small
+/// batches has up to 250,000 of them.
 const BATCHES_MAX: usize = 2 << 20;
-/// Time without a read after which a window counts as having no reader.
+/// How long a window may go without a read before it counts as having no reader.
 const RESTS_AFTER: Duration = Duration::from_secs(5);
 
-/// Adjacent extents of a partition.
+/// A window: adjacent extents of a partition.
 #[derive(Debug)]
 pub struct Window {
     from: i64,
     end: i64,
     runs: Vec<Arc<BatchRun>>,
-    /// True if a reader of this window also requests the window after it.
+    /// True if a reader of this window should also request the next one.
     wants_next: bool,
     used: u64,
     used_at: Instant,
 }
 
 impl Window {
-    /// Creates a window of `runs`, which cover `offsets`. With `wants_next` a reader of the window also requests the
-    /// one after it, unless that is in memory.
+    /// Creates a window of `runs`, which cover `offsets`. If `wants_next` is true, a reader of the window should also
+    /// request the next one, unless that is already in memory.
     pub fn new(offsets: Range<i64>, runs: Vec<Arc<BatchRun>>, wants_next: bool) -> Window {
         Window { from: offsets.start, end: offsets.end, runs, wants_next, used: 0, used_at: Instant::now() }
     }
@@ -45,11 +46,11 @@ impl Window {
     }
 }
 
-/// Windows of all partitions.
+/// The windows of all partitions.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     of_partition: HashMap<DisklessPartitionId, Vec<Window>>,
-    /// Partition of each window, by the time of the window's last use.
+    /// The partition of each window, in the order of the windows' last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     count: usize,
     batches: usize,
@@ -57,7 +58,7 @@ pub struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// Adds a window, and replaces one that begins at the same offset.
+    /// Adds a window. A window that begins at the same offset is replaced.
     pub fn insert(&mut self, partition: DisklessPartitionId, window: Window) {
         self.clock += 1;
         self.remove(partition, |other| other.from == window.from);
@@ -69,8 +70,8 @@ impl ReadAhead {
         }
     }
 
-    /// Returns the extents of a window from the one with `offset` on; none if no window has `offset`. Also returns the
-    /// start of the next window if the caller must request that window now, `None` otherwise.
+    /// Returns the extents of the window that contains `offset`, beginning with the extent that contains it, or none if
+    /// there is no such window. If the caller must now request the next window, its start is returned as well.
     pub fn runs_from(&mut self, partition: DisklessPartitionId, offset: i64) -> (Vec<Arc<BatchRun>>, Option<i64>) {
         self.clock += 1;
         let Some(windows) = self.of_partition.get_mut(&partition) else { return (Vec::new(), None) };
@@ -86,7 +87,7 @@ impl ReadAhead {
         (runs, (wants_next && !has_next).then_some(end))
     }
 
-    /// Returns the number of partitions whose windows were read lately; `partition` itself always counts.
+    /// Returns how many partitions have had a recent read from one of their windows. `partition` itself always counts.
     pub fn readers(&self, partition: DisklessPartitionId) -> usize {
         let now = Instant::now();
         let reads = |windows: &[Window]| windows.iter().any(|window| now - window.used_at < RESTS_AFTER);
@@ -94,7 +95,7 @@ impl ReadAhead {
         others.count() + 1
     }
 
-    /// Forgets the windows of a partition.
+    /// Removes the windows of a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         self.remove(partition, |_| true);
     }
@@ -138,7 +139,7 @@ mod tests {
         let held: usize = windows.of_partition.values().flatten().map(Window::batches).sum();
         assert_eq!((held, windows.batches), (8 * 240_000, held), "of 16 bytes each");
         assert_eq!(windows.of_partition.values().map(Vec::len).sum::<usize>(), windows.count);
-        // A window that exceeds the limit alone is the only one, and stays.
+        // A window that exceeds the limit on its own displaces all others, but is kept.
         windows.insert(1, Window::new(900..901, vec![run; 300], true));
         assert_eq!((windows.count, windows.runs_from(1, 900).0.len()), (1, 300));
         windows.forget(1);

@@ -1,12 +1,13 @@
-//! Reads of diskless records: from memory, or from the store after a search in the index.
+//! Reads records of diskless partitions, from memory or from the store. In the latter case, the reader first looks up
+//! their positions in the index.
 //!
-//! Objects uploaded here stay in the cache for a while, so that consumers at the log end cause no GET. For older
-//! records the reader reads ahead: while the client reads a window of extents, the reader finds and fetches the next
-//! window. Concurrent readers divide the cache among them, so that no block is evicted before it is read.
+//! Objects that this broker uploaded stay in the cache for a while, so that consumers at the log end cause no GET. For
+//! older records the reader reads ahead: while the client reads a window of extents, the next window is found and
+//! fetched. Concurrent readers share the cache in such a way that no block is evicted before it is read.
 //!
-//! Not here: waiting requests. The partition wakes them when records arrive.
+//! A request that waits for records is woken by its partition.
 //!
-//! Invariant: a response has whole batches in the order of their offsets without a gap. Bytes from the store are
+//! Invariant: a response has whole batches in the order of their offsets, without a gap. Bytes from the store are
 //! verified before they are returned.
 
 pub mod aborted;
@@ -37,61 +38,61 @@ use super::response_budget::ResponseBudget;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::partition::error::ReadError;
 
-/// Most blocks of a read-ahead window; a reader has two windows.
+/// Maximum number of blocks in a read-ahead window. Each reader has two windows.
 const AHEAD_BLOCKS: usize = 24;
-/// Smallest size, in bytes, of the cache for fetched blocks; read-ahead needs as much.
+/// Minimum size of the cache for fetched blocks, in bytes. Reading ahead needs this much.
 pub const AHEAD_BYTES: u64 = 16 << 20;
-/// Most searches in the index at a time.
+/// Maximum number of concurrent searches in the index.
 const FINDS: usize = 16;
-/// Most batches in windows that are found but not fetched yet. An entry for a batch takes 16 bytes of memory.
+/// Maximum number of batches in the windows that are found but not fetched yet. Each batch takes 16 bytes of memory.
 const FOUND_BATCHES_MAX: usize = 1 << 20;
-/// Bookkeeping of an extent that is being fetched, counted in batches.
+/// The bookkeeping of an extent that is being fetched counts as this many batches.
 const RUN_COST: usize = 64;
-/// Most read-ahead requests of a partition that wait or are under way.
+/// Maximum number of read-ahead requests of a partition that are waiting or under way.
 const ASKED_MAX: usize = 16;
-/// Number of GETs in a row with wrong bytes after which a batch counts as lost.
+/// After this many GETs in a row with wrong bytes, a batch counts as lost.
 const WRONG_MAX: u32 = 3;
 
-/// Result of a search in memory.
+/// The result of looking for batches in memory.
 pub enum Found {
-    /// Batches from the requested offset on, and the offset after them. No batch if the first one is larger than the
-    /// limit.
+    /// The batches from the requested offset on, and the offset after them. There are none if the first batch is larger
+    /// than the limit.
     Records(Records, i64),
-    /// No batch, because the one with the requested offset is not in memory.
+    /// The batch with the requested offset is not in memory.
     Missing,
 }
 
-/// Reader of all diskless partitions.
+/// The reader of all diskless partitions.
 #[derive(Clone)]
 pub struct Reader {
     shared: Arc<ReaderShared>,
 }
 
-/// Extent of a partition's view: the view, and the first offset of the extent.
+/// An extent in a partition's view: the view, and the first offset of the extent.
 type KnownRun = (Weak<PartitionView>, i64);
 
 struct ReaderShared {
     cache: Arc<Mutex<ObjectCache>>,
-    /// Budget of bytes in outstanding responses.
+    /// The memory budget for responses that clients have not received yet.
     given: Arc<ResponseBudget>,
     fetcher: RangeFetcher,
     finder: RunFinder,
-    /// Ready partitions, by internal id.
+    /// The partitions that are ready, by internal id.
     partitions: RwLock<HashMap<DisklessPartitionId, Weak<PartitionView>>>,
-    /// Extents in the views of partitions, by the uploaded object in the cache that contains their bytes.
+    /// The extents that are in the views of partitions, by the uploaded object that has their bytes.
     uploaded: Mutex<HashMap<ObjectId, Vec<KnownRun>>>,
     windows: Mutex<ReadAhead>,
     aborted: Mutex<AbortedRanges>,
     to_refresh: Mutex<ToRefresh>,
-    /// Partition and offset of each read-ahead under way.
+    /// The partition and offset of each read-ahead request that is under way.
     under_way: Mutex<BTreeSet<(DisklessPartitionId, i64)>>,
     finds: Semaphore,
-    /// Permits for batches of windows that are found and not fetched yet.
+    /// Permits for the batches of windows that are found but not fetched yet.
     found: Semaphore,
     failures: LogRateLimit,
 }
 
-/// Partitions that wait for a refresh; the next query refreshes all of them.
+/// The partitions that wait for a refresh. The next query refreshes all of them.
 #[derive(Default)]
 struct ToRefresh {
     partitions: HashMap<DisklessPartitionId, Arc<PartitionView>>,
@@ -99,7 +100,7 @@ struct ToRefresh {
     is_under_way: bool,
 }
 
-/// Position of a batch in the store, and its offsets.
+/// The position of a batch in the store, and its offsets.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     object: ObjectId,
@@ -109,7 +110,8 @@ struct Place {
     end_offset: i64,
 }
 
-/// Cache, and the uploaded object that was used last: further ranges of this object are found without the cache's lock.
+/// The cache, and the uploaded object that was used last. Further ranges of this object are found without locking the
+/// cache.
 struct HeldObject<'c> {
     cache: &'c Mutex<ObjectCache>,
     uploaded: Option<(ObjectId, Arc<UploadedParts>)>,
@@ -139,15 +141,16 @@ impl Place {
     }
 }
 
-/// Part of an extent that is fetched ahead of a reader.
+/// A part of an extent that is fetched ahead of a reader.
 struct PartAhead {
     run: Arc<BatchRun>,
     range: Range<u32>,
     end_offset: i64,
 }
 
-/// Returns the parts of `runs` to fetch, from the batch with `offset` on: whole extents, up to `blocks_max` blocks. The
-/// first extent may be cut to the batches that fit, but not below one.
+/// Returns the parts of `runs` that are to be fetched, beginning with the batch that contains `offset`. These are whole
+/// extents with up to `blocks_max` blocks in total. If the first extent is larger, it is cut to the batches that fit,
+/// but always has at least one.
 fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhead> {
     let (mut parts, mut left) = (Vec::<PartAhead>::new(), blocks_max);
     for run in runs {
@@ -169,7 +172,7 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
         }
         let Some(part) = part else { continue };
         let count = blocks(&part.range).len();
-        // This extent does not fit whole, and a later one would leave a gap.
+        // If this extent does not fit completely, the search ends. A later extent would leave a gap.
         if !parts.is_empty() && (!is_whole || count > left) {
             break;
         }
@@ -182,8 +185,9 @@ fn ahead(offset: i64, runs: &[Arc<BatchRun>], blocks_max: usize) -> Vec<PartAhea
     parts
 }
 
-/// Returns the loss that includes the record at `offset`; `None` if that record is not lost. `lost` maps the first
-/// offset of each lost extent to the extent's end. Adjacent extents are one loss, so that a reader skips them together.
+/// Returns the loss that includes the record at `offset`, or `None` if that record is not lost. `lost` maps the first
+/// offset of each lost extent to the end of the extent. Adjacent extents count as one loss, so that a reader skips all
+/// of them together.
 fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
     let (from, mut next) = lost.range(..=offset).next_back().map(|(from, next)| (*from, *next))?;
     while let Some(end) = lost.get(&next).filter(|end| **end > next) {
@@ -193,7 +197,7 @@ fn lost_at(offset: i64, lost: &BTreeMap<i64, i64>) -> Option<ReadError> {
 }
 
 impl Reader {
-    /// Creates a reader without records in memory.
+    /// Creates a reader that has no records in memory yet.
     pub fn new(
         cache: Arc<Mutex<ObjectCache>>,
         given: Arc<ResponseBudget>,
@@ -230,7 +234,8 @@ impl Reader {
         self.shared.aborted.lock().forget(number);
     }
 
-    /// Adds committed objects to the cache, and applies the rows and extents of the commit to the partitions' views.
+    /// Adds committed objects to the cache. The rows and extents of the commit are applied to the views of the
+    /// partitions.
     pub fn committed(&self, objects: Vec<(ObjectId, Vec<Bytes>)>, rows: &[PartitionRow], runs: Vec<BatchRun>) {
         let shared = &self.shared;
         let mut of_partition: HashMap<DisklessPartitionId, Vec<Arc<BatchRun>>> = HashMap::new();
@@ -261,12 +266,12 @@ impl Reader {
         partitions.iter().for_each(|(_, partition)| partition.wake());
     }
 
-    /// Returns the partition with this internal id; `None` if it is not ready, or deleted.
+    /// Returns the partition with this internal id, or `None` if it is not ready or is deleted.
     pub fn partition(&self, number: DisklessPartitionId) -> Option<Arc<PartitionView>> {
         self.shared.partition(number)
     }
 
-    /// Applies a change of another broker.
+    /// Applies a change that another broker has committed.
     pub fn apply_change(&self, row: &PartitionRow) {
         if let Some(partition) = self.shared.partition(row.id) {
             partition.moved(row, Vec::new());
@@ -274,15 +279,16 @@ impl Reader {
         }
     }
 
-    /// Refreshes these partitions, so that their views are no older than this call.
+    /// Refreshes these partitions. Their views then have the state of the index at the time of this call, or a newer
+    /// one.
     ///
     /// # Errors
-    /// [`ReadError`] if the index cannot be searched.
+    /// Returns a [`ReadError`] if the index cannot be searched.
     pub async fn refresh(&self, partitions: &[Arc<PartitionView>]) -> Result<(), ReadError> {
         self.shared.refresh(partitions).await
     }
 
-    /// Requests a refresh of a partition, and returns at once. The partition's waiters are woken after the refresh.
+    /// Requests a refresh of a partition and returns at once. After the refresh, the partition's waiters are woken.
     pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
@@ -306,9 +312,9 @@ impl Reader {
         });
     }
 
-    /// Returns the batches of `offsets` that are in memory, from the first one on. `offsets.end` is at most the high
-    /// watermark: later records in the index are not announced to clients yet. The batches have at most `max_bytes`;
-    /// with `at_least_one` the first may be larger.
+    /// Returns the batches of `offsets` that are in memory, beginning with the first one. `offsets.end` must not exceed
+    /// the high watermark, because later records in the index are not announced to clients yet. The batches have at
+    /// most `max_bytes` in total; with `at_least_one`, the first batch may be larger.
     pub fn find(
         &self,
         partition: &Arc<PartitionView>,
@@ -349,8 +355,8 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes of the batches in `offsets`, whose end is the high watermark or the last stable offset. If
-    /// they exceed `enough`, returns any number over `enough`; `None` if only a query of the index gives them.
+    /// Counts the bytes of the batches in `offsets`, which must end at the high watermark or the last stable offset.
+    /// The count may stop as soon as it exceeds `enough`. Returns `None` if this would take a query of the index.
     pub fn count(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, enough: u64) -> Option<u64> {
         let (mut at, mut bytes) = (offsets.start, 0);
         while at < offsets.end && bytes <= enough {
@@ -364,12 +370,13 @@ impl Reader {
             bytes += runs.iter().map(|run| run.bytes_from(at)).sum::<u64>();
             at = runs.last()?.end_offset();
         }
-        // `None` if an extent ends after `offsets.end`: its last records may not be readable yet.
+        // An extent that ends after `offsets.end` may have records that are not readable yet, so the count would be
+        // wrong.
         (at <= offsets.end).then_some(bytes)
     }
 
-    /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes. Also requests the next
-    /// read-ahead window if that is due.
+    /// Returns the positions of the first batches in `offsets`, with about `max_bytes` bytes in total. Requests the
+    /// next read-ahead window if it is due.
     fn places(&self, partition: &Arc<PartitionView>, offsets: Range<i64>, max_bytes: u32) -> Vec<Place> {
         let Range { start: offset, end: log_end } = offsets;
         let mut runs = partition.runs_from(offset);
@@ -389,7 +396,7 @@ impl Reader {
                 if end_offset <= offset {
                     continue;
                 }
-                // Records before this batch are missing: the answer ends at the gap.
+                // If the records before this batch are missing, the answer ends at the gap.
                 let is_gap = base_offset > next;
                 if is_gap || base_offset >= log_end || bytes >= u64::from(max_bytes) && !places.is_empty() {
                     return places;
@@ -402,14 +409,17 @@ impl Reader {
         places
     }
 
-    /// Requests a search and fetch of the batches from `offset` on, and returns at once. The partition's waiters are
-    /// woken afterwards. While `ASKED_MAX` requests of the partition are under way, a further request is dropped. Its
-    /// waiter is woken when another request ends, and then repeats it.
+    /// Requests a search and fetch of the batches from `offset` on, and returns at once. When it is done, the
+    /// partition's waiters are woken.
+    ///
+    /// If `ASKED_MAX` requests of the partition are already under way, the request is dropped. The waiter is woken when
+    /// one of those requests ends, and then repeats its own.
     pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
-            // Requests outlive the clients that caused them, so that the number of clients is no limit.
+            // A request continues even if the client that caused it is gone. The number of clients therefore does not
+            // limit the number of requests.
             let of_partition = under_way.range((number, 0)..=(number, i64::MAX)).count();
             if of_partition >= ASKED_MAX || !under_way.insert((number, offset)) {
                 return;
@@ -436,8 +446,8 @@ impl ReaderShared {
         self.partitions.read().get(&number)?.upgrade()
     }
 
-    /// Takes the partitions whose refresh was requested since the last call; `None` if there are none, which ends the
-    /// task.
+    /// Returns the partitions whose refresh was requested since the last call. Returns `None` if there are none, and
+    /// the task then ends.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
         let mut asked = self.to_refresh.lock();
         asked.is_under_way = !asked.partitions.is_empty();
@@ -458,16 +468,16 @@ impl ReaderShared {
                     partition.refreshed(asked);
                     partition.wake();
                 }
-                // The partition is deleted, which the metadata image will show later. Without this error, readers would
-                // request refreshes until that image arrives.
+                // The partition is deleted, which a later metadata image will show. Until that image arrives, this
+                // error keeps readers from requesting more refreshes.
                 None => partition.failed(ReadError::Gone),
             }
         }
         Ok(())
     }
 
-    /// Finds and fetches the window from `offset` on, and wakes waiters as each part arrives. If the index has no
-    /// extent at `offset`, refreshes the partition instead.
+    /// Finds and fetches the window that begins at `offset`, and wakes waiters as each part arrives. If the index has
+    /// no extent there, refreshes the partition instead.
     async fn read_ahead(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -494,11 +504,11 @@ impl ReaderShared {
                 Err(_) => failed = failed.or(Some(ReadError::Storage)),
             }
         }
-        // A loss at `offset` is reported before any other failure. A loss further on is reported once the records
-        // before it are read.
+        // If the record at `offset` is lost, this is reported before any other failure. A loss further on is reported
+        // later, when the records before it have been read.
         match lost_at(offset, &lost).or(failed) {
             Some(why) => {
-                // After a failure, the positions of the records are searched again: they may have changed.
+                // After a failure, the positions of the records are looked up again, because they may have changed.
                 self.windows.lock().forget(number);
                 Err(why)
             }
@@ -506,9 +516,12 @@ impl ReaderShared {
         }
     }
 
-    /// Finds the window of a partition from `offset` on, and adds it to the windows; `None` if the index has no extent
-    /// there. Does not wait for a free GET: the window needs none if its bytes are in memory, or are being fetched for
-    /// another partition. Waits while the windows found and not fetched have `FOUND_BATCHES_MAX` batches.
+    /// Finds the window of a partition that begins at `offset` and adds it to the windows. Returns `None` if the index
+    /// has no extent there.
+    ///
+    /// Does not wait until a GET may be sent. The window needs no GET if its bytes are in memory, or are already being
+    /// fetched for another partition. Waits while the windows that are found but not fetched have `FOUND_BATCHES_MAX`
+    /// batches.
     async fn find_ahead(
         &self,
         number: DisklessPartitionId,
@@ -517,7 +530,7 @@ impl ReaderShared {
     ) -> Result<Option<(Vec<PartAhead>, SemaphorePermit<'_>)>, ReadError> {
         let _turn = self.finds.acquire().await.map_err(|_| ReadError::Storage)?;
         let readers = self.windows.lock().readers(number);
-        // Two windows for each reader: one is fetched while the other is read.
+        // Each reader has two windows, of which one is fetched while the other is read.
         let share = self.cache.lock().fetched_room() / BLOCK as usize / 2 / readers;
         let mut runs = partition.runs_from(offset);
         if runs.is_empty() {
@@ -525,8 +538,8 @@ impl ReaderShared {
             let found = found.map_err(|error| self.find_failed(&error))?;
             runs = found.into_iter().map(Arc::new).collect();
         }
-        // If records were deleted since the request, no extent has `offset`. The caller's refresh then brings the new
-        // log start.
+        // If records were deleted after the request, no extent contains `offset`. The caller then refreshes the
+        // partition and gets the new log start.
         let is_there = runs.first().is_some_and(|first| first.base_offset <= offset);
         let ahead = if is_there { ahead(offset, &runs, share.clamp(1, AHEAD_BLOCKS)) } else { Vec::new() };
         let Some(end) = ahead.last().map(|part| part.end_offset) else { return Ok(None) };
@@ -537,8 +550,7 @@ impl ReaderShared {
         Ok(Some((ahead, room)))
     }
 
-    /// Returns the bytes of one batch, with its base offset written into them. Fetches the bytes if they are not in
-    /// memory.
+    /// Returns the bytes of one batch, with its base offset set. If they are not in memory, they are fetched.
     async fn batch(&self, partition: &PartitionView, place: Place) -> Result<Bytes, ReadError> {
         let range = place.range();
         for _ in 0..WRONG_MAX {
@@ -560,8 +572,8 @@ impl ReaderShared {
         Err(ReadError::Storage)
     }
 
-    /// Drops wrong bytes, so that they are fetched again. Returns the error of the read: a loss from the `WRONG_MAX`th
-    /// GET with wrong bytes on, and a storage error before.
+    /// Drops wrong bytes so that they are fetched again, and returns the error for the reader. From the `WRONG_MAX`th
+    /// GET with wrong bytes on, the batch is reported as lost. Before that, the error is a storage error.
     fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
         let Place { object, position, base_offset, end_offset, .. } = place;
         if self.fetcher.forget(object, place.range()) < WRONG_MAX {
@@ -572,8 +584,8 @@ impl ReaderShared {
         ReadError::Lost { from: base_offset, next: end_offset }
     }
 
-    /// Returns the error for a reader whose extent could not be read. If the object is missing or too short, first
-    /// marks the batches from the first missing one on as lost.
+    /// Returns the error for a reader whose extent could not be read. If the object is missing or too short, the
+    /// batches from the first missing one on are lost, which is logged.
     fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
         let end = match *error {
             ObjectError::NotFound(_) => 0,

@@ -1,7 +1,7 @@
-//! Budget of response bytes in memory. A client that does not read its responses keeps their bytes in memory. Responses
-//! therefore get small once too many bytes are outstanding.
+//! The memory budget for responses. If a client does not read its responses, their bytes stay in memory. When too many
+//! bytes are outstanding, responses therefore become small.
 //!
-//! Not here: memory that a response holds beyond its own bytes, such as the rest of a block.
+//! Memory that a response holds in addition to its own bytes, such as the rest of a block, is not counted.
 //!
 //! Invariant: bytes count from [`ResponseBudget::give`] until the last reference to them is dropped.
 
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 
-/// Most bytes of a response while the budget is used up; the first batch may be larger.
+/// Maximum size of a response while the budget is used up. Only the first batch may be larger.
 const LEAST: u32 = 256 << 10;
 
-/// Bytes of outstanding responses, and their limit.
+/// How many response bytes are outstanding, and how many may be.
 #[derive(Debug)]
 pub struct ResponseBudget {
     bytes: AtomicU64,
-    /// Number of outstanding bytes from which on responses get small.
+    /// When this many bytes are outstanding, responses become small.
     max: u64,
 }
 
@@ -45,8 +45,8 @@ impl ResponseBudget {
         Arc::new(ResponseBudget { bytes: AtomicU64::new(0), max })
     }
 
-    /// Returns how many of `wanted` bytes a response may have. The first records of a response (`are_first`) get up to
-    /// `LEAST` bytes even if the budget is used up.
+    /// Returns how many of the `wanted` bytes a response may have. If `are_first` is true, these are the first records
+    /// of the response. They may have up to `LEAST` bytes even if the budget is used up.
     pub fn share(&self, wanted: u32, are_first: bool) -> u32 {
         match self.bytes.load(Ordering::Relaxed) < self.max {
             true => wanted,
@@ -55,7 +55,7 @@ impl ResponseBudget {
         }
     }
 
-    /// Counts `bytes` as outstanding until the last reference to them is dropped, and returns them.
+    /// Returns `bytes`, which count as outstanding until the last reference to them is dropped.
     pub fn give(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         self.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Bytes::from_owner(Given { bytes, of: Arc::clone(self) })

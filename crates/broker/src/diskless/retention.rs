@@ -1,10 +1,10 @@
-//! Offset from which retention keeps the records of a partition, by their bytes and their age.
+//! Decides from which offset on retention keeps the records of a partition, by their size and their age.
 //!
-//! Not here: the schedule (`housekeeping`), and the move of the log start.
+//! The schedule is in `housekeeping`, and the move of the log start in `partition`.
 //!
-//! The index removes extents before the log start later, and in pieces; until then the bytes of a partition include
-//! them. The search by bytes therefore begins at the first extent in the index, not at the log start. Invariant: the
-//! bytes of an extent move the log start only once, however often brokers check the partition.
+//! The index removes the extents before the log start later and in small steps. Until then, the size of a partition
+//! includes them. The search by size therefore begins at the first extent in the index and not at the log start.
+//! Invariant: the bytes of an extent move the log start only once, no matter how often brokers check the partition.
 
 use std::ops::Range;
 
@@ -13,11 +13,11 @@ use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use super::index::RunFinder;
 use super::partition_view::PartitionView;
 
-/// Most extents that one query returns.
+/// Maximum number of extents that one query returns.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Returns the offset from which on records are kept, in whole extents. Earlier extents are beyond `bytes_max`, or
-/// contain only records older than `since_ms`. `None` if the index does not have the partition, fails, or removes
+/// Returns the offset from which on records are kept, in whole extents. All earlier extents exceed `bytes_max` or have
+/// only records older than `since_ms`. Returns `None` if the index does not have the partition, fails, or removes
 /// extents during the search.
 pub async fn kept_from(
     finder: &RunFinder,
@@ -37,14 +37,14 @@ pub async fn kept_from(
     Some(from)
 }
 
-/// Returns the offset of the oldest extent with a record of `since_ms` or later; the log end if there is no such
-/// extent. `None` if the index fails. The caller keeps that extent and all after it, as Kafka keeps segments.
+/// Returns the offset of the oldest extent with a record of `since_ms` or later, or the log end if there is none. Like
+/// Kafka with its segments, the caller keeps this extent and all later ones. Returns `None` if the index fails.
 async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<i64>, since_ms: i64) -> Option<i64> {
     let (log_start, log_end) = (log.start, log.end);
     let found = finder.first_run_at(number, log_start..log_end, since_ms).await.ok()?;
     let mut from = found.map_or(log_end, |run| run.base_offset.max(log_start));
-    // After a record dated in the future is deleted, the search still finds all extents after it. Each extent is
-    // therefore checked by its own records.
+    // If a record was dated in the future, the search still finds all extents after it, even when the record is
+    // deleted. Each extent is therefore checked by its own records.
     while from < log_end {
         let runs = finder.runs_from(number, from, RUNS_LOOKED_AT).await.ok()?;
         let Some(last) = runs.last() else { break };
@@ -56,19 +56,19 @@ async fn young_from(finder: &RunFinder, number: DisklessPartitionId, log: Range<
     Some(from.min(log_end))
 }
 
-/// Returns true if a batch that ends after the log start has a timestamp of at least `since_ms`.
+/// Returns true if the extent has a batch that ends after the log start and has a timestamp of at least `since_ms`.
 fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
     run.placed().any(|(_, base_offset, batch)| {
         batch.max_timestamp >= since_ms && base_offset + i64::from(batch.record_count) > log_start
     })
 }
 
-/// Returns the offset up to which extents are beyond `bytes_max`: without them at least `bytes_max` bytes stay. `None`
-/// if the index fails, or if extents were removed during the search.
+/// Returns the end of the extents that exceed `bytes_max`. Without them, the partition still has at least `bytes_max`
+/// bytes. Returns `None` if the index fails, or if extents were removed during the search.
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
-    // The row is read after the first extent: an extent that the index removes in between is found missing below.
+    // The row is read after the first extent. If the index removes an extent in between, it is found missing below.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);
@@ -148,7 +148,7 @@ mod tests {
         let mut store = SqliteIndex::open(folder.path()).expect("opened");
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
-        // More extents than one query returns.
+        // These are more extents than one query returns.
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();
         let objects = store.register(times.len(), 0).expect("registered");
         let uploaded = |(id, max_timestamp): (&i64, &i64)| {

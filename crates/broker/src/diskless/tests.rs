@@ -1,5 +1,5 @@
-//! Tests of diskless topics with changes by other brokers, and with waits for the index. Each test carries out the
-//! requests to the index itself, and so decides when they are answered.
+//! Tests diskless topics while other brokers make changes and while the broker waits for the index. Each test answers
+//! the requests to the index itself, and so decides when they are answered.
 
 use bytes::BytesMut;
 use std::ops::Range;
@@ -26,7 +26,7 @@ use fullbore_log::validation::ValidBatch;
 
 const ONE: Uuid = Uuid([1; 16]);
 
-/// Broker whose requests to the index the test carries out.
+/// A broker whose requests to the index are answered by the test.
 struct ByHand {
     diskless: Diskless,
     index: ManualIndex<SqliteIndex>,
@@ -34,7 +34,7 @@ struct ByHand {
     folder: tempfile::TempDir,
 }
 
-/// Change feed without changes.
+/// A change feed that never reports a change.
 struct Unheard;
 
 impl ChangeSource for Unheard {
@@ -48,7 +48,7 @@ impl ByHand {
         ByHand::beside(None)
     }
 
-    /// Creates a broker that gets the changes of other brokers from `changes`.
+    /// Creates a broker that learns of the changes of other brokers from `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -66,8 +66,8 @@ impl ByHand {
         self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
-    /// Commits a batch of one record for each of these sequences of producer 7, as another broker, each in an object of
-    /// its own.
+    /// Acts as another broker that commits one batch for each of these sequences of producer 7. Each batch has one
+    /// record and its own object.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
@@ -88,7 +88,7 @@ impl ByHand {
         }
     }
 
-    /// Carries out the requests to the index until there are none, and returns their number.
+    /// Answers the requests to the index until there are none left. Returns how many there were.
     async fn carry_out(&mut self) -> usize {
         let mut count = 0;
         while let Turn::Other(asked) = self.index.turn().await {
@@ -102,7 +102,7 @@ impl ByHand {
         tokio::spawn(refreshed(self.diskless.find(&ONE, index).expect("it is there")))
     }
 
-    /// Appends a record with this stamp to the first partition, as a connection does.
+    /// Appends a record with this stamp to the first partition, as the task of a connection would.
     async fn append(&mut self, stamp: Stamp, now_ms: i64) -> Result<i64, AppendError> {
         let partition = self.diskless.find(&ONE, 0).expect("it is there");
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
@@ -127,7 +127,7 @@ impl ByHand {
         answered.await.expect("no panic")
     }
 
-    /// Carries out the requests to the index until `is_done`.
+    /// Answers the requests to the index until `is_done` returns true.
     async fn until(&mut self, is_done: impl Fn() -> bool, now_ms: i64) {
         while !is_done() {
             match self.index.turn().await {
@@ -146,7 +146,7 @@ async fn refreshed(partition: Arc<DisklessPartition>) -> Result<(), AppendError>
     refreshed.into_values().next().expect("it has a number")
 }
 
-/// Waits for the answer of a batch. Returns its offset.
+/// Waits for the answer to a batch. Returns its offset.
 async fn answered(ticket: AppendTicket) -> Result<i64, AppendError> {
     let far = tokio::time::Instant::now() + Duration::from_secs(3600);
     ticket.wait(far, std::future::pending(), &Metrics::default()).await.map(|appended| appended.base_offset)
@@ -158,7 +158,7 @@ async fn answer_to_a_commit_overtakes_an_older_refresh_the_commit_is_not_missed(
     broker.put(ONE, 1);
     broker.carry_out().await;
     let partition = broker.diskless.find(&ONE, 0).expect("it is there");
-    // The index answers, and the caller takes the answer later.
+    // The index answers here, but the caller looks at the answer only later.
     let mut refreshing = Box::pin(refreshed(partition));
     assert!(tokio::time::timeout(Duration::ZERO, &mut refreshing).await.is_err());
     broker.carry_out().await;
@@ -181,7 +181,7 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
-    // A partition is refreshed while it is deleted, and another topic is deleted before the index has it.
+    // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it.
     let refreshing = broker.refresh(0);
     yield_now().await;
     broker.diskless.delete_topic(ONE, Box::new(|| {}));
@@ -221,7 +221,7 @@ async fn many_moves_of_log_starts_are_given_up_a_commit_waits_for_few_of_them() 
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
-    // Later requests are carried out as well.
+    // Requests that are sent later are carried out as well.
     let partition = broker.diskless.find(&ONE, 7).expect("it is there");
     let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
     broker.until(|| moving.is_finished(), 0).await;
@@ -260,7 +260,7 @@ async fn change_feed_omits_commits_of_others_their_records_are_read() {
     assert_eq!(partition.known.offsets().log_end, 3);
 }
 
-/// The broker knows only sequence 0: another broker has committed 1 and 2, and the answer to 1 was lost.
+/// The broker knows only sequence 0. Another broker has committed 1 and 2, but the answer for 1 was lost.
 #[tokio::test]
 async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut broker = ByHand::beside(Some(IndexChanges::over(Box::new(Unheard))));
@@ -336,7 +336,7 @@ async fn settings_change_the_index_gets_only_a_larger_window() {
     retain(&mut broker, 500);
     broker.put(ONE, 2);
     assert_eq!(broker.carry_out().await, 1);
-    // A larger window is set before the partitions have their ids.
+    // A larger window is set before the index has returned the ids of the partitions.
     let two = Uuid([2; 16]);
     broker.put(two, 2);
     retain(&mut broker, 600);
@@ -413,8 +413,8 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }
 
-/// Refreshes 16 partitions by one query. The index refuses the queries for whose number `is_refused` returns true.
-/// Returns the size of each query, and the outcome by partition, in order.
+/// Refreshes 16 partitions with one query. The index refuses the n-th query if `is_refused(n)` returns true. Returns
+/// the size of each query, and the outcomes in the order of the partitions.
 async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
     let mut broker = ByHand::new();
     broker.put(ONE, 16);

@@ -1,5 +1,5 @@
-//! Transactions on a diskless partition at one broker, in virtual time: confirmations, the positions of markers, and
-//! reads.
+//! Tests transactions on a diskless partition of a single broker, in virtual time: confirmations, the positions of
+//! markers, and reads.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_rules::commit::admission::Freshness;
@@ -23,7 +23,7 @@ use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
 const PUT: Duration = Duration::from_millis(150);
-/// Offset after every batch of a test.
+/// An offset that no test reaches.
 const FAR: i64 = 1_000_000;
 
 struct OneBroker {
@@ -33,7 +33,7 @@ struct OneBroker {
 }
 
 impl OneBroker {
-    /// Starts a broker with `memory_bytes` of memory for batches, and a topic of `partitions` partitions.
+    /// Starts a broker with `memory_bytes` bytes of memory for batches. It has a topic with `partitions` partitions.
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let store = SqliteIndex::open(folder.path()).expect("made");
@@ -89,7 +89,7 @@ impl OneBroker {
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
     }
 
-    /// Offers a batch of the next epoch before the coordinator's confirmation.
+    /// Offers a batch of the next epoch. The coordinator's confirmation comes later, through `word`.
     fn offer_ahead(&self, base_sequence: i32, word: &AwaitedWord) -> Result<AppendStep, AppendError> {
         let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
         let terms = AppendTerms::in_turn(Acks::All, 0);
@@ -97,7 +97,7 @@ impl OneBroker {
         self.offer_on(0, &batch(stamp, true, 10), terms)
     }
 
-    /// Begins to write the marker with which epoch 1 begins. Returns once the marker's object is being uploaded.
+    /// Starts to write the marker that begins epoch 1. Returns when the object with the marker is being uploaded.
     async fn begin_to_end(&self) -> JoinHandle<Result<(), AppendError>> {
         let (partition, puts) = (self.partition(0), self.store.puts());
         let of = Marker { producer_epoch: 1, ..marker(stamp(7, 0), true) };
@@ -108,7 +108,7 @@ impl OneBroker {
         end
     }
 
-    /// Writes a batch in a transaction that the coordinator has confirmed. Returns its offset.
+    /// Writes a batch in a transaction that the coordinator has confirmed, and returns its offset.
     async fn write(&self, stamp: Stamp) -> i64 {
         committed(self.offer(stamp, true, Verification::Verified)).await.expect("committed")
     }
@@ -117,7 +117,7 @@ impl OneBroker {
         self.partition(0).write_marker(&marker(stamp, is_commit), 1).await
     }
 
-    /// Reads at read_committed, once the missing records have arrived.
+    /// Reads only committed records. Waits until missing records have arrived.
     async fn read(&self, offset: i64) -> Read {
         let (partition, since) = (self.partition(0), std::time::Instant::now());
         loop {
@@ -128,14 +128,14 @@ impl OneBroker {
         }
     }
 
-    /// Returns the first offsets of the aborted transactions that [`OneBroker::read`] returns.
+    /// Returns the first offset of each aborted transaction that [`OneBroker::read`] returns.
     async fn aborted(&self, offset: i64) -> Vec<i64> {
         let read = self.read(offset).await;
         read.aborted.expect("asked for").iter().map(|aborted| aborted.first_offset).collect()
     }
 }
 
-/// Carries out the requests to the index.
+/// Runs the index: answers each request as the index thread would.
 async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
@@ -182,7 +182,7 @@ async fn batch_begins_a_transaction_it_waits_for_the_coordinator_and_those_behin
     let broker = OneBroker::start(64 << 20, 1).await;
     assert!(is_unverified(broker.offer(stamp(7, 0), true, Verification::Unknown)));
     let first = broker.offer(stamp(7, 0), true, Verification::Verified);
-    // The first batch is not committed yet.
+    // At this time, the first batch is not committed yet.
     let second = broker.offer(stamp(7, 1), true, Verification::Unknown);
     assert_eq!((committed(first).await, committed(second).await), (Ok(0), Ok(1)));
     let third = broker.offer(stamp(7, 2), true, Verification::Unknown);
@@ -236,8 +236,8 @@ async fn marker_is_in_an_object_that_is_not_uploaded_it_fails_and_the_next_try_i
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }
 
-/// Another broker reaches the store: the coordinator lets that broker write the marker, instead of waiting for a
-/// hanging PUT here.
+/// Another broker can still reach the store. The coordinator can let that broker write the marker instead of waiting
+/// for a hanging PUT here.
 #[tokio::test(start_paused = true)]
 async fn broker_loses_the_store_with_a_marker_under_way_its_coordinator_gets_an_error_at_once() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -279,7 +279,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     );
 }
 
-/// A failed batch fails the batches behind it, but not the marker of their transaction.
+/// If a batch fails, so do the batches behind it, but not the marker of their transaction.
 #[tokio::test(start_paused = true)]
 async fn batch_before_a_marker_is_not_uploaded_the_marker_is_written() {
     let broker = OneBroker::start(64 << 20, 1).await;
@@ -308,7 +308,7 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     sender.give(Ok(()));
     let [first, second] = batches;
     assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
-    // Objects that are closed early are a tenth of a second apart.
+    // If objects are closed early, there is a tenth of a second between them.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }

@@ -1,14 +1,14 @@
-//! Hedged requests to the object store: a request that takes too long gets a second try beside the first, and the first
-//! success counts.
+//! Hedges requests to the object store. If a request takes too long, a second try is started beside the first, and the
+//! first success counts.
 //!
-//! A try takes too long if its bytes stall or trickle, not because a link is slow. After an outage an old try may hang
-//! forever, while a new one is answered soon. A second try that takes too long is therefore replaced by a new one, each
-//! time after twice the pause; the first try goes on. A failed try is replaced after the same pause. Each second try
-//! needs credit, which [`Hedging`] counts.
+//! A try takes too long if its bytes stall or trickle. A slow link alone is not a reason. After an outage, an old try
+//! may hang forever, while a new one is answered soon. If the second try takes too long as well, a new one replaces it,
+//! each time after twice the pause. The first try always continues. A failed try is replaced after the same pause. Each
+//! second try needs credit, which [`Hedging`] manages.
 //!
-//! Not here: requests themselves, and attempts after a failure of all tries.
+//! The requests themselves are elsewhere, and so are retries after all tries have failed.
 //!
-//! Invariant: at most two tries of a request are under way.
+//! Invariant: a request has at most two tries under way.
 
 use std::time::Duration;
 
@@ -21,47 +21,49 @@ use super::objects::{AnyProgress, BodyProgress, ObjectError};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Time without progress after which a request is silent: a second try is due, whatever the usual time is.
+/// How long a request may go without progress before it is silent. A second try is then due, no matter how long
+/// requests usually take.
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
-/// Time without progress after which a request is given up.
+/// How long a request may go without progress before it is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// Most bytes of a PUT that are in the system's send buffer (`tcp_wmem`). They leave at `BUFFER_LEAVES` bytes a second
-/// or faster, without visible progress.
+/// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). From there they are sent at `BUFFER_LEAVES`
+/// bytes a second or faster, but no progress is visible.
 pub const BUFFERED_MAX: u64 = 4 << 20;
+/// Fewest bytes a second that leave that buffer, without visible progress.
 const BUFFER_LEAVES: u64 = 256 << 10;
-/// Pause between two checks for credit while a second try is due and finds none.
+/// How often to check for credit if a second try is due but there is none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
-/// Shortest time without progress of any request after which the store counts as silent.
+/// Minimum time without progress of any request before the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// Time without progress after which the store counts as silent, as a multiple of the wait for a second try. The time
-/// is at least `STORE_SILENT_MIN`, and at most `SILENT_MAX`.
+/// How many waits for a second try may pass without any progress before the store counts as silent. The resulting time
+/// is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
-/// Most times that the pause before a second try of a request is doubled.
+/// How many times the pause before a second try of the same request may be doubled.
 const DOUBLED_MAX: u32 = 8;
 
-/// Hedging state of one kind of request (PUT or GET).
+/// The state of hedging for one kind of request (PUT or GET).
 #[derive(Debug)]
 pub struct Tries {
-    /// Kind of request in log lines: PUT or GET.
+    /// The kind of request in log lines: PUT or GET.
     name: &'static str,
     hedging: Mutex<Hedging>,
     silences: LogRateLimit,
-    /// Most bytes of a body that the system's send buffer takes.
+    /// How many bytes of a body the system's send buffer may hold.
     buffered_max: u64,
     any: AnyProgress,
     under_way: Mutex<UnderWay>,
     began: Instant,
 }
 
-/// Requests under way.
+/// The requests that are under way.
 #[derive(Debug)]
 struct UnderWay {
     count: usize,
-    /// Time since which at least one request has been under way.
+    /// Since when at least one request has been under way.
     since: Instant,
 }
 
-/// Request that counts as under way, until this guard is dropped.
+/// A request counts as under way until this guard is dropped.
 struct Counted<'t>(&'t Tries);
 
 impl Drop for Counted<'_> {
@@ -70,42 +72,42 @@ impl Drop for Counted<'_> {
     }
 }
 
-/// Try under way.
+/// A try that is under way.
 struct Try {
     progress: BodyProgress,
     handle: AbortHandle,
     is_first: bool,
 }
 
-/// Tries of one request: one or two under way, the older first.
+/// A request with its tries that are under way. There are at most two, and the older one comes first.
 struct TriedRequest {
     bytes: u64,
-    /// Progress of the first try, even if that try has failed.
+    /// The progress of the first try, even if that try has already failed.
     first: BodyProgress,
     tries: Vec<Try>,
-    /// Number of second tries that were begun, each of which took credit.
+    /// How many second tries were started. Each of them took credit.
     seconds: u32,
-    /// Earliest time of the next second try.
+    /// The next second try must not start before this time.
     not_before: Instant,
 }
 
 impl TriedRequest {
-    /// Returns the try that began last.
+    /// Returns the try that was started last.
     fn newest(&self) -> &Try {
         &self.tries[self.tries.len() - 1]
     }
 
-    /// Returns the factor on the pause before the next second try.
+    /// Returns the factor by which the pause before the next second try is multiplied.
     fn doubled(&self) -> u32 {
         1 << self.seconds.saturating_sub(1).min(DOUBLED_MAX)
     }
 
-    /// Returns the time at which the request is given up, unless a byte moves before that time.
+    /// Returns the time at which the request is given up if no byte moves before.
     fn ends(&self) -> Instant {
         moved_last(&self.first, &self.newest().progress) + GIVEN_UP_AFTER
     }
 
-    /// Removes a try that has ended, and returns it. `None` if the try was given up.
+    /// Removes and returns a try that has ended. Returns `None` if the try had been given up.
     fn take(&mut self, id: Id) -> Option<Try> {
         let at = self.tries.iter().position(|one| one.handle.id() == id)?;
         Some(self.tries.remove(at))
@@ -113,7 +115,7 @@ impl TriedRequest {
 }
 
 impl Tries {
-    /// Creates the state before the first request. The system's send buffer takes at most `buffered_max` bytes of a
+    /// Creates the state before the first request. The system's send buffer may hold up to `buffered_max` bytes of a
     /// body.
     pub fn new(name: &'static str, buffered_max: u64) -> Tries {
         let (hedging, silences, any) = (Mutex::default(), LogRateLimit::default(), AnyProgress::default());
@@ -122,8 +124,8 @@ impl Tries {
         Tries { name, hedging, silences, buffered_max, any, under_way, began }
     }
 
-    /// Returns the time since the latest of three moments: the last progress or success of a request, `answered`, and
-    /// the moment from which on requests have been under way. `None` if no request is under way.
+    /// Returns how long the requests have made no progress, or `None` if no request is under way. The time begins at
+    /// the last progress or success, at `answered`, or when requests began to be under way, whichever is latest.
     pub fn silent_for(&self, answered: Option<Instant>) -> Option<Duration> {
         let since = {
             let under_way = self.under_way.lock();
@@ -132,12 +134,12 @@ impl Tries {
         Some(answered.unwrap_or(since).max(since).max(self.any.last()).elapsed())
     }
 
-    /// Returns the time after which a small request takes too long; `None` while that is unknown.
+    /// Returns the time after which a small request gets a second try, or `None` if it is not known yet.
     pub fn usual_wait(&self) -> Option<Duration> {
         self.hedging.lock().wait(0)
     }
 
-    /// Returns the number of requests under way.
+    /// Returns how many requests are under way.
     pub fn under_way(&self) -> usize {
         self.under_way.lock().count
     }
@@ -151,11 +153,12 @@ impl Tries {
         Counted(self)
     }
 
-    /// Runs a request with a body of `bytes` until one of its tries succeeds, or the last one fails. Calls `start` for
-    /// each try, and `second` for each but the first. Dropping the future gives up all tries.
+    /// Runs a request with a body of `bytes` bytes until one of its tries succeeds or the last one fails. `start` is
+    /// called for each try, and `second` for each try except the first. If the future is dropped, all tries are given
+    /// up.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last try, or after [`GIVEN_UP_AFTER`] without progress.
+    /// Returns the [`ObjectError`] of the last try, or an error if there is no progress for [`GIVEN_UP_AFTER`].
     pub async fn run<T, F>(
         &self,
         bytes: u64,
@@ -192,7 +195,7 @@ impl Tries {
                         Err(_) if request.tries.is_empty() => {
                             return Err(ObjectError::Unavailable(format!("a {} was not carried out", self.name)));
                         }
-                        // The other try may succeed. A try that was given up changes nothing.
+                        // The other try may still succeed. If a try had been given up, its end does not matter.
                         _ if ended.is_some() => request.not_before = Instant::now() + self.pause(&request),
                         _ => {}
                     }
@@ -219,7 +222,7 @@ impl Tries {
         }
     }
 
-    /// Notes that try `ended` of a request has succeeded. `None` is a try that was given up.
+    /// Records that the try `ended` has succeeded. `None` stands for a try that had been given up.
     fn succeeded(&self, request: &TriedRequest, ended: Option<&Try>) {
         let Some(ended) = ended else { return };
         self.note(ended.progress.began().elapsed(), request.bytes);
@@ -228,13 +231,13 @@ impl Tries {
         }
     }
 
-    /// Notes that a try of a request of `bytes` took `took`.
+    /// Records that a try of a request with `bytes` bytes took `took`.
     fn note(&self, took: Duration, bytes: u64) {
         self.any.moved();
         self.hedging.lock().note(took, bytes);
     }
 
-    /// Takes the credit for a second try of a request of `bytes`. Returns false if there is too little.
+    /// Takes the credit for a second try of a request with `bytes` bytes. Returns false if the credit does not suffice.
     fn take_credit(&self, bytes: u64) -> bool {
         let mut hedging = self.hedging.lock();
         let silence = hedging.wait(bytes).map_or(SILENT_MAX, |wait| wait.saturating_mul(WAITS_OF_SILENCE));
@@ -242,22 +245,24 @@ impl Tries {
         hedging.take(self.began.elapsed(), is_silent)
     }
 
-    /// Returns the pause before a failed try is replaced while the other one goes on.
+    /// Returns how long to wait before a failed try is replaced, while the other one continues.
     fn pause(&self, request: &TriedRequest) -> Duration {
         let wait = self.hedging.lock().wait(request.bytes).unwrap_or(STORE_SILENT_MIN);
         wait.saturating_mul(request.doubled()).min(SILENT_MAX)
     }
 
-    /// Returns the time at which a second try is due, unless a byte of the newest try moves before. The wait counts
-    /// from the start of the newest try. If its bytes moved slowly, the wait is longer: the last bytes may still be in
-    /// the system's send buffer, and take about as long as the bytes before them.
+    /// Returns the time at which a second try is due if no byte of the newest try moves before. The wait normally
+    /// counts from the start of the newest try.
+    ///
+    /// If the bytes of that try have moved slowly, the wait is longer. Its last bytes may still be in the system's send
+    /// buffer, and take about as long as those before them.
     fn second_due(&self, request: &TriedRequest) -> Instant {
         let progress = &request.newest().progress;
         let (began, (last, bytes)) = (progress.began(), progress.last());
         let buffered = Duration::from_millis(bytes.min(self.buffered_max) * 1000 / BUFFER_LEAVES);
         let silent = last + SILENT_MAX + buffered;
-        // A store with a usual wait of `SILENT_MAX` or more is slow: a second try before `SILENT_MAX` would only add
-        // load.
+        // If the usual wait is `SILENT_MAX` or more, the store is slow. A second try before `SILENT_MAX` would only add
+        // to its load.
         let wait = self.hedging.lock().wait(request.bytes).filter(|wait| *wait < SILENT_MAX);
         let late = wait.map(|wait| {
             let quiet = wait.mul_f64(USUAL_OF_WAIT).max((last - began) * 3 / 2);
@@ -275,8 +280,8 @@ impl Tries {
     }
 }
 
-/// Returns the time at which bytes last moved. Bytes that a second try moves within [`SILENT_MAX`] of its start do not
-/// count, because they may only have filled the system's send buffer.
+/// Returns the time at which bytes last moved. If a second try moves bytes within [`SILENT_MAX`] of its start, they do
+/// not count, because they may only have filled the system's send buffer.
 fn moved_last(first: &BodyProgress, newest: &BodyProgress) -> Instant {
     let (began, (first, _), (last, _)) = (newest.began(), first.last(), newest.last());
     if last - began >= SILENT_MAX { last.max(first) } else { first }
@@ -291,7 +296,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Runs a request whose bytes move each `step` for `takes`, and which then succeeds. Returns the outcome and the
+    /// Runs a request that succeeds after `takes`. Until then, bytes move every `step`. Returns the outcome and the
     /// number of tries.
     async fn tries_of(step: Duration, takes: Duration) -> (Result<(), ObjectError>, usize) {
         let (tries, count) = (Tries::new("PUT", BUFFERED_MAX), AtomicUsize::new(1));
@@ -328,7 +333,7 @@ mod tests {
         assert_eq!(tries, 8, "one each {SILENT_MAX:?}");
     }
 
-    /// Returns the time until the second try of a request whose body is sent within `sent`, and which then hangs.
+    /// Runs a request that sends its body within `sent` and then hangs. Returns the time until its second try starts.
     async fn second_after(sent: Duration) -> Duration {
         let tries = Tries::new("PUT", BUFFERED_MAX);
         (0..20).for_each(|_| tries.note(Duration::from_millis(150), 1 << 20));
@@ -356,7 +361,7 @@ mod tests {
         assert_eq!(second_after(ms(2000)).await, ms(5000), "the link is slow");
     }
 
-    /// A byte a second is no progress: a reader would wait for days.
+    /// A byte per second does not count as progress, because a reader would wait for days.
     #[tokio::test(start_paused = true)]
     async fn a_request_that_trickles_is_tried_again_and_given_up() {
         let (tries, count, began) = (Tries::new("GET", 0), AtomicUsize::new(1), Instant::now());
@@ -374,7 +379,7 @@ mod tests {
         assert_eq!((began.elapsed(), count.into_inner()), (GIVEN_UP_AFTER, 8));
     }
 
-    /// Stands for a PUT: takes 10 ms, or hangs in `hanging` percent of the calls.
+    /// Simulates a PUT. It takes 10 ms, or hangs in `hanging` percent of the calls.
     async fn put(store: &Mutex<u64>, hanging: u64) -> Result<(), ObjectError> {
         let drawn = {
             let mut state = store.lock();
@@ -401,7 +406,7 @@ mod tests {
                 };
                 tries.run(70_000, request, || ()).await.expect("put");
                 longest = longest.max(one.elapsed());
-                // The pause of a producer that waits for its answers.
+                // A producer waits this long for its answers.
                 tokio::time::sleep(Duration::from_millis(90)).await;
             }
             let of_well = f64::from(REQUESTS) * 0.1 / began.elapsed().as_secs_f64();

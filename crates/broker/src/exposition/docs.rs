@@ -1,4 +1,4 @@
-//! The table of metrics as a documentation page. A test compares the page with the committed `docs/metrics.md`.
+//! Generates `docs/metrics.md` from the table of metrics. A test compares the committed page with the result.
 
 use super::families::FAMILIES;
 use prometheus_client::registry::Unit;
@@ -25,7 +25,7 @@ page: `UPDATE_DOCS=1 cargo test -p fullbore-broker committed_page`.
 
 ";
 
-/// Headings of the page, each with the first family below it, in the order of the table.
+/// The headings of the page. Each stands before the family that is named with it, in the order of the table.
 const SECTIONS: &[(&str, &str)] = &[
     ("Broker and connections", "fullbore_broker"),
     ("Produce and fetch", "fullbore_request_duration"),

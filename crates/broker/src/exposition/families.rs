@@ -1,6 +1,6 @@
-//! The table of metrics: every family of the page, in its order.
+//! The table of metrics: every family that the metrics page shows, in the same order.
 //!
-//! Invariant: a row has everything about a family; the page adds nothing, and `docs/metrics.md` only headings.
+//! A row contains everything about a family. The metrics page adds nothing to it, and `docs/metrics.md` only headings.
 
 use super::gauges::Page;
 use crate::transactions::TransactionCounts;
@@ -12,16 +12,16 @@ use prometheus_client::metrics::MetricType::{self, Counter, Gauge, Histogram, In
 use prometheus_client::registry::Unit;
 use std::fmt;
 
-/// Family of metrics: a name, and samples with labels.
+/// A family of metrics, with a name and one sample for each combination of labels.
 pub(super) struct Family {
-    /// Name without the unit, and without the suffix of its type (`_total`, `_info`).
+    /// The name without its unit and without the suffix of its type (`_total`, `_info`).
     pub name: &'static str,
     pub unit: Option<&'static Unit>,
     pub kind: MetricType,
     pub labels: &'static [&'static str],
-    /// Sentence with the meaning.
+    /// A sentence that explains the metric.
     pub help: &'static str,
-    /// Function that writes the samples.
+    /// Writes the samples.
     pub write: fn(&Page, MetricEncoder<'_>) -> fmt::Result,
 }
 
@@ -300,7 +300,7 @@ pub(super) static FAMILIES: &[Family] = &[
 ];
 
 impl Family {
-    /// Returns the name of the samples, without the suffixes of a histogram.
+    /// Returns the name that the samples have, without the suffixes of a histogram.
     pub fn full_name(&self) -> String {
         let unit = self.unit.map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind {
@@ -316,7 +316,7 @@ fn gauge(mut encoder: MetricEncoder<'_>, value: impl EncodeGaugeValue) -> fmt::R
     encoder.encode_gauge(&value)
 }
 
-/// Writes the value as a sample; no sample if there is no value.
+/// Writes a sample if the value is known, and nothing otherwise.
 fn known(encoder: MetricEncoder<'_>, value: Option<impl EncodeGaugeValue>) -> fmt::Result {
     value.map_or(Ok(()), |value| gauge(encoder, value))
 }
@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// Age, in seconds, from which on the page names the oldest transaction.
+/// A transaction that has been open for at least this many seconds is named on the page.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
@@ -388,7 +388,7 @@ fn plane_failures(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {
     })
 }
 
-/// Returns each connection to the database with its calls; none on a standalone broker.
+/// Returns each connection to the database with its calls. A standalone broker has none.
 fn of_connections(page: &Page) -> impl Iterator<Item = (PlaneConnection, &CallsOfConnection)> {
     let calls = page.gauges.plane_calls.as_ref().filter(|_| page.gauges.plane.is_some());
     calls.into_iter().flat_map(|calls| PlaneConnection::ALL.map(|connection| (connection, calls.of(connection))))

@@ -1,4 +1,4 @@
-//! Sources of a page: the counters, and the gauges that are read at each request.
+//! The values that a page is made from: the counters, and gauges that are read for each page.
 
 use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
@@ -11,24 +11,24 @@ use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;
 use std::sync::Arc;
 
-/// Gauges that are read at each request.
+/// Gauges that are read for each page.
 #[derive(Clone, Debug, Default)]
 pub struct Gauges {
-    /// Served APIs, each with counters of its own.
+    /// The APIs that the broker serves. Each has counters of its own.
     pub served: &'static [ApiKey],
     /// Id of the cluster.
     pub cluster_id: String,
     /// Id of the broker.
     pub node_id: i32,
-    /// Number of topics of the cluster.
+    /// Number of topics in the cluster.
     pub topics: usize,
     /// Number of partitions of all topics.
     pub partitions: usize,
-    /// Partitions that accept no records until the broker is restarted.
+    /// Number of partitions that accept no records until the broker is restarted.
     pub partitions_failed: usize,
-    /// Partitions whose directories do not accept files.
+    /// Number of partitions whose directories accept no files.
     pub partitions_unwritable: usize,
-    /// Partitions whose files are damaged.
+    /// Number of partitions whose files are damaged.
     pub partitions_refused: usize,
     /// Files that a power loss has left beside the logs.
     pub set_aside: SetAside,
@@ -36,39 +36,40 @@ pub struct Gauges {
     pub disk_full: bool,
     /// True if a write to that disk hangs.
     pub disk_hung: bool,
-    /// Size of the disk's reserve in bytes.
+    /// Size of the disk reserve in bytes.
     pub disk_reserve_bytes: u64,
-    /// Work of the log cleaner.
+    /// The work of the log cleaner so far.
     pub cleaner: CleanerStatus,
     /// Requests to the object store.
     pub store: StoreUse,
     /// Version of the metadata.
     pub metadata_epoch: u64,
-    /// State of the cluster's database; `None` on a standalone broker.
+    /// State of the cluster's database. `None` on a standalone broker.
     pub plane: Option<PlaneSeen>,
     /// Counts of calls to that database.
     pub plane_calls: Option<Arc<PlaneCalls>>,
-    /// Brokers of the cluster.
+    /// Numbers of brokers in the cluster, and the state of this one.
     pub membership: MembershipGauges,
-    /// Fetch sessions in the cache.
+    /// Number of fetch sessions in the cache.
     pub fetch_sessions: usize,
     /// State of replication.
     pub replication: ReplicationGauges,
-    /// Groups in each state, in the order of [`GroupState::ALL`].
+    /// Number of groups in each state, in the order of [`GroupState::ALL`].
     pub groups: [usize; GroupState::ALL.len()],
-    /// Transactional ids that this broker coordinates.
+    /// Number of transactional ids that this broker coordinates, by state.
     pub transactions: TransactionCounts,
-    /// Largest number of records between last stable offset and high watermark of a partition that this broker leads.
+    /// How many records lie at most between the last stable offset and the high watermark of a partition that this
+    /// broker leads.
     pub stable_lag_max: u64,
-    /// Committed offsets of all groups.
+    /// Number of committed offsets of all groups.
     pub offsets_held: usize,
-    /// Bytes of metadata with committed offsets.
+    /// Bytes of metadata that clients have committed with their offsets.
     pub offset_metadata_bytes: usize,
-    /// Resources of this process.
+    /// The resources that this process uses.
     pub process: Process,
 }
 
-/// Brokers of the cluster in the metadata.
+/// The brokers of the cluster, according to the metadata.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MembershipGauges {
     /// Epoch in which this process is registered.
@@ -77,9 +78,9 @@ pub struct MembershipGauges {
     pub is_fenced: bool,
     /// True if this broker has handed over its leaderships because its disk is full.
     pub is_full: bool,
-    /// Registered brokers.
+    /// Number of registered brokers.
     pub registered: usize,
-    /// Fenced brokers.
+    /// Number of fenced brokers.
     pub fenced: usize,
 }
 
@@ -97,21 +98,21 @@ impl MembershipGauges {
     }
 }
 
-/// State of replication.
+/// How well replication keeps up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ReplicationGauges {
-    /// Partitions that this broker leads and that have replicas out of sync.
+    /// Number of partitions that this broker leads and that have a replica out of sync.
     pub under_replicated: usize,
-    /// Partitions that this broker leads and that have fewer in-sync replicas than `min.insync.replicas`.
+    /// Number of partitions that this broker leads and that have fewer in-sync replicas than `min.insync.replicas`.
     pub under_min_isr: usize,
-    /// Partitions of the cluster without a leader.
+    /// Number of partitions in the cluster that have no leader.
     pub offline: usize,
-    /// Largest number of records by which a followed partition is behind its leader.
+    /// How many records a partition that this broker follows is behind its leader, at most.
     pub max_lag: u64,
 }
 
 impl ReplicationGauges {
-    /// Counts the replicated partitions of an image; diskless ones are not replicated.
+    /// Counts the replicated partitions of an image. Diskless partitions are not replicated and do not count.
     fn of(image: &Image, node_id: i32) -> Self {
         let mut gauges = Self::default();
         for topic in image.topics().filter(|topic| !topic.config.diskless) {
@@ -128,7 +129,7 @@ impl ReplicationGauges {
     }
 }
 
-/// Gauges that need the disk, or locks that are held during writes: reading them may hang.
+/// Gauges that need the disk, or locks that are held during writes. Reading them may hang.
 #[derive(Clone, Debug, Default)]
 pub struct SlowGauges {
     set_aside: SetAside,
@@ -138,7 +139,7 @@ pub struct SlowGauges {
 }
 
 impl SlowGauges {
-    /// Reads the gauges of a broker. May hang if the disk hangs.
+    /// Reads these gauges. May hang if the disk hangs.
     pub fn read(broker: &Node) -> Self {
         SlowGauges {
             set_aside: broker.partitions.set_aside(),
@@ -150,7 +151,7 @@ impl SlowGauges {
 }
 
 impl Gauges {
-    /// Reads the other gauges of a broker. May take milliseconds ([`Process::read`]), and does not wait for the disk.
+    /// Reads the other gauges. Does not wait for the disk, but may take milliseconds ([`Process::read`]).
     pub fn read(broker: &Node, slow: SlowGauges) -> Self {
         let image = broker.control.image();
         Gauges {
@@ -187,7 +188,7 @@ impl Gauges {
     }
 }
 
-/// Values that the rows of the table write.
+/// The values from which the rows of the table write their samples.
 #[derive(Debug)]
 pub(super) struct Page {
     pub metrics: Metrics,

@@ -1,7 +1,8 @@
-//! The counters as text for Prometheus (OpenMetrics 1.0, which parsers of 0.0.4 can read as well).
+//! The metrics of the broker as text for Prometheus, in the format OpenMetrics 1.0. Parsers of the older format 0.0.4
+//! can read it as well.
 //!
-//! Every family is a row of `families`, from which the page and `docs/metrics.md` are made; `gauges` are read at each
-//! request. Invariant: a page is made from one read of the counters; nothing is cached between pages.
+//! Every family is a row of `families`, from which both the page and `docs/metrics.md` are made. The values in `gauges`
+//! are read for each page. A page is made from a single read of the counters, and nothing is cached between pages.
 
 mod docs;
 mod families;
@@ -27,7 +28,7 @@ impl Collector for Page {
     }
 }
 
-/// Returns the page, of media type `application/openmetrics-text; version=1.0.0; charset=utf-8`.
+/// Returns the page. Its media type is `application/openmetrics-text; version=1.0.0; charset=utf-8`.
 pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Page { metrics: metrics.clone(), gauges }));
@@ -228,7 +229,8 @@ mod tests {
         assert!(text.contains("cluster_id=\"c\\\"1\",node_id=\"7\",version="), "{text}");
     }
 
-    /// Checks the rules of a scraper: samples only under their declared family, no sample twice, one end marker.
+    /// Checks what a scraper expects: each sample stands under its declared family, none appears twice, and there is
+    /// one end marker.
     #[test]
     fn page_keeps_the_rules_of_openmetrics() {
         let text = shown();

@@ -1,20 +1,20 @@
-//! Fetch sessions (KIP-227): the broker remembers the partitions that a consumer reads, so that neither side repeats
+//! Fetch sessions (KIP-227): the broker remembers which partitions a consumer reads, so that neither side has to repeat
 //! them.
 //!
-//! A session is a list of partitions with the offsets last sent for each. The session's epoch counts requests, so that
-//! a lost request is noticed. Invariants: at most `max.incremental.fetch.session.cache.slots` sessions, and at most
-//! [`PARTITIONS_MAX`] partitions in all of them. Past a limit, a fetch is served without a session. A full cache evicts
-//! the session unused for longest, and that session's client opens another.
+//! A session has a list of partitions, with the offsets that were last sent for each. Its epoch counts the requests, so
+//! that a lost request is noticed. There are at most `max.incremental.fetch.session.cache.slots` sessions, and at most
+//! [`PARTITIONS_MAX`] partitions in all of them. Beyond these limits, a fetch is served without a session. If the cache
+//! is full, the session that was unused for longest is evicted, and its client opens another.
 //!
-//! The cache's lock is held only for a pass over the sessions. No session in the cache is locked or freed under that
-//! lock, because a session may have half a million partitions. A session has one list of partitions, and at most one of
-//! its pending fetches is registered with them. A pending fetch reads the session's present list. It is refused once
-//! the session has planned a later request, as in Kafka.
+//! A session may have half a million partitions. The lock of the cache is therefore held only to pass over the
+//! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
+//! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, it is refused
+//! once the session has planned a later request.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
-//! ends of their records. So a client may send further fetches before it has read the responses. Responses of such a
-//! session have whole batches only. A partition with an error leaves the session. The session ends with the connection
-//! that opened it.
+//! ends of the records that it contains. The client can therefore send further fetches before it has read the
+//! responses. Such responses contain only whole batches, and a partition with an error leaves the session. The session
+//! ends with the connection that opened it.
 
 mod partition;
 mod request;
@@ -34,21 +34,22 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Most partitions of all sessions together: about 24 MB besides the topics' names, and 30 MB more while fetches wait
-/// for all of them.
+/// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
+/// more while fetches wait for all of them.
 const PARTITIONS_MAX: usize = 500_000;
-/// Time without use after which a session may be evicted for a new one (Kafka's
+/// A session that was unused for this long may be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// Epochs of a fetch that ends its session, and of one that opens a session.
+/// A fetch with the first epoch ends its session, and one with the second opens a session.
 const FINAL_EPOCH: i32 = -1;
+/// Epoch of a fetch that opens a session.
 const INITIAL_EPOCH: i32 = 0;
-/// Id of a fetch without a session.
+/// A fetch with this id has no session.
 const NO_SESSION: i32 = 0;
 
-/// Bytes of memory of one registration, in the session and in the partition's list together.
+/// Memory that one registration takes, in the session and in the partition's list together.
 const REGISTRATION_BYTES: usize = 64;
-/// Session, and the part of its state that needs no lock.
+/// A session, with the parts of its state that can be read without its lock.
 struct SharedSession {
     state: Mutex<Session>,
     last_used_ms: AtomicI64,
@@ -61,23 +62,23 @@ impl SharedSession {
     }
 }
 
-/// Fetch session of one consumer, on one connection or over several.
+/// The fetch session of one consumer, on one connection or over several.
 struct Session {
-    /// Partitions in the order of the reads. Shared only with the fetch that reads them at the moment.
+    /// The partitions in the order in which they are read. The list is shared only with the fetch that is reading them.
     wanted: Arc<Vec<PartitionFetch>>,
-    /// True if each response moves the partitions to the ends of their records.
+    /// True if each response moves the positions to the ends of the records that it contains.
     reads_ahead: bool,
-    /// Share of [`PARTITIONS_MAX`].
+    /// This session's share of [`PARTITIONS_MAX`].
     share: PartitionsPermit,
-    /// Epoch that the next request must have.
+    /// The epoch that the next request must have.
     next_epoch: i32,
-    /// Number of requests admitted and not yet answered.
+    /// How many requests were admitted and not answered yet.
     unanswered: usize,
-    /// Waiter of the last request, if it waits for records.
+    /// The waiter of the last request, if it waits for records.
     waiting: Option<SessionWaiter>,
 }
 
-/// Waiter that is woken when one of many partitions grows.
+/// Wakes a fetch when one of many partitions grows.
 struct SessionWaiter {
     waiter: Arc<Notify>,
     registered: Vec<Registration>,
@@ -89,7 +90,7 @@ impl SessionWaiter {
     }
 }
 
-/// Share of [`PARTITIONS_MAX`], which a drop gives back.
+/// A share of [`PARTITIONS_MAX`]. Dropping it gives the share back.
 struct PartitionsPermit {
     all: Arc<AtomicUsize>,
     partitions: usize,
@@ -100,7 +101,7 @@ impl PartitionsPermit {
         PartitionsPermit { all: Arc::clone(all), partitions: 0 }
     }
 
-    /// Changes the share to `partitions`. Returns false, without a change, if they do not fit.
+    /// Changes the share to `partitions`. If they do not fit, returns false and changes nothing.
     #[must_use]
     fn resize(&mut self, partitions: usize) -> bool {
         let others = |all: usize| all - self.partitions;
@@ -119,24 +120,24 @@ impl Drop for PartitionsPermit {
     }
 }
 
-/// All sessions of the broker.
+/// All fetch sessions of the broker.
 pub struct Sessions {
     cache: Arc<Mutex<Cache>>,
     slots: usize,
-    /// Number of partitions of all sessions.
+    /// The number of partitions in all sessions.
     partitions: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
 struct Cache {
     sessions: HashMap<i32, Arc<SharedSession>>,
-    /// Number of sessions that were opened. `ids` hashes it to session ids that clients cannot guess, because a client
-    /// that knows an id could disturb the session.
+    /// How many sessions were ever opened. `ids` hashes this number into the id of a session. Clients must not be able
+    /// to guess ids, because one that knows an id could disturb the session.
     opened: u64,
     ids: RandomState,
 }
 
-/// Owner of a connection's session that reads ahead; a drop ends the session.
+/// Ties a session that reads ahead to its connection. Dropping this ends the session.
 pub struct ConnectionSession {
     cache: Arc<Mutex<Cache>>,
     id: i32,
@@ -157,57 +158,57 @@ impl Drop for ConnectionSession {
     }
 }
 
-/// Outcome of a fetch's admission.
+/// The outcome of admitting a fetch.
 pub enum FetchAdmission {
-    /// The fetch may be carried out.
+    /// The fetch can be carried out now.
     Planned(FetchPlan),
-    /// Fetch to be planned once the earlier fetches of its session are answered.
+    /// Earlier fetches of the same session must be answered first.
     Behind(Behind),
 }
 
-/// Fetch that waits for earlier fetches of its session.
+/// A fetch that waits until the earlier fetches of its session are answered.
 pub struct Behind {
     asked: SessionRequest,
     turn: SessionTurn,
 }
 
 impl Behind {
-    /// Returns the bytes of memory that the request takes.
+    /// Returns how many bytes of memory the request takes.
     pub fn bytes_held(&self) -> usize {
         self.asked.bytes_held()
     }
 
-    /// Returns the number of partitions that the request names, plus those of its session.
+    /// Returns how many partitions the request names, plus those of its session.
     pub fn partitions(&self) -> usize {
         self.asked.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
 }
 
-/// Partitions of one fetch, and the form of its response.
+/// The partitions that one fetch reads, and the form of its response.
 pub struct FetchPlan {
-    /// Session id for the response; 0 for none.
+    /// The session id in the response, or 0 without a session.
     pub session_id: i32,
-    /// True if the session reads ahead. The response then has whole batches only, and leaves partitions for which it
-    /// has no space to the next response.
+    /// True if the session reads ahead. The response then contains only whole batches. A partition for which it has no
+    /// space comes in the next response.
     pub reads_ahead: bool,
-    /// True if the response shows only changes.
+    /// True if the response contains only partitions that have changed.
     incremental: bool,
     reads: Reads,
-    /// Waiter of a fetch without a session, while it waits.
+    /// The waiter of a fetch without a session, while the fetch waits.
     waiting: Option<SessionWaiter>,
 }
 
 enum Reads {
-    /// List of a fetch without a session, and the bytes of its names.
+    /// The list of a fetch without a session, and how many bytes its names take.
     Once(Arc<Vec<PartitionFetch>>, usize),
-    /// The list of a session.
+    /// A request of a session, whose list is used.
     Session(SessionTurn),
 }
 
-/// Request of a session that is not answered yet.
+/// A request of a session that has not been answered yet.
 struct SessionTurn {
     session: Arc<SharedSession>,
-    /// Epoch that the session expects after this request; 0 before this request is planned.
+    /// The epoch that the session expects after this request, or 0 as long as the request is not planned.
     next_epoch: i32,
 }
 
@@ -217,8 +218,8 @@ impl SessionTurn {
         SessionTurn { session: Arc::clone(session), next_epoch }
     }
 
-    /// Locks the session; the error is INVALID_FETCH_SESSION_EPOCH if this is no longer the session's last request (as
-    /// in Kafka's `IncrementalFetchContext`).
+    /// Locks the session. As in Kafka's `IncrementalFetchContext`, fails with INVALID_FETCH_SESSION_EPOCH if this is no
+    /// longer the session's last request.
     fn lock(&self) -> Result<MutexGuard<'_, Session>, ErrorCode> {
         let state = self.session.lock();
         if state.next_epoch == self.next_epoch { Ok(state) } else { Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH) }
@@ -236,7 +237,7 @@ impl Drop for SessionTurn {
 }
 
 impl Sessions {
-    /// Creates a cache of `slots` slots.
+    /// Creates a cache for up to `slots` sessions.
     pub fn new(slots: usize) -> Self {
         Sessions { cache: Arc::default(), slots, partitions: Arc::default() }
     }
@@ -246,7 +247,7 @@ impl Sessions {
         self.cache.lock().sessions.len()
     }
 
-    /// Returns the number of partitions of a session; 0 if there is no such session.
+    /// Returns how many partitions a session has, or 0 if there is no such session.
     pub fn partitions_of(&self, id: i32) -> usize {
         self.find(id).map_or(0, |session| session.partitions.load(Ordering::Relaxed))
     }
@@ -254,7 +255,7 @@ impl Sessions {
     /// Removes a session from the cache.
     fn remove(&self, id: i32) {
         let ended = self.cache.lock().sessions.remove(&id);
-        // Freed after the lock is released.
+        // The session may be large, so it is freed after the lock is released.
         drop(ended);
     }
 
@@ -262,8 +263,8 @@ impl Sessions {
         self.cache.lock().sessions.get(&id).cloned()
     }
 
-    /// Returns the session that this plan has opened, if it reads ahead; otherwise `None`. The connection must keep the
-    /// result.
+    /// Returns the owner of the session that this plan has opened, if that session reads ahead. The connection must
+    /// keep it, because dropping it ends the session.
     pub fn opened_by(&self, plan: &FetchPlan) -> Option<ConnectionSession> {
         match &plan.reads {
             Reads::Session(turn) if plan.reads_ahead && !plan.incremental => Some(ConnectionSession {
@@ -275,11 +276,12 @@ impl Sessions {
         }
     }
 
-    /// Finds the session of a request and plans its reads, unless earlier requests of the session are not answered yet.
+    /// Finds the session of a request and plans what to read. If earlier requests of the session are not answered yet,
+    /// the plan is left for later.
     ///
     /// # Errors
-    /// FETCH_SESSION_ID_NOT_FOUND if there is no such session; INVALID_FETCH_SESSION_EPOCH if the session expects
-    /// another epoch.
+    /// Fails with FETCH_SESSION_ID_NOT_FOUND if there is no such session, and with INVALID_FETCH_SESSION_EPOCH if the
+    /// session expects another epoch.
     pub fn admit(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchAdmission, ErrorCode> {
         if let Some(session) = self.find(asked.session_id) {
             let mut state = session.lock();
@@ -294,7 +296,7 @@ impl Sessions {
     /// Plans a fetch that [`Sessions::admit`] has left for later.
     ///
     /// # Errors
-    /// Errors of [`Sessions::admit`].
+    /// Fails as [`Sessions::admit`] does.
     pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, turn: _turn } = behind;
         self.plan(asked, now_ms)
@@ -313,8 +315,8 @@ impl Sessions {
         }
         state.next_epoch = next(epoch);
         session.last_used_ms.store(now_ms, Ordering::Relaxed);
-        // An earlier request, on another connection, may still wait. It is woken below, and refused because this one is
-        // later.
+        // An earlier request on another connection may still be waiting. It is woken below and then refused, because
+        // this one is later.
         let before = state.waiting.take();
         let has_room = state.update(asked);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);
@@ -326,13 +328,13 @@ impl Sessions {
         }
         if !has_room {
             self.remove(id);
-            // The client begins again with a full fetch, which is served without a session.
+            // The client then starts over with a full fetch, which is served without a session.
             return Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
         }
         Ok(FetchPlan { session_id: id, reads_ahead, incremental: true, reads: Reads::Session(turn), waiting: None })
     }
 
-    /// Plans a full fetch. Opens a session for further fetches if the limits allow.
+    /// Plans a full fetch. If the limits allow, also opens a session for the fetches that follow.
     fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
         if asked.wanted.is_empty() {
             return FetchPlan::once(asked);
@@ -344,7 +346,7 @@ impl Sessions {
                 drop(cache);
                 return FetchPlan::once(asked);
             };
-            // The partitions of the evicted session count until it is freed, outside of the lock.
+            // The partitions of the evicted session count until it is freed, which must happen outside of the lock.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();
@@ -370,8 +372,9 @@ impl Sessions {
 }
 
 impl Cache {
-    /// Evicts the session unused for longest; `None` if there is no session, or that one was used recently. The caller
-    /// frees the session without the lock.
+    /// Takes the session that was unused for longest out of the cache. The caller must free it without the lock.
+    ///
+    /// Returns `None` if there is no session, or if even that one was used recently.
     fn evict(&mut self, now_ms: i64) -> Option<Arc<SharedSession>> {
         let last_used_ms = |session: &SharedSession| session.last_used_ms.load(Ordering::Relaxed);
         let (used, id) = self.sessions.iter().map(|(id, session)| (last_used_ms(session), *id)).min()?;
@@ -390,8 +393,8 @@ impl Cache {
 }
 
 impl Session {
-    /// Changes the list as an incremental request demands: removes, changes and adds partitions. Returns false if the
-    /// limit is exceeded.
+    /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if they exceed
+    /// the limit.
     #[must_use]
     fn update(&mut self, asked: SessionRequest) -> bool {
         let SessionRequest { wanted: changed, forgotten, .. } = asked;
@@ -404,7 +407,7 @@ impl Session {
         self.share.resize(self.wanted.len())
     }
 
-    /// Changes and adds partitions.
+    /// Changes the partitions that are already in the list, and adds the others.
     fn change(&mut self, mut changed: Vec<PartitionFetch>) {
         let places = request::places(&changed);
         let wanted = Arc::make_mut(&mut self.wanted);
@@ -418,15 +421,16 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // With `reads_on`, a partition that is not in the session has left the session with an error, which the client
-        // has not read yet.
+        // `reads_on` means that the client continues a partition that it believes to be in the session. If it is not,
+        // it has left with an error that the client has not read yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }
 
-    /// Applies the outcomes of a read, which are in the order of the list. Notes the offsets sent, moves the positions
-    /// of a session that reads ahead, and orders the partitions for the next read. Returns the outcomes that have
-    /// changed, or all with `shows_all`.
+    /// Applies the outcomes of a read, which are in the order of the list. Remembers the offsets that are sent, moves
+    /// the positions of a session that reads ahead, and orders the partitions for the next read.
+    ///
+    /// Returns the outcomes that have changed, or all of them with `shows_all`.
     fn answered(&mut self, mut fetched: Vec<Fetched>, shows_all: bool) -> Vec<Fetched> {
         let (mut at, reads_ahead) = (0, self.reads_ahead);
         let (mut served, mut failed) = (Vec::new(), Vec::new());
@@ -452,9 +456,11 @@ impl Session {
     }
 }
 
-/// Reorders the first `looked_at` partitions of the list. Those at the positions `served` move to the end, unless all
-/// are served, so that no partition starves behind a busy one. Those at the positions `failed` are removed: a session
-/// that reads ahead would return their error in each response.
+/// Reorders the first `looked_at` partitions of the list. Those at the positions in `served` move to the end, so that
+/// no partition starves behind a busy one. If all were served, the order stays.
+///
+/// Those at the positions in `failed` are removed. A session that reads ahead would otherwise return their errors in
+/// each response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {
@@ -476,16 +482,16 @@ fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usiz
 }
 
 impl FetchPlan {
-    /// Creates a plan without a session.
+    /// Creates the plan of a fetch without a session.
     fn once(asked: SessionRequest) -> FetchPlan {
         let reads = Reads::Once(Arc::new(asked.wanted), asked.topics_bytes);
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 
-    /// Returns the partitions, in order. The caller must not keep the list while it waits.
+    /// Returns the partitions in the order in which they are read. The caller must not keep the list while it waits.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
+    /// Fails with INVALID_FETCH_SESSION_EPOCH if the session has planned a later request.
     pub fn wanted(&self) -> Result<Arc<Vec<PartitionFetch>>, ErrorCode> {
         match &self.reads {
             Reads::Once(wanted, _) => Ok(Arc::clone(wanted)),
@@ -493,11 +499,11 @@ impl FetchPlan {
         }
     }
 
-    /// Keeps the waiter registered with these partitions until the plan is dropped, or its session plans a later
-    /// request and wakes the waiter.
+    /// Keeps the waiter registered with these partitions until the plan is dropped. If the session plans a later
+    /// request first, it wakes the waiter and ends the registration.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// Fails as [`FetchPlan::wanted`] does.
     pub fn keep_registered(&mut self, waiter: Arc<Notify>, registered: Vec<Registration>) -> Result<(), ErrorCode> {
         let waiting = Some(SessionWaiter { waiter, registered });
         match &self.reads {
@@ -507,10 +513,10 @@ impl FetchPlan {
         Ok(())
     }
 
-    /// Returns true if a partition with which the plan's waiter is registered is gone.
+    /// Returns true if one of the partitions with which the waiter is registered is gone.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// Fails as [`FetchPlan::wanted`] does.
     pub fn has_lost_one(&self) -> Result<bool, ErrorCode> {
         Ok(match &self.reads {
             Reads::Once(..) => self.waiting.as_ref().is_some_and(SessionWaiter::is_over),
@@ -518,13 +524,13 @@ impl FetchPlan {
         })
     }
 
-    /// Returns the number of partitions that the plan reads.
+    /// Returns how many partitions the plan reads.
     pub fn partitions(&self) -> usize {
         self.wanted().map_or(0, |wanted| wanted.len())
     }
 
-    /// Returns the bytes of memory that the plan takes while it waits. The session's list does not count, because each
-    /// session has one list and one waiting fetch.
+    /// Returns how many bytes of memory the plan takes while it waits. The list of a session does not count, because
+    /// all fetches of the session share it.
     pub fn bytes_held(&self) -> usize {
         match &self.reads {
             Reads::Once(wanted, names) => {
@@ -534,10 +540,10 @@ impl FetchPlan {
         }
     }
 
-    /// Returns the part of the outcome that the client needs.
+    /// Returns the outcomes that the client must get.
     ///
     /// # Errors
-    /// Errors of [`FetchPlan::wanted`].
+    /// Fails as [`FetchPlan::wanted`] does.
     pub fn shown(&self, fetched: Vec<Fetched>) -> Result<Vec<Fetched>, ErrorCode> {
         let Reads::Session(turn) = &self.reads else { return Ok(fetched) };
         Ok(turn.lock()?.answered(fetched, !self.incremental))

@@ -1,43 +1,43 @@
-//! Partition in a fetch: its name, the requested offsets, and the outcome.
+//! A partition in a fetch: its name, the offsets that were requested, and the outcome.
 //!
-//! Lists of a million entries are legal, so an entry is small and shares its topic with its neighbours.
+//! A fetch may legally have a million partitions. An entry is therefore small, and neighbours share their topic.
 
 use fullbore_wire::apis::fetch::{FetchPartition, PartitionData};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
-/// Topic as requests name it: by name or by id, depending on the version.
+/// A topic as requests name it: by name or by id, depending on the version.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopicKey {
-    /// Name, or empty.
+    /// The topic's name. Empty if the request has an id.
     pub name: Text,
-    /// Id, or zero.
+    /// The topic's id. Zero if the request has a name.
     pub id: Uuid,
 }
 
-/// Topic of a fetch.
+/// The topic of a fetched partition.
 #[derive(Debug)]
 pub struct FetchedTopic {
     key: Arc<TopicKey>,
-    /// Name of the topic that had the id at the first lookup.
+    /// The name of the topic that had this id when it was first looked up.
     resolved: OnceLock<Box<str>>,
 }
 
 impl FetchedTopic {
-    /// Creates a topic that was not looked up yet.
+    /// Creates a topic that has not been looked up yet.
     pub fn new(key: TopicKey) -> FetchedTopic {
         FetchedTopic { key: Arc::new(key), resolved: OnceLock::new() }
     }
 
-    /// Notes the name of the topic that has the id.
+    /// Remembers the name of the topic that has this id.
     pub fn resolve(&self, name: &str) {
         if !self.id.is_zero() {
             self.resolved.get_or_init(|| name.into());
         }
     }
 
-    /// Returns the name of the topic that had the id, if one was found.
+    /// Returns the name of the topic that had this id, if it was ever found.
     pub fn resolved(&self) -> Option<&str> {
         self.resolved.get().map(|name| &**name)
     }
@@ -57,7 +57,7 @@ impl Deref for FetchedTopic {
     }
 }
 
-/// Partition of a topic as requests name it.
+/// A partition of a topic, as requests name it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PartitionKey {
     /// Topic of the partition.
@@ -66,7 +66,7 @@ pub struct PartitionKey {
     pub index: i32,
 }
 
-/// Offsets of a partition that a session's client was sent last.
+/// The offsets of a partition that were last sent to the client of a session.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct SentOffsets {
     high_watermark: i64,
@@ -74,7 +74,7 @@ pub(super) struct SentOffsets {
 }
 
 impl SentOffsets {
-    /// Offsets that no partition has, for a client that was sent no offsets.
+    /// Stands for a client that was sent no offsets yet. No partition has these.
     pub(super) const NEVER: SentOffsets = SentOffsets { high_watermark: i64::MIN, log_start_offset: i64::MIN };
 
     fn of(fetched: &Fetched) -> SentOffsets {
@@ -83,26 +83,26 @@ impl SentOffsets {
     }
 }
 
-/// Partition to fetch from.
+/// A partition to fetch from.
 #[derive(Clone, Debug)]
 pub struct PartitionFetch {
     /// Topic of the partition.
     pub topic: Arc<FetchedTopic>,
     /// Number of the partition.
     pub index: i32,
-    /// Bytes that the response should not exceed.
+    /// The limit that the client has set for this partition. The first batch of a response may exceed it.
     pub partition_max_bytes: i32,
-    /// First requested offset.
+    /// The first offset to read.
     pub fetch_offset: i64,
-    /// Leader epoch that the client knows, or -1.
+    /// The leader epoch that the client knows, or -1.
     pub current_leader_epoch: i32,
-    /// True if a session that reads ahead keeps its position in the partition.
+    /// True if the client continues at the position that a session which reads ahead has in the partition.
     pub(super) reads_on: bool,
     pub(super) told: SentOffsets,
 }
 
 impl PartitionFetch {
-    /// Creates a partition from its request.
+    /// Creates the partition of a request.
     pub(super) fn new(topic: &Arc<FetchedTopic>, asked: &FetchPartition) -> PartitionFetch {
         PartitionFetch {
             topic: Arc::clone(topic),
@@ -125,7 +125,8 @@ impl PartitionFetch {
         self.index == fetched.index && (Arc::ptr_eq(&self.topic, &fetched.topic) || self.topic == fetched.topic)
     }
 
-    /// Takes over a later request for the same partition. With `reads_on`, keeps the session's position.
+    /// Takes over the values of a later request for the same partition. With `reads_on`, the session's own position
+    /// stays.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
         let (fetch_offset, told, topic) = (self.fetch_offset, self.told, Arc::clone(&self.topic));
         *self = PartitionFetch { told, topic, ..change };
@@ -134,7 +135,7 @@ impl PartitionFetch {
         }
     }
 
-    /// Returns true if the outcome must be in an incremental response. Notes the outcome's offsets as sent.
+    /// Returns true if an incremental response must contain the outcome. Remembers its offsets as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
         let told = SentOffsets::of(fetched);
         let changed = std::mem::replace(&mut self.told, told) != told;
@@ -142,36 +143,36 @@ impl PartitionFetch {
     }
 }
 
-/// Partition of a fetch, with its outcome.
+/// A partition of a fetch, with its outcome.
 pub struct Fetched {
     /// Topic of the partition.
     pub topic: Arc<FetchedTopic>,
     /// Number of the partition.
     pub index: i32,
-    /// Outcome in the response.
+    /// The outcome, as the response will show it.
     pub outcome: PartitionOutcome,
 }
 
-/// Outcome of a fetch from one partition.
+/// The outcome of fetching from one partition.
 pub enum PartitionOutcome {
-    /// Error for the partition.
+    /// The partition could not be read.
     Failed {
         /// Code of the error.
         code: ErrorCode,
-        /// Offset that was to be read, in a session that reads ahead; otherwise -1.
+        /// The offset at which the read began, in a session that reads ahead. Otherwise -1.
         from_offset: i64,
-        /// Offset after records that are lost, in a session that reads ahead; otherwise -1.
+        /// The offset after records that are lost, in a session that reads ahead. Otherwise -1.
         next_offset: i64,
     },
-    /// Broker to fetch from instead.
+    /// The client should fetch from this broker instead.
     Elsewhere(i32),
-    /// Offsets and records, as they go into the response. In a session that reads ahead, `next_offset` is the offset
-    /// after the records.
+    /// The offsets and records, in the form that the response has. In a session that reads ahead, `next_offset` is the
+    /// offset after the records.
     Read(Box<PartitionData>),
 }
 
 impl PartitionOutcome {
-    /// Offset that is unknown: clients keep their own.
+    /// Stands for an unknown offset. The client then keeps its own.
     pub const UNKNOWN: i64 = -1;
 
     fn offsets(&self) -> (i64, i64) {
@@ -186,8 +187,8 @@ impl PartitionOutcome {
         matches!(self, PartitionOutcome::Failed { .. })
     }
 
-    /// Returns the offset after the records in a session that reads ahead; `None` if the read has not moved the
-    /// position.
+    /// Returns the session's next position in the partition. `None` if the read has not moved it, or if the session
+    /// does not read ahead.
     pub(super) fn moves_to(&self) -> Option<i64> {
         match self {
             PartitionOutcome::Read(data)
@@ -216,7 +217,7 @@ fn has_records(data: &PartitionData) -> bool {
 mod tests {
     use super::*;
 
-    /// A large fetch has up to nine hundred thousand of each in memory.
+    /// A large fetch has up to 900,000 of each in memory.
     #[test]
     fn entries_of_lists_are_small() {
         assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());

@@ -1,8 +1,7 @@
-//! Session and partitions of a fetch request.
+//! The session and the partitions of a fetch request. [`Sessions`](super::Sessions) handles the request.
 //!
-//! Not here: the handling of the request ([`Sessions`](super::Sessions)). Invariant: each partition is in the list
-//! once, and the list shares no memory with the request's frame. A session outlives the request, and a slice would keep
-//! the whole frame in memory.
+//! Each partition is in the list once. The list shares no memory with the request's frame, because a session outlives
+//! the request and a slice would keep the whole frame.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
@@ -11,10 +10,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
-/// Bytes of a topic besides its name.
+/// About how much memory a topic takes besides its name.
 const TOPIC_BYTES: usize = 128;
 
-/// Session and partitions of a fetch.
+/// The session and the partitions that a fetch request names.
 pub struct SessionRequest {
     pub(super) session_id: i32,
     pub(super) session_epoch: i32,
@@ -25,7 +24,7 @@ pub struct SessionRequest {
 }
 
 impl SessionRequest {
-    /// Returns the session and partitions of a request.
+    /// Takes the session and the partitions out of a request.
     pub fn of(request: FetchRequest) -> SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);
@@ -44,18 +43,18 @@ impl SessionRequest {
         SessionRequest { session_id, session_epoch, read_ahead, wanted, forgotten, topics_bytes }
     }
 
-    /// Returns the bytes of memory that the request takes.
+    /// Returns how many bytes of memory the request takes.
     pub fn bytes_held(&self) -> usize {
         self.topics_bytes + self.wanted.capacity() * size_of::<PartitionFetch>() + self.forgotten.bytes_held()
     }
 
-    /// Returns the number of partitions that the request names.
+    /// Returns how many partitions the request names.
     pub fn partitions(&self) -> usize {
         self.wanted.len() + self.forgotten.partitions
     }
 }
 
-/// Returns the topic of a request, and true if `known` had none of this key.
+/// Returns the topic of a request, and true if it was not in `known` yet.
 fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopic>>) -> (Arc<FetchedTopic>, bool) {
     match known.entry(TopicKey { name: name.clone(), id }) {
         Entry::Occupied(topic) => (Arc::clone(topic.get()), false),
@@ -66,8 +65,8 @@ fn topic_of(name: &Text, id: Uuid, known: &mut HashMap<TopicKey, Arc<FetchedTopi
     }
 }
 
-/// Keeps the last entry of a partition that is named twice, at the position of the first, as Kafka does. Entries of one
-/// topic share its allocation, so that pointers can be compared.
+/// If a partition is named twice, keeps its last entry at the position of the first, as Kafka does. Entries of one
+/// topic share one allocation, so comparing pointers is enough.
 fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     let key = |at: u32| (Arc::as_ptr(&wanted[at as usize].topic), wanted[at as usize].index);
     let mut order: Vec<u32> = (0..u32::try_from(wanted.len()).expect("a frame has fewer")).collect();
@@ -87,10 +86,10 @@ fn keep_last(wanted: &mut Vec<PartitionFetch>) {
     wanted.retain(|_| is_kept.next().unwrap_or(true));
 }
 
-/// Partitions that leave the session.
+/// The partitions that a request removes from its session.
 #[derive(Default)]
 pub(super) struct Forgotten {
-    /// Ascending partition numbers by topic.
+    /// The partition numbers of each topic, in ascending order.
     topics: HashMap<TopicKey, Vec<i32>>,
     partitions: usize,
     names_bytes: usize,
@@ -127,7 +126,7 @@ impl Forgotten {
     }
 }
 
-/// Returns the positions of partitions in a list.
+/// Returns the position of each partition in a list.
 pub(super) fn places(wanted: &[PartitionFetch]) -> HashMap<PartitionKey, usize> {
     wanted.iter().enumerate().map(|(at, wanted)| (wanted.key(), at)).collect()
 }

@@ -1,7 +1,8 @@
-//! Clocks of groups: one for deadlines, and the system's for times that are kept and compared after a restart.
+//! The clocks of groups. One is for deadlines. The system's clock is for times that are stored and compared after a
+//! restart.
 //!
-//! Invariant: the clock for deadlines only goes forward, at its own pace, so that a change of the system's clock ends
-//! no member's session.
+//! The clock for deadlines only runs forward, at its own pace. A change of the system's clock therefore never ends a
+//! member's session.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -21,19 +22,19 @@ impl GroupClock {
         GroupClock { started: Instant::now(), started_ms }
     }
 
-    /// Returns the time for deadlines.
+    /// Returns the present time for deadlines.
     pub fn now_ms(&self) -> i64 {
         let elapsed = i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX / 2);
         self.started_ms.saturating_add(elapsed)
     }
 
-    /// Returns the milliseconds by which the system's clock is ahead of this one.
+    /// Returns how many milliseconds the system's clock is ahead of this one.
     pub fn ahead_ms(&self) -> i64 {
         wall_ms().saturating_sub(self.now_ms())
     }
 }
 
-/// Returns the milliseconds since 1970 by the system's clock, which may be set.
+/// Returns the milliseconds since 1970 by the system's clock. They may jump if that clock is set.
 pub(super) fn wall_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX / 2)

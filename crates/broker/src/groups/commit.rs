@@ -1,7 +1,7 @@
-//! Commits of offsets: their checks, and their path into the log and out of it.
+//! Commits of offsets: their checks, and their way into the log and out of it.
 //!
-//! Invariant: an offset is visible once it is written, and gone once its deletion is written. Decisions under a group's
-//! lock queue their writes under that lock, so that the writes have the order of the decisions.
+//! An offset is visible once it is written, and gone once its deletion is written. A decision made under a group's lock
+//! also queues its write under that lock. The writes are therefore in the order of the decisions.
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, GroupOffsets, OffsetAndMetadata, OffsetsView, TopicName, TopicOffsets};
@@ -16,29 +16,29 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-/// First version of OffsetCommit in which a missing group has an error of its own.
+/// First version of OffsetCommit that has its own error for a missing group.
 const GROUP_ID_NOT_FOUND: i16 = 9;
 
-/// Most bytes of the records of one commit or deletion. Each record contains the group's id, which may be long. Kafka's
-/// limit is `max.message.bytes`, 1 MiB.
+/// Maximum size of the records of one commit or deletion. Each record contains the group's id, which may be long.
+/// Kafka's limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Most bytes of the records of all commits under way. Past this limit, clients must retry further commits.
+/// Maximum size of the records of all commits in flight. Beyond it, clients have to retry.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
-/// Offsets that were not committed, as index and reason.
+/// Offsets that were not committed, as pairs of index and error.
 type RefusedOffsets = Vec<(usize, ErrorCode)>;
 
-/// Capacity left for committed offsets.
+/// How many more offsets can be committed.
 #[derive(Debug, Clone, Copy, Default)]
 struct OffsetsRoom {
     offsets: usize,
-    /// Bytes of metadata.
+    /// How many more bytes of metadata fit.
     bytes: usize,
 }
 
 impl OffsetsRoom {
-    /// Returns the capacity that `committed` needs beyond that of `before`, the offset that it replaces.
+    /// Returns the capacity that `committed` needs in addition to that of `before`, the offset that it replaces.
     fn between(before: Option<&OffsetAndMetadata>, committed: &OffsetAndMetadata) -> OffsetsRoom {
         let held = before.map_or(0, |before| before.metadata.len());
         OffsetsRoom { offsets: usize::from(before.is_none()), bytes: committed.metadata.len().saturating_sub(held) }
@@ -49,39 +49,39 @@ impl OffsetsRoom {
     }
 }
 
-/// Committed offset of a partition to delete.
+/// A committed offset that should be deleted.
 #[derive(Debug, Clone)]
 pub struct DeleteOffset {
     /// The topic.
     pub topic: TopicName,
     /// The partition.
     pub partition: i32,
-    /// Commit time of the offset to delete. An offset with another time stays, and so does one that a transaction may
-    /// replace. `None` deletes any offset.
+    /// Deletes the offset only if it was committed at this time and no transaction may replace it. With `None`, any
+    /// offset is deleted.
     pub committed_ms: Option<i64>,
 }
 
-/// Commit under way.
+/// A commit in flight.
 pub struct PendingCommit {
     pending: PendingWrite<Result<RefusedOffsets, ErrorCode>>,
-    /// Index in the request of each offset under way.
+    /// For each offset in flight, its index in the request.
     places: Vec<usize>,
-    /// Offsets that are refused, whatever the outcome of the others.
+    /// Offsets that have already been refused, whatever happens to the others.
     refused: RefusedOffsets,
-    /// Bytes of the commit's records.
+    /// Size of the commit's records in bytes.
     bytes: usize,
 }
 
 impl PendingCommit {
-    /// Returns the bytes of memory that the commit holds until it is written.
+    /// Returns how many bytes of memory the commit holds until it is written.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Waits for the commit; returns the offsets that were not committed, as index and reason.
+    /// Waits for the commit. Returns the offsets that were not committed, as pairs of index and error.
     ///
     /// # Errors
-    /// Error code if no offset was committed.
+    /// Returns an error code if no offset was committed.
     pub async fn done(mut self) -> Result<RefusedOffsets, ErrorCode> {
         let refused = self.pending.kept().await.map_err(not_kept)??;
         self.refused.extend(refused.into_iter().map(|(index, code)| (self.places[index], code)));
@@ -90,10 +90,11 @@ impl PendingCommit {
 }
 
 impl Groups {
-    /// Queues a commit of `offsets` if the group allows it, in the transaction of `producer` if there is one.
+    /// Queues a commit of `offsets` if the group allows it. If there is a `producer`, the commit is part of its
+    /// transaction.
     ///
     /// # Errors
-    /// Error code if no offset can be committed.
+    /// Returns an error code if no offset can be committed.
     pub fn commit(
         self: &Arc<Self>,
         id: &Text,
@@ -109,8 +110,8 @@ impl Groups {
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
                 }
-                // Read under the group's lock, so that a commit for a topic that is created later is queued after this
-                // write.
+                // The image is read under the group's lock. A commit for a topic that is created later is therefore
+                // queued after this one.
                 let image = self.control.image();
                 let (mut refused, mut wanted) = (Vec::new(), Vec::new());
                 for (index, offset) in offsets.take().unwrap_or_default().into_iter().enumerate() {
@@ -136,7 +137,7 @@ impl Groups {
         }
     }
 
-    /// Queues the write of the offsets that fit; the others are added to `refused`.
+    /// Queues a write of the offsets that fit. The others are added to `refused`.
     fn write_commit(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -150,7 +151,7 @@ impl Groups {
         let (mut bytes, mut is_unfit) = (0, false);
         self.offsets.read(&group, |held| {
             for (index, offset) in wanted {
-                // An offset in a transaction replaces no other offset before the transaction ends.
+                // In a transaction, an offset replaces no other one before the transaction ends.
                 let before = find(held, offset.topic.id, offset.partition).filter(|_| producer.is_none());
                 let needed = OffsetsRoom::between(before, &offset.committed);
                 is_unfit |= !room.has(needed);
@@ -170,8 +171,8 @@ impl Groups {
                     }
                 }
                 room = OffsetsRoom { offsets: room.offsets - needed.offsets, bytes: room.bytes - needed.bytes };
-                // Counts all of the metadata, not only its growth: another commit under way may replace the same
-                // offset, and that offset's bytes are freed only once.
+                // All of the metadata counts, not only its growth. Another commit in flight may replace the same
+                // offset, whose bytes are freed only once.
                 taken.offsets += needed.offsets;
                 taken.bytes += offset.committed.metadata.len();
                 places.push(index);
@@ -193,7 +194,8 @@ impl Groups {
         let pending = entry.shard.write(records, move |kept| {
             groups.bytes_coming.fetch_sub(bytes, Relaxed);
             let kept = kept.map_err(not_kept).map(|()| groups.put(&of.shard, &group, producer, accepted));
-            // Released after `put` has counted the offsets, so that no other commit takes the same capacity in between.
+            // Released only after `put` has counted the offsets. Otherwise another commit could take the same capacity
+            // in between.
             groups.offsets_coming.fetch_sub(taken.offsets, Relaxed);
             groups.metadata_bytes_coming.fetch_sub(taken.bytes, Relaxed);
             of.commits.fetch_sub(1, Release);
@@ -202,7 +204,7 @@ impl Groups {
         PendingCommit { pending, places, refused, bytes }
     }
 
-    /// Returns the capacity that is left beside committed offsets, pending offsets and commits under way.
+    /// Returns the capacity that is left after committed offsets, pending offsets and commits in flight.
     fn room(&self) -> OffsetsRoom {
         let offsets = self.offsets.held() + self.offsets.pending() + self.offsets_coming.load(Relaxed);
         let bytes = self.offsets.metadata_bytes() + self.metadata_bytes_coming.load(Relaxed);
@@ -212,7 +214,7 @@ impl Groups {
         }
     }
 
-    /// Logs, rate-limited, that committed offsets have reached a limit.
+    /// Logs that committed offsets have reached a limit. The log line is rate-limited.
     fn note_unfit(&self) {
         if let Some(left_out) = self.unfit.due() {
             let (offsets, metadata_bytes) = (self.offsets.held(), self.offsets.metadata_bytes());
@@ -226,9 +228,10 @@ impl Groups {
         }
     }
 
-    /// Makes written offsets visible, in the transaction of `producer` if there is one. Refuses offsets of topics that
-    /// were deleted since the request, because [`Groups::forget_topic`] may have passed this group already. The offsets
-    /// of a topic that is deleted later are found by that function.
+    /// Makes written offsets visible. If there is a `producer`, they become part of its transaction.
+    ///
+    /// Offsets of topics that were deleted since the request are refused, because [`Groups::forget_topic`] may already
+    /// have passed this group. If a topic is deleted later, that function finds its offsets.
     fn put(
         &self,
         shard: &Shard,
@@ -249,7 +252,8 @@ impl Groups {
         refused
     }
 
-    /// Queues the deletion of those offsets in `wanted` that exist once all earlier writes are done.
+    /// Queues the deletion of the offsets in `wanted`. They are looked up once all earlier writes are done, and those
+    /// that do not exist are left out.
     pub fn forget_offsets(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -259,7 +263,7 @@ impl Groups {
         let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
         let (late, of_group) = (Arc::clone(self), Arc::clone(&group));
         let named = Arc::clone(&group);
-        // The callback forgets exactly the offsets that `records` has found.
+        // Passes the offsets that `records` has found to the callback, so that exactly these are removed from memory.
         let (found, find) = std::sync::mpsc::channel();
         let records = move || {
             let due: Vec<_> = wanted.into_iter().filter(|wanted| late.is_meant(&of_group, wanted)).collect();
@@ -290,7 +294,7 @@ impl Groups {
         })
     }
 
-    /// Returns the names under which the group has offsets of more than one topic, including pending ones.
+    /// Returns the names for which the group has offsets of more than one topic. Pending offsets count as well.
     fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
         self.offsets.view(group, |view| {
             let (mut seen, mut several) = (HashMap::new(), HashSet::new());
@@ -303,8 +307,8 @@ impl Groups {
         })
     }
 
-    /// Returns true if the group has an offset, perhaps a pending one, for the same partition of a newer topic of the
-    /// same name. The key of a record has only the name, so a tombstone would delete that offset.
+    /// Returns true if the group has an offset for the same partition of a newer topic with the same name. The key of a
+    /// record contains only the name, so a tombstone would delete that offset too. Pending offsets count as well.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -315,7 +319,7 @@ impl Groups {
         })
     }
 
-    /// Queues the deletion of a group and, with `offsets`, of all offsets that earlier writes have committed.
+    /// Queues the deletion of a group. With `offsets`, also deletes all offsets that earlier writes have committed.
     pub(super) fn forget_group(
         self: &Arc<Self>,
         shard: &Arc<Shard>,
@@ -340,15 +344,15 @@ impl Groups {
         })
     }
 
-    /// Deletes the committed offsets of all groups for a deleted topic.
+    /// Deletes the committed offsets of all groups for a topic that was deleted.
     pub(super) async fn forget_topic(self: &Arc<Self>, topic: Uuid) {
         for group in self.offsets.groups_of(topic) {
             let Ok(shard) = self.serving(&group) else { continue };
             let all = self.offsets.view(&group, |view| all_of_topic(view, topic));
             let forgotten = self.forget_offsets(&shard, &group, all).kept().await;
             if !matches!(forgotten, Ok(Ok(()))) {
-                // Requests look up offsets by topic id, and do not find these offsets. The group's next expiry, or the
-                // next load of its shard, removes them.
+                // Requests look up offsets by topic id, so they no longer find these. They are removed when the group's
+                // offsets next expire, or when its shard is next loaded.
                 tracing::warn!(
                     group = &*group,
                     "cannot delete committed offsets of a deleted topic: they stay in the log until the group's next expiry"
@@ -358,8 +362,8 @@ impl Groups {
     }
 }
 
-/// Returns the topics of which a group has offsets, including pending ones, by id and name. Some are returned more than
-/// once.
+/// Returns the topics for which a group has offsets, by id and name. Pending offsets count as well. A topic may be
+/// returned more than once.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
@@ -370,12 +374,12 @@ fn check(group: &Group, committer: &Committer<'_>, offset: &CommitOffset) -> Res
     group.check_commit_of(committer, &TopicIdPartition { topic: offset.topic.id, index: offset.partition })
 }
 
-/// Checks that the topic was not deleted since the request came.
+/// Checks that the topic has not been deleted since the request came.
 fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-/// Returns each partition of which a group has an offset, including pending ones.
+/// Returns every partition for which a group has an offset. Pending offsets count as well.
 fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
     let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();
@@ -385,7 +389,7 @@ fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     all
 }
 
-/// Returns all offsets of a group for a topic, including pending ones.
+/// Returns all offsets that a group has for a topic. Pending offsets count as well.
 fn all_of_topic(view: OffsetsView<'_>, topic: Uuid) -> Vec<DeleteOffset> {
     let mut all = BTreeMap::new();
     if let Some(of_topic) = view.committed.and_then(|committed| committed.get(&topic)) {
@@ -402,7 +406,7 @@ fn find(held: Option<&GroupOffsets>, topic: Uuid, partition: i32) -> Option<&Off
     held?.get(&topic)?.partitions.get(&partition)
 }
 
-/// Returns the tombstone of an offset; `None` for names too long for any record.
+/// Returns the tombstone of an offset. `None` if the names are too long for any record.
 fn tombstone(group: &str, topic: &str, partition: i32) -> Option<KeyValue> {
     records::offset(OffsetKey { group, topic, partition }, None).ok()
 }

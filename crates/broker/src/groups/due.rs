@@ -1,4 +1,4 @@
-//! Task that handles deadlines of groups.
+//! The task that handles the deadlines of groups.
 
 use super::Groups;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Longest sleep, after which the clock is read again.
+/// How long the task sleeps at most. After that it reads the clock again.
 const SLEEP_MAX: Duration = Duration::from_secs(3600);
 
 /// Handles deadlines until the broker stops.
@@ -16,7 +16,7 @@ pub(super) async fn run(groups: Arc<Groups>, mut stop: watch::Receiver<bool>) {
         let next = match groups.timer.due(now) {
             Ok(alarm) => {
                 groups.fire(&alarm);
-                // Yields, because thousands of deadlines may have passed at once while requests wait.
+                // Thousands of deadlines may have passed at once, so other requests get a chance in between.
                 tokio::task::yield_now().await;
                 continue;
             }

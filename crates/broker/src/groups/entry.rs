@@ -1,4 +1,4 @@
-//! Group, with the requests that wait for its answers.
+//! A group, with the requests that wait for its answers.
 
 use crate::coordinator::{self, Shard, Waiting};
 use fullbore_rules::group::{Effect, Group, GroupAnswer, RequestTicket};
@@ -10,22 +10,23 @@ use std::sync::atomic::{AtomicI64, AtomicUsize};
 
 pub(super) struct Entry {
     pub id: Text,
-    /// Shard that stores the group.
+    /// The shard that stores the group.
     pub shard: Arc<Shard>,
     inner: Mutex<EntryState>,
-    /// Earliest deadline that the timer has for this group; `i64::MAX` for none. Written under the group's lock.
+    /// The earliest deadline for which the timer will wake this group, or `i64::MAX` if there is none. Written under
+    /// the group's lock.
     pub alarm: AtomicI64,
-    /// Number of the group's commits under way. Increased under the group's lock, and decreased once the commit's
-    /// offsets are visible.
+    /// How many of the group's commits are in flight. Increased under the group's lock, and decreased once the offsets
+    /// of the commit are visible.
     pub commits: AtomicUsize,
 }
 
 pub(super) struct EntryState {
     pub group: Group,
     pub waiting: Waiting<GroupAnswer>,
-    /// Bytes that the group last held for its members.
+    /// How many bytes the group held for its members when this was last updated.
     pub bytes: usize,
-    /// Effects that are not carried out yet, in order; while there are effects, a task writes a snapshot.
+    /// Effects that have not been carried out yet, in order. As long as there are any, a task is writing a snapshot.
     pub outbox: VecDeque<Effect>,
     /// True while a task writes a snapshot.
     pub is_keeping: bool,
@@ -53,7 +54,7 @@ impl Entry {
 }
 
 impl EntryState {
-    /// Returns a ticket and its pending answer.
+    /// Creates a ticket for a request, and its pending answer.
     pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer) {
         let (number, pending) = self.waiting.ticket();
         (RequestTicket(number), PendingAnswer(Ok(pending)))
@@ -69,7 +70,7 @@ impl EntryState {
     }
 }
 
-/// Pending answer, or the refusal of a request that no group has taken.
+/// An answer that has not come yet, or the refusal of a request that never reached a group.
 pub struct PendingAnswer(Result<coordinator::PendingAnswer<GroupAnswer>, ErrorCode>);
 
 impl PendingAnswer {

@@ -1,7 +1,7 @@
-//! Task that deletes expired committed offsets, and groups with neither members nor offsets.
+//! Deletes committed offsets that have expired, and groups that have neither members nor offsets.
 //!
-//! `rules::group::expiry` decides when an offset expires. Invariant: only the offset that was checked is deleted; an
-//! offset committed after the check stays.
+//! `rules::group::expiry` decides when an offset expires. Only the offset that was checked is deleted. An offset that
+//! was committed after the check stays.
 
 use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
@@ -12,7 +12,7 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 
 impl Groups {
-    /// Expires offsets of all groups in each round.
+    /// Expires the offsets of all groups once per round.
     pub async fn run_expiry(self: Arc<Self>, retention_ms: u64, mut rounds: Rounds) {
         let retention_ms = i64::try_from(retention_ms).unwrap_or(i64::MAX);
         while rounds.next().await {
@@ -28,7 +28,8 @@ impl Groups {
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
-            // Checked again under the lock that orders the write: a member that reads the topic may have joined.
+            // Checks again under the lock that orders the group's writes. Meanwhile a member that reads the topic may
+            // have joined.
             let asked = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
                 tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");
@@ -54,7 +55,8 @@ impl Groups {
         self.offsets.view(id, |view| {
             let mut due = Vec::new();
             for (topic, of_topic) in view.committed.into_iter().flatten() {
-                // Offsets of a deleted topic are due, because their deletion with the topic has failed.
+                // Offsets of a deleted topic should already be gone. If there are any, their deletion has failed, so
+                // they are deleted now.
                 let name = image.topic_by_id(*topic).map(|topic| &topic.name);
                 let is_over = |(partition, committed): &(&i32, &OffsetAndMetadata)| {
                     name.is_none() || is_due(committed) && !view.is_pending(*topic, **partition)

@@ -1,6 +1,7 @@
-//! Effects of a group's state machine: answers go out at once, snapshots through the group's shard, one after another.
+//! Carries out the effects of a group's state machine. Answers are sent at once, and snapshots are written to the
+//! group's shard, one after another.
 //!
-//! Invariant: effects of one group are carried out in order. While the group's outbox has effects, a task writes its
+//! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
 //! snapshot.
 
 use super::entry::{Entry, EntryState};
@@ -15,9 +16,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
-    /// Passes an event to a group's state machine, and carries out the effects. After a panic the machine's state is
-    /// unknown, so the group loses all members. The caller, a request or the timer's task, goes on serving other
-    /// groups.
+    /// Passes an event to a group's state machine and carries out the effects.
+    ///
+    /// If the event panics, the state is unknown, so the group loses all members. The caller, which is a request or the
+    /// timer's task, can still serve other groups.
     pub(super) fn happen(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -34,7 +36,7 @@ impl Groups {
         }
     }
 
-    /// Empties the group: its members join again, and its committed offsets stay.
+    /// Removes all members from the group. They will join again, and committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
         tracing::error!(group = %entry.id, "cannot handle a group's event, which has panicked: the group's members join again");
         inner.group = inner.group.emptied(self.now_ms());
@@ -46,7 +48,7 @@ impl Groups {
         self.follow(entry, inner, effects);
     }
 
-    /// Carries out the effects, and sets the timer for the next deadline.
+    /// Carries out the effects and sets the timer for the group's next deadline.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -61,15 +63,15 @@ impl Groups {
             task::spawn(async move { groups.drain(&entry).await });
         }
         let is_blank = inner.group.is_blank() && inner.waiting.is_empty() && inner.outbox.is_empty();
-        // Checked in this order, because a commit shows its offsets before it lowers `commits`.
+        // The order of these checks matters. A commit makes its offsets visible before it decreases `commits`.
         if is_blank && entry.commits.load(Ordering::Acquire) == 0 && !self.has_offsets(&entry.id) {
             self.remove(entry, &mut inner);
         }
         self.arm(entry, &inner);
     }
 
-    /// Carries out effects up to the first snapshot. Returns false if a task must be spawned for the rest; true if no
-    /// effect is left, or a task runs already.
+    /// Carries out effects up to the first snapshot. Returns true if none is left, or if a task is already writing.
+    /// Returns false if the caller must spawn a task for the rest.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
             return true;
@@ -87,22 +89,22 @@ impl Groups {
         true
     }
 
-    /// Writes snapshots, as the group's task, until the outbox is empty. Queues each write under the group's lock,
-    /// which orders all writes of the group.
+    /// Writes the group's snapshots until the outbox is empty. This is the body of the group's task. Each write is
+    /// queued under the group's lock, which orders all writes of the group.
     async fn drain(&self, entry: &Entry) {
         loop {
             let asked = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
-                    // Many groups may stay without members for a while, so the outbox gives its memory back.
+                    // Many groups may have no members for a while, so the memory of the outbox is given back.
                     inner.outbox.shrink_to_fit();
                     return;
                 }
                 inner.is_keeping = true;
                 let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // No snapshot is written for a group out of service. Either the group was deleted, and gets a
-                    // tombstone, or another broker serves it.
+                    // A group that is out of service gets no snapshot. Either it was deleted and gets a tombstone, or
+                    // another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }
@@ -112,7 +114,7 @@ impl Groups {
                 entry.shard.write(Records::Plain(vec![record]), std::convert::identity)
             };
             if let Err(error) = asked.kept().await.and_then(|kept| kept) {
-                // The members of all groups retry at once, so the line is rate-limited.
+                // If writes fail, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
                     tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's snapshot: after a restart its members join again");
                 }
@@ -121,7 +123,7 @@ impl Groups {
         }
     }
 
-    /// Returns true if the group has committed offsets, for which it stays even without members.
+    /// Returns true if the group has committed offsets. Such a group stays even without members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
         self.offsets.has(group_id)
     }
@@ -137,12 +139,12 @@ impl Groups {
         }
     }
 
-    /// Handles an alarm of the timer.
+    /// Handles a deadline that has passed.
     pub(super) fn fire(self: &Arc<Self>, alarm: &timer::Alarm) {
         let Some(entry) = alarm.entry.upgrade() else { return };
         let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
-            // The group has set an earlier alarm since, which replaces this one.
+            // The group has an earlier alarm by now, which replaces this one.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);
@@ -175,8 +177,8 @@ impl Groups {
     }
 }
 
-/// Removes the snapshots at the front of the outbox, and returns the last of them, since only that one is worth a
-/// write. `None` if the group is out of service.
+/// Removes the snapshots at the front of the outbox and returns the last of them. Only that one is worth writing.
+/// Returns `None` if the group is out of service.
 fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     let mut newest = None;
     while let Some(Effect::Keep(_)) = inner.outbox.front()
@@ -184,12 +186,12 @@ fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
     {
         newest = Some(snapshot);
     }
-    // A group out of service is no longer written.
+    // If the group is out of service, no more is written for it.
     newest.filter(|_| !inner.is_gone)
 }
 
-/// Replaces the answers before the next snapshot by COORDINATOR_NOT_AVAILABLE: the snapshot that they waited for was
-/// not written.
+/// Replaces the answers before the next snapshot by COORDINATOR_NOT_AVAILABLE, because the snapshot that they waited
+/// for could not be written.
 fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {

@@ -1,6 +1,6 @@
-//! Load of groups and offsets from a shard's log, and their removal when the shard is left.
+//! Loads groups and offsets from a shard's log, and removes them when this broker leaves the shard.
 //!
-//! Not here: which shards there are ([`CoordinatorTopic`]).
+//! [`CoordinatorTopic`] decides which shards there are.
 
 use super::entry::Entry;
 use super::offsets::{CommitOffset, TopicName};
@@ -32,8 +32,8 @@ impl Coordinator for Groups {
         })?;
         self.topic.having(shard, |topic| {
             if shard.is_successor() {
-                // State of this broker's earlier leadership of the partition may be left, from writes that completed
-                // after that leadership had ended.
+                // This broker may have led the partition before. Writes that completed after that leadership may have
+                // left some state.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
             for (id, snapshot) in found.snapshots {
@@ -45,8 +45,8 @@ impl Coordinator for Groups {
         Ok(())
     }
 
-    /// Takes every group of these shards' partitions out of service, and forgets its committed offsets. Includes groups
-    /// that are not listed because of `fullbore.groups.max`.
+    /// Takes every group of these shards out of service and removes its committed offsets. Groups that are not listed
+    /// because of `fullbore.groups.max` are included.
     fn forget_shards(&self, topic: &InternalTopic, shards: &[Arc<Shard>]) {
         let indices: HashSet<i32> = shards.iter().map(|shard| shard.partition().index()).collect();
         let is_of_them = |shard: &Arc<Shard>| indices.contains(&shard.partition().index());
@@ -67,8 +67,8 @@ impl Coordinator for Groups {
 }
 
 impl Groups {
-    /// Follows the topic's partitions until the broker stops. Deletes the offsets of deleted topics concurrently,
-    /// because a deletion may wait for replicas and must not delay changes of leaders.
+    /// Loads and leaves shards until the broker stops, and deletes the offsets of deleted topics. Both run at the same
+    /// time, because a deletion may wait for replicas and must not delay a change of leaders.
     pub async fn run_topics(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => {}
@@ -77,7 +77,7 @@ impl Groups {
         }
     }
 
-    /// Deletes the offsets of deleted topics, until there are no more images.
+    /// Deletes the offsets of each deleted topic. Returns once there will be no more images.
     async fn forget_deleted_topics(self: &Arc<Self>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());
@@ -90,11 +90,11 @@ impl Groups {
         }
     }
 
-    /// Waits for a limited time until `groups` are loaded. First creates the topic if it is missing and `missing`
-    /// allows that.
+    /// Waits for a limited time until `groups` are loaded. If the topic does not exist and `missing` allows it, the
+    /// topic is created first.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a>(
         self: &Arc<Self>,
         missing: Missing,
@@ -124,9 +124,9 @@ impl Groups {
             for ((name, partition), (topic_id, committed)) in found {
                 let topic = image.topic(&name).filter(|topic| topic_id.is_zero() || topic.id == topic_id);
                 let Some(topic) = topic else {
-                    // The topic was deleted, but the offset was not: a tombstone deletes it now. If the partition also
-                    // has a pending offset, perhaps of the next topic of the name, no tombstone is written, because it
-                    // would delete that offset as well.
+                    // The topic was deleted but the offset was not, so a tombstone deletes it now. If the partition
+                    // also has a pending offset, that may belong to a newer topic with the same name. A tombstone would
+                    // delete it too, so none is written.
                     let place = (name, partition);
                     if !pending.is_some_and(|pending| pending.contains(&place)) {
                         gone.push((group.clone(), place.0, partition));
@@ -151,7 +151,7 @@ impl Groups {
         }
     }
 
-    /// Installs offsets of open transactions. Drops offsets of deleted topics, because they never become valid.
+    /// Installs the offsets of open transactions. Offsets of deleted topics never become valid and are dropped.
     fn install_pending(&self, shard: &Arc<Shard>, found: HashMap<Text, FoundPending>) {
         let image = self.control.image();
         for (group, found) in found {
@@ -168,7 +168,7 @@ impl Groups {
         }
     }
 
-    /// Creates a group that has offsets, unless there are too many groups.
+    /// Creates a group that has offsets, if there are not too many groups already.
     fn list(&self, shard: &Arc<Shard>, group: &Text) {
         if let Err(error) = self.create_in(shard, group) {
             tracing::error!(group = &**group, %error, "cannot list a group: its committed offsets can still be read");

@@ -1,12 +1,12 @@
-//! Coordinator of consumer groups: finds a group, locks it, passes an event to its state machine, and carries out the
-//! effects.
+//! The coordinator of consumer groups. It finds and locks a group, passes an event to its state machine, and carries
+//! out the effects. The decisions are made in `rules::group`.
 //!
-//! Not here: the decisions (`rules::group`). The effects of one group are carried out in order: an effect that must
-//! first be written delays the later effects of its group, and of no other. No lock is held across an await, so the
-//! group takes further events while a snapshot is written, and queues their effects. Groups and their commits are
-//! stored in `__consumer_offsets`, through [`coordinator`](crate::coordinator).
+//! The effects of one group are carried out in order. If one of them must first be written, it delays the later effects
+//! of its own group, but not those of others. No lock is held across an await. So a group takes further events while
+//! its snapshot is written, and their effects are queued. Groups and their commits are stored in `__consumer_offsets`
+//! through [`coordinator`](crate::coordinator).
 //!
-//! Invariant: each request gets one answer, from its group or at the latest from [`Groups::close`].
+//! Each request gets exactly one answer, from its group or at the latest from [`Groups::close`].
 
 mod clock;
 mod commit;
@@ -49,56 +49,56 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use timer::Timer;
 
-/// Treatment of an event for a group that does not exist.
+/// How to treat an event for a group that does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// Creation of the group, which begins with this event.
+    /// Create the group, which begins with this event.
     Create,
-    /// Refusal of the event with this code.
+    /// Refuse the event with this error.
     Refuse(ErrorCode),
 }
 
-/// Largest request of a member, in bytes, that is accepted even past `fullbore.groups.bytes.max`, such as a
-/// subscription to some topics.
+/// A member's request of up to this size, such as a subscription to some topics, is accepted even beyond
+/// `fullbore.groups.bytes.max`.
 const SMALL_BYTES: usize = 64 * 1024;
 
-/// All groups of this broker.
+/// All groups that this broker coordinates.
 pub struct Groups {
     table: Mutex<HashMap<Text, Arc<Entry>>>,
     groups_max: usize,
     bytes_max: usize,
-    /// Bytes that all groups hold for their members.
+    /// How many bytes all groups hold for their members.
     bytes: AtomicUsize,
     settings: GroupSettings,
     control: Control,
-    /// `__consumer_offsets`.
+    /// The internal topic `__consumer_offsets`.
     topic: CoordinatorTopic,
     offsets: CommittedOffsets,
     offsets_max: usize,
     metadata_bytes_max: usize,
-    /// Number of offsets in commits under way that replace no other offset.
+    /// Number of offsets in commits in flight that will not replace another offset.
     offsets_coming: AtomicUsize,
-    /// Bytes of the metadata of all offsets in commits under way.
+    /// Size of the metadata in all commits in flight.
     metadata_bytes_coming: AtomicUsize,
-    /// Bytes of the records of commits under way.
+    /// Size of the records of all commits in flight.
     bytes_coming: AtomicUsize,
     metrics: Metrics,
     timer: Timer,
-    /// True once the broker stops: requests no longer wait.
+    /// True once the broker is stopping. Requests no longer wait then.
     closed: AtomicBool,
     clock: GroupClock,
-    /// Rate limit of the log line for a snapshot that could not be written.
+    /// Limits how often a snapshot that could not be written is logged.
     unkept: LogRateLimit,
-    /// Rate limit of the log line for a group over the limit.
+    /// Limits how often a group beyond the limit is logged.
     uncounted: LogRateLimit,
-    /// Rate limit of the log line for a request without memory.
+    /// Limits how often a request that found no memory is logged.
     unheld: LogRateLimit,
-    /// Rate limit of the log line for committed offsets over their limits.
+    /// Limits how often committed offsets beyond their limits are logged.
     unfit: LogRateLimit,
 }
 
 impl Groups {
-    /// Creates a coordinator without groups; [`Groups::start`] loads them.
+    /// Creates a coordinator without groups. [`Groups::start`] loads them.
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
         Groups::by(GroupClock::start(), config, control, logs, metrics)
     }
@@ -135,7 +135,8 @@ impl Groups {
         })
     }
 
-    /// Returns the committed offsets. A client whose commit was acknowledged sees that commit or a newer one.
+    /// Returns the committed offsets. After a commit was acknowledged, its client finds that commit or a newer one
+    /// here.
     pub fn offsets(&self) -> &CommittedOffsets {
         &self.offsets
     }
@@ -143,31 +144,31 @@ impl Groups {
     /// Returns the shard of a group.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE without the topic.
+    /// Returns the error of a shard that is not serving here. Fails with COORDINATOR_NOT_AVAILABLE if the topic does
+    /// not exist.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         let topic = self.topic.read();
         topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Checks that this broker serves the group's shard. Succeeds if there is no topic, because there are no groups
-    /// without it.
+    /// Checks that this broker serves the group's shard. Without the topic there are no groups, so the check succeeds.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here.
+    /// Returns the error of a shard that is not serving here.
     pub fn check(&self, id: &str) -> Result<(), ErrorCode> {
         self.topic.read().as_ref().map_or(Ok(()), |topic| topic.serving(id).map(drop))
     }
 
-    /// Returns the result of `see` if the group's shard serves before and after the call. A shard that is left during
-    /// the call is emptied, and would look as if it had no groups.
+    /// Calls `see` and returns its result, if the group's shard is serving both before and after. If the shard is left
+    /// during the call, it is emptied and would look as if it had no groups.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here, or was left during the call.
+    /// Returns the error of a shard that is not serving here, or that was left during the call.
     fn while_serving<T>(&self, id: &str, see: impl FnOnce() -> T) -> Result<T, ErrorCode> {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
         if shard.is_some_and(|shard| shard.status() != Status::Serving) {
-            // The shard was left, and its partition may be served here again already.
+            // The shard was left, but this broker may already serve the partition again with another one.
             return Err(self.check(id).err().unwrap_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
         }
         Ok(seen)
@@ -176,19 +177,20 @@ impl Groups {
     /// Checks that all groups are loaded.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS while a shard is being loaded.
+    /// Fails with COORDINATOR_LOAD_IN_PROGRESS while any shard is loading.
     pub fn check_all(&self) -> Result<(), ErrorCode> {
         let topic = self.topic.read();
         let is_loading = topic.as_ref().is_some_and(|topic| topic.is_loading());
         if is_loading { Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS) } else { Ok(()) }
     }
 
-    /// Returns the time for deadlines, by a clock that only goes forward. Commits have the time of the system's clock.
+    /// Returns the present time for deadlines, from a clock that only runs forward. Commits use the system's clock
+    /// instead.
     pub fn now_ms(&self) -> i64 {
         self.clock.now_ms()
     }
 
-    /// Passes an event to a group, once groups are loaded, and waits for the answer.
+    /// Waits until groups are loaded, passes an event to a group, and waits for its answer.
     pub async fn ask(
         self: &Arc<Self>,
         id: &Text,
@@ -201,7 +203,7 @@ impl Groups {
         }
     }
 
-    /// Passes an event to a group. The event gets the ticket of its answer.
+    /// Passes an event to a group, with the ticket that the answer will use.
     fn put_to(
         self: &Arc<Self>,
         id: &Text,
@@ -221,7 +223,7 @@ impl Groups {
             if self.closed.load(Ordering::SeqCst) {
                 return PendingAnswer::refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
             }
-            // The group may have been taken out of service, and out of the table, between the search and the lock.
+            // The group may have been removed between the lookup and the lock.
             if inner.is_gone {
                 continue;
             }
@@ -231,8 +233,8 @@ impl Groups {
         }
     }
 
-    /// Returns true if `incoming_bytes` still fit (`fullbore.groups.bytes.max`). Small requests of members always fit,
-    /// since the members' bytes are counted already.
+    /// Returns true if there is memory for `incoming_bytes` more (`fullbore.groups.bytes.max`). A small request of a
+    /// member always fits, since the member already counts.
     pub fn has_room(&self, incoming_bytes: usize, is_member: bool) -> bool {
         let fits = self.bytes.load(Ordering::Relaxed).saturating_add(incoming_bytes) <= self.bytes_max;
         if !fits && let Some(left_out) = self.unheld.due() {
@@ -246,27 +248,27 @@ impl Groups {
         fits || (is_member && incoming_bytes <= SMALL_BYTES)
     }
 
-    /// Updates the count of the bytes that the group holds.
+    /// Updates how many bytes the group holds.
     fn note_bytes(&self, inner: &mut EntryState) {
         let (before, now) = (inner.bytes, inner.group.bytes());
         inner.bytes = now;
-        // Modulo 2^64, as atomics are: a decrease is the addition of its complement.
+        // Atomics wrap around, so a decrease is added as its complement.
         self.bytes.fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// Returns the result of `read` on a group; `None` if there is no such group.
+    /// Calls `read` with a group and returns its result. `None` if there is no such group.
     ///
     /// # Errors
-    /// Errors of `Groups::while_serving`.
+    /// Fails as `Groups::while_serving` does.
     pub fn inspect<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Result<Option<T>, ErrorCode> {
         self.while_serving(id, || self.peek(id, read))
     }
 
-    /// Returns the result of `read` on a group's offsets, if the group allows it. A group that does not exist has no
-    /// offsets.
+    /// Calls `read` with a group's offsets and returns its result, if `allows` succeeds. A group that does not exist
+    /// has no offsets and needs no check.
     ///
     /// # Errors
-    /// Errors of `Groups::while_serving`, and of `allows`.
+    /// Fails as `Groups::while_serving` and `allows` do.
     pub fn committed<T>(
         &self,
         id: &str,
@@ -279,25 +281,26 @@ impl Groups {
         })?
     }
 
-    /// Returns the result of `read` on a group; `None` if there is no such group here.
+    /// Calls `read` with a group and returns its result. `None` if there is no such group in memory. Does not check
+    /// that the group's shard is serving.
     pub fn peek<T>(&self, id: &str, read: impl FnOnce(&Group) -> T) -> Option<T> {
         let entry = self.find(id)?;
         let inner = entry.lock();
         (!inner.is_gone).then(|| read(&inner.group))
     }
 
-    /// Returns the number of references to the group: the table's, and those of tasks and threads.
+    /// Returns how many references to the group exist: that of the table, and those of tasks and threads.
     #[cfg(test)]
     pub fn references(&self, id: &str) -> usize {
         let table = self.table.lock();
         table.get(id).map_or(0, Arc::strong_count)
     }
 
-    /// Passes an event without a ticket to a group, such as the check of a commit. Returns its result; `None` if the
-    /// group does not exist.
+    /// Passes an event that needs no ticket to a group, such as the check of a commit, and returns its result. `None`
+    /// if the group does not exist.
     ///
     /// # Errors
-    /// Errors of `Groups::while_serving`, unless the group has taken the event.
+    /// Fails as `Groups::while_serving` does, but only if the event did not reach the group.
     pub fn touch<T>(
         &self,
         id: &str,
@@ -320,11 +323,11 @@ impl Groups {
                 self.arm(&entry, &inner);
             }
         });
-        // An event that the group has taken counts, whatever becomes of its shard.
+        // If the event has reached the group, its result counts, whatever happens to the shard.
         if touched.is_some() { Ok(touched) } else { serves.map(|()| None) }
     }
 
-    /// Returns the settings of a group: the broker's, with the group's own timeouts.
+    /// Returns the settings of a group. The group's own timeouts take precedence over those of the broker.
     pub fn settings_of(&self, image: &Image, id: &str) -> GroupSettings {
         let mut settings = self.settings;
         let own = image.group_timeouts(id);
@@ -334,34 +337,34 @@ impl Groups {
         settings
     }
 
-    /// Creates the group, empty, if it does not exist.
+    /// Creates an empty group if it does not exist yet.
     ///
     /// # Errors
-    /// Refusal past `fullbore.groups.max`, or of a shard that does not serve.
+    /// Returns an error if there are already `fullbore.groups.max` groups, or if the group's shard is not serving.
     pub fn create(&self, id: &Text) -> Result<(), ErrorCode> {
         self.create_entry(id).map(drop)
     }
 
-    /// Takes an empty group out of service and deletes it, with its offsets if `offsets`. Commits queued earlier are
+    /// Deletes a group that has no members, and with `offsets` also its offsets. Commits that are still queued are
     /// deleted as well. A later commit creates the group again.
     ///
     /// # Errors
-    /// GROUP_ID_NOT_FOUND if there is no such group; NON_EMPTY_GROUP if it has members. The code of a failed write,
-    /// after which the group exists again if it has committed offsets.
+    /// Fails with GROUP_ID_NOT_FOUND if there is no such group, and with NON_EMPTY_GROUP if it has members. If the
+    /// write fails, its error is returned. The group then exists again if it has committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
         let asked = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
-            // Queued before a new group of this name can begin, so that the new group's records come after the
-            // deletion.
+            // The deletion is queued before another group with this name can be created. The records of the new group
+            // therefore come after it.
             let asked = self.forget_group(&entry.shard, id, offsets);
             self.remove(&entry, &mut inner);
             asked
         };
         let deleted = asked.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
-            // The deletion has failed, or a later commit has written offsets.
+            // Either the deletion has failed, or a later commit has written offsets.
             self.create(&entry.id)?;
         }
         deleted.inspect_err(
@@ -369,12 +372,12 @@ impl Groups {
         )
     }
 
-    /// Returns the ids of all groups, in no order.
+    /// Returns the ids of all groups, in arbitrary order.
     pub fn ids(&self) -> Vec<Text> {
         self.table.lock().keys().cloned().collect()
     }
 
-    /// Returns the number of groups in each state, in the order of [`GroupState::ALL`].
+    /// Returns how many groups are in each state, in the order of [`GroupState::ALL`].
     pub fn count_by_state(&self) -> [usize; GroupState::ALL.len()] {
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
         let mut counts = [0; GroupState::ALL.len()];
@@ -386,7 +389,8 @@ impl Groups {
         counts
     }
 
-    /// Answers all waiting requests, and lets none wait from now on: a stop must not take as long as a rebalance.
+    /// Refuses all waiting requests, and from now on lets none wait. Otherwise stopping the broker could take as long
+    /// as a rebalance.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
         let entries: Vec<_> = self.table.lock().values().cloned().collect();
@@ -397,8 +401,8 @@ impl Groups {
         self.table.lock().get(id).cloned()
     }
 
-    /// Creates a group in its shard, if it does not exist. Holds the topic's lock, because no group may be added to a
-    /// shard that was left.
+    /// Creates a group in its shard if it does not exist yet. The topic's lock is held meanwhile, so that no group is
+    /// added to a shard that was left.
     fn create_entry(&self, id: &Text) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         self.create_in(topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?, id)
@@ -419,14 +423,14 @@ impl Groups {
             }
             return Err(ErrorCode::GROUP_MAX_SIZE_REACHED);
         }
-        // A copy, since the id shares memory with its frame.
+        // Copies the id, which would otherwise keep its whole request in memory.
         let id = Text::from(id.as_str());
         let entry = Entry::new(id.clone(), Group::new(self.settings, self.now_ms()), Arc::clone(shard));
         table.insert(id, Arc::clone(&entry));
         Ok(entry)
     }
 
-    /// Removes a group that the caller has locked. No other function locks the table after an entry.
+    /// Removes a group. The caller has locked it, and no other function locks the table after a group.
     fn remove(&self, entry: &Arc<Entry>, inner: &mut MutexGuard<'_, EntryState>) {
         inner.is_gone = true;
         let mut effects = Effects::new();
@@ -441,7 +445,7 @@ impl Groups {
     }
 }
 
-/// Returns the settings of `__consumer_offsets`.
+/// Returns how `__consumer_offsets` is created and written.
 fn offsets_topic(config: &OffsetsTopicConfig) -> InternalTopicSettings {
     InternalTopicSettings {
         name: CONSUMER_OFFSETS,
@@ -452,15 +456,16 @@ fn offsets_topic(config: &OffsetsTopicConfig) -> InternalTopicSettings {
     }
 }
 
-/// Returns the code for a failed write: clients find the coordinator again and repeat the request.
+/// Returns the error for a write that failed. The client will find the coordinator again and repeat its request.
 fn not_kept(error: AppendError) -> ErrorCode {
     match error {
         AppendError::Role(ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) => {
             ErrorCode::NOT_COORDINATOR
         }
-        // A commit in a transaction whose producer was fenced.
+        // The commit is part of a transaction whose producer was fenced.
         AppendError::Sequence(refusal) => refusal.code(),
-        // A commit whose transaction may have ended: the client commits again, which verifies the transaction again.
+        // The transaction of the commit may have ended. When the client commits again, the transaction is verified
+        // again.
         AppendError::Unverified => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         _ => ErrorCode::COORDINATOR_NOT_AVAILABLE,
     }

@@ -1,11 +1,9 @@
-//! Committed offsets of groups in memory, as requests read them: by group, topic id and partition, beside those that
-//! are pending in transactions.
+//! The committed offsets of groups in memory, as requests read them. They are ordered by group, topic id and partition.
+//! Offsets that are pending in transactions are next to them.
 //!
-//! Not the source of truth, which is the log. Not here: the check of a commit. Only callbacks of writes and the load of
-//! a shard change the offsets.
-//!
-//! Invariant: the offsets equal those of the log. Of two commits of a partition, the same one wins in memory and in the
-//! log. Once a shard is left, its offsets are removed, and its callbacks add no more.
+//! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
+//! loaded, so both always agree. Of two commits for a partition, the same one wins in memory and in the log. When this
+//! broker leaves a shard, its offsets are removed, and callbacks that come later add none.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -17,34 +15,36 @@ use fullbore_rules::group::PendingOffsets;
 use fullbore_wire::Uuid;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
-/// Number of locks over which groups are spread, so that a read of one group rarely meets a commit of another.
+/// Groups are spread over this many locks, so that reading one group rarely has to wait for a commit of another.
 const STRIPES: usize = 32;
 
-/// Committed offset of one partition.
+/// The committed offset of one partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffsetAndMetadata {
-    /// Offset of the next record to be read.
+    /// The next record that the group will read.
     pub offset: i64,
-    /// Leader epoch of the record before `offset`; -1 if the client sent none.
+    /// The leader epoch of the record before `offset`, or -1 if the client sent none.
     pub leader_epoch: i32,
-    /// Metadata of the client.
+    /// A text that the client has stored with the offset.
     pub metadata: Box<str>,
-    /// Time of the commit, in ms since 1970.
+    /// When the offset was committed, in milliseconds since 1970.
     pub committed_ms: i64,
-    /// Time of the expiry, in ms since 1970, if the client sent one; otherwise the broker's retention applies.
+    /// When the offset expires, in milliseconds since 1970. `None` if the client did not choose a time, and the
+    /// broker's retention applies.
     pub expires_ms: Option<i64>,
 }
 
-/// Topic of committed offsets.
+/// The topic for which offsets are committed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicName {
-    /// Id of the topic, by which offsets are found: a topic recreated under the same name has none.
+    /// The topic's id. Offsets are looked up by it, so a topic that is recreated under the same name begins without
+    /// any.
     pub id: Uuid,
-    /// Name of the topic, as the records have it.
+    /// The topic's name, as the records contain it.
     pub name: Arc<str>,
 }
 
-/// Committed offset, with its topic and partition.
+/// A committed offset, with its topic and partition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitOffset {
     /// The topic.
@@ -55,7 +55,7 @@ pub struct CommitOffset {
     pub committed: OffsetAndMetadata,
 }
 
-/// Committed offsets of one topic.
+/// The committed offsets of one topic.
 #[derive(Debug, Clone)]
 pub struct TopicOffsets {
     /// The topic's name.
@@ -67,20 +67,20 @@ pub struct TopicOffsets {
 /// All committed offsets of one group, by topic id.
 pub type GroupOffsets = BTreeMap<Uuid, TopicOffsets>;
 
-/// Offsets of one group that are pending in transactions, by topic id and partition.
+/// The offsets of one group that are pending in transactions, by topic id and partition.
 pub type PendingGroupOffsets = PendingOffsets<(Uuid, i32), CommitOffset>;
 
-/// Offsets of one group at one moment.
+/// The offsets of one group at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct OffsetsView<'a> {
-    /// Valid offsets; `None` if there are none.
+    /// The valid offsets. `None` if there are none.
     pub committed: Option<&'a GroupOffsets>,
-    /// Offsets in transactions; `None` if there are none.
+    /// The offsets that are pending in transactions. `None` if there are none.
     pub pending: Option<&'a PendingGroupOffsets>,
 }
 
 impl OffsetsView<'_> {
-    /// Returns true if a transaction that has not ended has an offset of the partition.
+    /// Returns true if an open transaction has an offset for the partition.
     pub fn is_pending(&self, topic: Uuid, partition: i32) -> bool {
         self.pending.is_some_and(|pending| pending.contains(&(topic, partition)))
     }
@@ -92,15 +92,15 @@ struct Stripe {
     pending: HashMap<Arc<str>, PendingGroupOffsets>,
 }
 
-/// Partition of `__consumer_offsets`, and id of a producer with a transaction there.
+/// A partition of `__consumer_offsets`, and the id of a producer that has an open transaction there.
 type OpenTransaction = (i32, i64);
 
-/// Committed offsets of all groups.
+/// The committed offsets of all groups.
 #[derive(Debug)]
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Groups that have pending offsets, by transaction. Locked after a stripe.
+    /// Lists the groups with pending offsets for each open transaction. Locked only after a stripe.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,
@@ -131,7 +131,7 @@ impl CommittedOffsets {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the metadata of committed and pending offsets.
+    /// Returns the size of the metadata of all committed and pending offsets.
     pub fn metadata_bytes(&self) -> usize {
         self.metadata_bytes.load(Ordering::Relaxed)
     }
@@ -156,25 +156,25 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Calls `read_view` with a group's committed offsets; `None` if it has none. Commits to groups of its stripe wait
-    /// during the call.
+    /// Calls `read_view` with a group's committed offsets, or with `None` if it has none. Meanwhile commits wait, also
+    /// those of other groups under the same lock.
     pub fn read<T>(&self, group: &str, read_view: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
         self.view(group, |view| read_view(view.committed))
     }
 
-    /// Calls `read_view` with a group's committed and pending offsets. Commits to groups of its stripe wait during the
-    /// call.
+    /// Calls `read_view` with a group's committed and pending offsets. Meanwhile commits wait, also those of other
+    /// groups under the same lock.
     pub fn view<T>(&self, group: &str, read_view: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
         read_view(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
     }
 
-    /// Returns true if the group has a committed offset, or one that is pending.
+    /// Returns true if the group has any committed or pending offset.
     pub fn has(&self, group: &str) -> bool {
         self.view(group, |view| view.committed.is_some() || view.pending.is_some())
     }
 
-    /// Returns every group that has offsets of a topic, in no order.
+    /// Returns every group that has offsets for a topic, in arbitrary order.
     pub(super) fn groups_of(&self, topic: Uuid) -> Vec<Arc<str>> {
         let mut groups = HashSet::new();
         for stripe in &self.stripes {
@@ -188,8 +188,8 @@ impl CommittedOffsets {
         groups.into_iter().collect()
     }
 
-    /// Makes all of `offsets` visible at once, unless their shard was left. If the shard is left afterwards, they are
-    /// removed with it.
+    /// Makes all of `offsets` visible at once. Does nothing if this broker has left their shard. If it leaves the shard
+    /// later, the offsets are removed together with it.
     pub(super) fn put(&self, shard: &Shard, group: &str, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
@@ -222,7 +222,7 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_sub(replaced, Ordering::Relaxed);
     }
 
-    /// Adds pending offsets of a producer's transaction, unless their shard was left.
+    /// Adds the pending offsets of a producer's transaction. Does nothing if this broker has left their shard.
     pub(super) fn put_pending(&self, shard: &Shard, group: &str, producer_id: i64, offsets: Vec<CommitOffset>) {
         if offsets.is_empty() {
             return;
@@ -238,7 +238,7 @@ impl CommittedOffsets {
         self.open.lock().entry((shard.partition().index(), producer_id)).or_default().insert(group);
     }
 
-    /// Installs the pending offsets of a group that the log's replay has found.
+    /// Installs the pending offsets of a group that were found when its shard was loaded.
     pub(super) fn install_pending(&self, shard: &Shard, group: &str, pending: PendingGroupOffsets) {
         let Some(mut stripe) = self.of_shard(shard, group).filter(|_| !pending.is_empty()) else { return };
         let group: Arc<str> = Arc::from(group);
@@ -251,8 +251,8 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction. Its offsets become valid if the transaction is committed and `is_there` returns
-    /// true for them; the others are removed. All offsets of a group change at once.
+    /// Ends a producer's transaction. If it is a commit, its offsets become valid, except those for which `is_there`
+    /// returns false. All others are removed. The offsets of one group all change at once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,
@@ -275,7 +275,7 @@ impl CommittedOffsets {
         }
     }
 
-    /// Notes that `producers` have no pending offsets in a group. The caller has locked the group's stripe.
+    /// Notes that `producers` no longer have pending offsets in a group. The caller has locked the group's stripe.
     fn close(&self, shard: &Shard, group: &str, producers: impl IntoIterator<Item = i64>) {
         let mut open = self.open.lock();
         for producer_id in producers {
@@ -288,8 +288,8 @@ impl CommittedOffsets {
         }
     }
 
-    /// Removes an offset, and the offsets pending for its partition. Does nothing once the shard was left, because the
-    /// present offsets may belong to its successor.
+    /// Removes an offset, and any pending offset for the same partition. If this broker has left the shard, nothing is
+    /// removed, because the present offsets may belong to the next shard.
     pub(super) fn remove(&self, shard: &Shard, group: &str, topic: Uuid, partition: i32) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         if let Some(pending) = stripe.pending.get_mut(group) {
@@ -312,7 +312,7 @@ impl CommittedOffsets {
         self.count_out(removed.iter());
     }
 
-    /// Removes the offsets of groups for which `is_meant` returns true.
+    /// Removes the offsets of every group for which `is_meant` returns true.
     pub(super) fn remove_groups(&self, is_meant: impl Fn(&str) -> bool) {
         for stripe in &self.stripes {
             let mut stripe = stripe.write();
@@ -337,7 +337,7 @@ impl CommittedOffsets {
         });
     }
 
-    /// Removes a group's offsets, unless its shard was left.
+    /// Removes all offsets of a group. Does nothing if this broker has left the shard.
     pub(super) fn remove_group(&self, shard: &Shard, group: &str) {
         let Some(mut stripe) = self.of_shard(shard, group) else { return };
         self.count_out(stripe.committed.remove(group).iter().flat_map(each));
@@ -352,7 +352,7 @@ impl CommittedOffsets {
         self.remove_groups(|_| true);
     }
 
-    /// Locks the offsets of a group in this shard; `None` if the shard was left.
+    /// Locks the offsets of a group. Returns `None` if this broker has left the shard.
     fn of_shard(&self, shard: &Shard, group: &str) -> Option<RwLockWriteGuard<'_, Stripe>> {
         let stripe = self.stripe(group).write();
         (shard.status() != Status::Gone).then_some(stripe)

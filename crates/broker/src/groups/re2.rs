@@ -1,13 +1,13 @@
-//! Translation of RE2/J's syntax, which Kafka takes, to that of Rust's `regex`, so that both accept the same
-//! expressions with the same meaning.
+//! Translates the regular expressions that Kafka accepts, in the syntax of RE2/J, into that of Rust's `regex` crate.
+//! Both then accept the same expressions with the same meaning.
 //!
-//! Parses only where the two differ: repetitions, groups, escapes and classes. `regex` parses everything else. Not
-//! here: limits of size. One difference is left: Unicode classes have the names of `regex`, but topics' names have no
-//! such characters.
+//! The translation parses only the parts that differ: repetitions, groups, escapes and classes. `regex` parses
+//! everything else. Limits of size are in `regex.rs`. One difference remains: Unicode classes have the names that
+//! `regex` gives them. Names of topics contain no such characters.
 
-/// Largest count of a repetition.
+/// The largest count that a repetition may have.
 const REPEAT_MAX: u32 = 1_000;
-/// Names of POSIX classes.
+/// The names of POSIX classes.
 const POSIX: [&str; 14] = [
     "alnum", "alpha", "ascii", "blank", "cntrl", "digit", "graph", "lower", "print", "punct", "space", "upper", "word",
     "xdigit",
@@ -16,23 +16,23 @@ const POSIX: [&str; 14] = [
 /// Translates an expression.
 ///
 /// # Errors
-/// Reason why RE2/J refuses the expression.
+/// Returns the reason why RE2/J would refuse the expression.
 pub(super) fn translated(pattern: &str) -> Result<String, String> {
     let mut translation = Translation { rest: pattern, out: String::with_capacity(pattern.len()) };
     translation.run()?;
     Ok(translation.out)
 }
 
-/// Rest of an expression, and the translation of what came before.
+/// A translation in progress: the rest of the expression, and the result so far.
 struct Translation<'p> {
     rest: &'p str,
     out: String,
 }
 
-/// Meaning of an escape.
+/// The meaning of an escape sequence.
 enum Escape {
     Char(char),
-    /// Set of characters or an assertion, as `regex` writes it.
+    /// A set of characters or an assertion, in the syntax of `regex`.
     Other(String),
 }
 
@@ -70,7 +70,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Skips a prefix. Returns false if the rest does not begin with it.
+    /// Skips `prefix`. Returns false if the rest does not begin with it.
     fn skip(&mut self, prefix: &str) -> bool {
         let Some(rest) = self.rest.strip_prefix(prefix) else { return false };
         self.rest = rest;
@@ -87,7 +87,8 @@ impl Translation<'_> {
         self.out.push_str(&format!(r"\x{{{:x}}}", u32::from(char)));
     }
 
-    /// Takes an operator that repeats, with the `?` that makes it lazy. `None` if no such operator is next.
+    /// Takes a repetition operator, with the `?` that makes it lazy. Returns `None` if there is no such operator at
+    /// this point.
     fn repetition(&mut self) -> Result<Option<String>, String> {
         let operator = match self.rest.chars().next() {
             Some('*' | '+' | '?') => &self.rest[..1],
@@ -102,21 +103,21 @@ impl Translation<'_> {
         Ok(Some(format!("{operator}{}", if is_lazy { "?" } else { "" })))
     }
 
-    /// Takes literals up to `\E`.
+    /// Takes literal text up to `\E`.
     fn quote(&mut self) {
         let (literal, after) = self.rest.split_once(r"\E").unwrap_or((self.rest, ""));
         self.rest = after;
         literal.chars().for_each(|char| self.push_literal(char));
     }
 
-    /// Takes the text between `(?` and the body of the group.
+    /// Takes the text between `(?` and the body of a group.
     fn group(&mut self) -> Result<(), String> {
         if self.skip("P<") || self.skip("<") {
             let (name, after) = self.rest.split_once('>').ok_or("a group's name does not end")?;
             if name.is_empty() || !name.chars().all(|char| char.is_ascii_alphanumeric() || char == '_') {
                 return Err(format!("invalid name of a group `{name}`"));
             }
-            // A name of `regex` does not begin with a digit.
+            // In `regex`, a group's name cannot begin with a digit, so all names get a prefix.
             self.out.push_str(&format!("(?P<n{name}>"));
             self.rest = after;
             return Ok(());
@@ -135,7 +136,7 @@ impl Translation<'_> {
         Ok(())
     }
 
-    /// Takes an escape outside classes, with its backslash.
+    /// Takes an escape sequence outside of a class, with its backslash.
     fn escape(&mut self) -> Result<Escape, String> {
         let mut chars = self.rest.chars();
         chars.next();
@@ -148,7 +149,7 @@ impl Translation<'_> {
         }
     }
 
-    /// Takes an escape that is valid inside and outside classes, with its backslash.
+    /// Takes an escape sequence that is valid both inside and outside of a class, with its backslash.
     fn class_escape(&mut self) -> Result<Escape, String> {
         self.take();
         let next = self.take().ok_or("a backslash at the end")?;
@@ -175,7 +176,7 @@ impl Translation<'_> {
         char.map(Escape::Char).ok_or_else(|| format!(r"invalid escape sequence `\{next}`"))
     }
 
-    /// Takes two hexadecimal digits, or any number of them in braces. `None` if they are not the number of a character.
+    /// Takes two hexadecimal digits, or any number of them in braces. Returns `None` if they do not denote a character.
     fn hexadecimal(&mut self) -> Option<char> {
         let digits = if self.skip("{") {
             let (digits, after) = self.rest.split_once('}')?;
@@ -190,7 +191,7 @@ impl Translation<'_> {
         is_hexadecimal.then(|| u32::from_str_radix(digits, 16).ok().and_then(char::from_u32))?
     }
 
-    /// Takes the name of a Unicode class: a letter, or a name in braces behind a `^` that negates it.
+    /// Takes the name of a Unicode class. It is a single letter, or a name in braces that a leading `^` negates.
     fn unicode_class(&mut self, is_negated: bool) -> Result<String, String> {
         let (is_other, name) = if self.skip("{") {
             let is_other = self.skip("^");
@@ -206,7 +207,7 @@ impl Translation<'_> {
         Err(format!(r"invalid Unicode class `\p{{{name}}}`"))
     }
 
-    /// Takes a class in brackets, in which a bracket, `&&`, `--` and `~~` are characters.
+    /// Takes a class in brackets. In it, `[`, `&&`, `--` and `~~` are ordinary characters.
     fn class(&mut self) -> Result<(), String> {
         self.take();
         self.out.push('[');
@@ -249,7 +250,7 @@ impl Translation<'_> {
         self.take().map(Escape::Char).ok_or_else(|| "missing closing `]`".to_owned())
     }
 
-    /// Takes a POSIX class. Returns false if no such class is next.
+    /// Takes a POSIX class. Returns false if there is none at this point.
     fn posix_class(&mut self) -> Result<bool, String> {
         let Some((name, after)) = self.rest.strip_prefix("[:").and_then(|rest| rest.split_once(":]")) else {
             return Ok(false);
@@ -263,7 +264,7 @@ impl Translation<'_> {
     }
 }
 
-/// Returns the counted repetition that the text begins with; `None` if its braces are characters.
+/// Returns the counted repetition at the beginning of the text. `None` if the braces are ordinary characters.
 fn counted(text: &str) -> Result<Option<&str>, String> {
     let Some(end) = text.find('}') else { return Ok(None) };
     let (least, most) = text[1..end].split_once(',').unwrap_or((&text[1..end], ""));

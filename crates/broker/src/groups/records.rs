@@ -1,7 +1,7 @@
-//! Records of groups in `__consumer_offsets`: committed offsets, byte for byte as Kafka writes them, and snapshots of
+//! The records of groups in `__consumer_offsets`: committed offsets, exactly as Kafka writes them, and snapshots of
 //! groups.
 //!
-//! The key of a snapshot has a type that Kafka does not have. Kafka's coordinator and tools skip unknown types.
+//! The key of a snapshot has a type that Kafka does not know. Kafka's coordinator and tools skip unknown types.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
@@ -10,24 +10,24 @@ use fullbore_rules::group::Snapshot;
 use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
-/// Type of a snapshot's key, "Fb" in ASCII; the group's id follows in UTF-8. The value is the version of the layout, in
-/// 64 bits, and the state.
+/// The type of a snapshot's key, "Fb" in ASCII. The key continues with the group's id in UTF-8. The value is the
+/// version of the layout in 64 bits, followed by the state.
 const SNAPSHOT: i16 = 0x4662;
-/// Value for an expiry time that the client has not sent.
+/// Stands for an expiry time that the client did not send.
 const NEVER_SAID: i64 = -1;
 
-/// Record of groups.
+/// A record in `__consumer_offsets`.
 #[derive(Debug, PartialEq)]
 pub(super) enum GroupRecord {
-    /// Committed offset; `None` once it is deleted.
+    /// A committed offset. `None` if it was deleted.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
-    /// Snapshot of a group; `None` once the group is deleted.
+    /// The snapshot of a group. `None` if the group was deleted.
     Group { group: Text, snapshot: Option<Snapshot> },
-    /// Any other record.
+    /// Any other record, which is skipped.
     Other,
 }
 
-/// Key of an offset.
+/// The key of a committed offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OffsetKey<'a> {
     pub group: &'a str,
@@ -35,10 +35,10 @@ pub(super) struct OffsetKey<'a> {
     pub partition: i32,
 }
 
-/// Returns the record of a committed offset, or its tombstone.
+/// Returns the record of a committed offset, or its tombstone if `committed` is `None`.
 ///
 /// # Errors
-/// Error for a name or metadata longer than the record allows.
+/// Returns an error if a name or the metadata is longer than a record allows.
 pub(super) fn offset(
     place: OffsetKey<'_>,
     committed: Option<(Uuid, &OffsetAndMetadata)>,
@@ -57,7 +57,7 @@ pub(super) fn offset(
     CoordinatorRecord::OffsetCommit(key, value).encode()
 }
 
-/// Returns the record of a group, or its tombstone.
+/// Returns the record of a group, or its tombstone if `snapshot` is `None`.
 pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
     let mut key = BytesMut::with_capacity(2 + id.len());
     key.put_i16(SNAPSHOT);
@@ -71,12 +71,12 @@ pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
     (key.freeze(), value)
 }
 
-/// Reads a record. The result shares no memory with key and value.
+/// Reads a record. The result shares no memory with `key` and `value`.
 ///
 /// # Errors
-/// Error for a record that neither Kafka nor Fullbore writes.
+/// Returns an error if neither Kafka nor Fullbore writes such a record.
 pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, DecodeError> {
-    // The result outlives the chunk of the log that the record was read in.
+    // The names are copied, because the result outlives the piece of the log from which the record was read.
     let own = |text: &Text| Text::from(text.as_str());
     match CoordinatorRecord::decode(key, value)? {
         CoordinatorRecord::OffsetCommit(key, value) => {

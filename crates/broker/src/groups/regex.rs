@@ -1,22 +1,21 @@
-//! Regular expressions of topics, as members of the consumer protocol subscribe to them (KIP-848).
+//! The regular expressions by which members of the consumer protocol subscribe to topics (KIP-848).
 //!
-//! Kafka takes RE2's syntax (RE2/J), which [`re2`](super::re2) translates to that of Rust's `regex`: no look-around, no
-//! back-references, time linear in the topic's name.
-//!
-//! Not here: subscriptions, for which the group keeps the topics that an expression matches. Invariant: no client's
-//! expression costs more than [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] allow.
+//! Kafka accepts the syntax of RE2 (RE2/J), which [`re2`](super::re2) translates into that of Rust's `regex`. There is
+//! no look-around and there are no back-references, and matching takes time linear in the length of the name.
+//! [`PATTERN_BYTES_MAX`] and [`COMPILED_BYTES_MAX`] limit the cost of a client's expression. The group keeps the topics
+//! that an expression matches.
 
 use super::re2::translated;
 use fullbore_control::Image;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 
-/// Most bytes of an expression.
+/// Maximum length of an expression, in bytes.
 const PATTERN_BYTES_MAX: usize = 8 * 1024;
-/// Most bytes of memory of a compiled expression.
+/// Maximum memory that a compiled expression may take, in bytes.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// Compiled expression.
+/// A compiled expression that is matched with names of topics.
 #[derive(Debug)]
 pub struct TopicRegex(regex::Regex);
 
@@ -24,27 +23,27 @@ impl TopicRegex {
     /// Checks and compiles an expression.
     ///
     /// # Errors
-    /// Reason why the expression is refused.
+    /// Returns the reason why the expression is refused.
     pub fn compile(pattern: &str) -> Result<TopicRegex, String> {
         if pattern.len() > PATTERN_BYTES_MAX {
             return Err(format!("it has {} bytes, and {PATTERN_BYTES_MAX} are allowed", pattern.len()));
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;
-        // Compiled alone first: an expression that closes the surrounding group and opens another is invalid.
+        // First compiled on its own: an expression that closes the surrounding group and opens another one is invalid.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
             .map(TopicRegex)
             .map_err(|error| error.to_string())
     }
 
-    /// Returns the topics whose whole name the expression matches.
+    /// Returns the topics whose whole names match the expression.
     pub fn topics(&self, image: &Image) -> BTreeSet<Text> {
         let names = image.topics().map(|topic| topic.name.as_str());
         names.filter(|name| self.is_match(name)).map(Text::from).collect()
     }
 
-    /// Returns true if the expression matches the whole name.
+    /// Returns true if the whole name matches the expression.
     pub fn is_match(&self, name: &str) -> bool {
         self.0.is_match(name)
     }
@@ -86,7 +85,7 @@ mod tests {
         assert!(TopicRegex::compile("(((a{100}){100}){100}){100}").is_err(), "too large when compiled");
     }
 
-    /// Checks patterns against the outcomes of RE2/J 1.8.
+    /// The expected outcomes are those of RE2/J 1.8.
     #[test]
     fn patterns_that_differ_between_dialects_are_taken_or_refused_as_in_kafka() {
         let refused = [

@@ -1,6 +1,6 @@
-//! Contents of a shard's log after its replay: groups, committed offsets, and pending offsets of open transactions.
+//! Collects groups and offsets while the log of a shard is replayed, including pending offsets of open transactions.
 //!
-//! Not here: the check for deleted topics, and the offsets as requests read them.
+//! Offsets of deleted topics are still among them, and are only sorted out when the result is installed.
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;
@@ -9,26 +9,26 @@ use fullbore_rules::sequence::Marker;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, HashSet};
 
-/// Offsets of a group by topic name and partition, with the topic's id.
+/// The offsets of a group by topic name and partition. Each has the id of its topic.
 pub(super) type FoundOffsets = HashMap<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// Pending offsets of a group, with the keys of [`FoundOffsets`].
+/// The pending offsets of a group, with the same keys as [`FoundOffsets`].
 pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetadata)>;
 
-/// Contents of a shard's log.
+/// Everything that the log of a shard contains.
 #[derive(Default)]
 pub(super) struct ReplayedShard {
     pub snapshots: HashMap<Text, Snapshot>,
-    /// Committed offsets by group, so that the group's id, which may be long, is stored once.
+    /// The committed offsets by group. The group's id may be long, so it is stored only once.
     pub offsets: HashMap<Text, FoundOffsets>,
     /// Pending offsets by group.
     pub pending: HashMap<Text, FoundPending>,
-    /// Groups with pending offsets in a producer's transaction, by producer id.
+    /// For each producer with an open transaction, the groups in which it has pending offsets.
     open: HashMap<i64, HashSet<Text>>,
 }
 
 impl ReplayedShard {
-    /// Notes a record. `transaction` is the producer id if the record was written in a transaction.
+    /// Applies a record. `transaction` is the producer's id if the record was written in a transaction.
     pub fn note(&mut self, kept: GroupRecord, transaction: Option<i64>) {
         match kept {
             GroupRecord::Offset { group, topic, partition, committed: Some(committed) } => {
@@ -66,7 +66,7 @@ impl ReplayedShard {
         }
     }
 
-    /// Notes the end of a transaction.
+    /// Applies the end of a transaction.
     pub fn end_transaction(&mut self, marker: &Marker) {
         for group in self.open.remove(&marker.producer_id).into_iter().flatten() {
             let Some(pending) = self.pending.get_mut(&group) else { continue };

@@ -1,4 +1,4 @@
-//! Start of the groups with the broker.
+//! Starts the coordinator of groups together with the broker.
 
 use super::{Groups, due};
 use crate::coordinator::CoordinatorTopic;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 
 impl Groups {
-    /// Begins to load the groups, and spawns their tasks, which run until the broker stops.
+    /// Begins to load the groups and spawns the coordinator's tasks, which run until the broker stops.
     pub fn start(self: &Arc<Self>, config: &BrokerConfig, stop: &watch::Sender<bool>) {
         CoordinatorTopic::adopt(self);
         task::spawn(Arc::clone(self).run_topics(stop.subscribe()));

@@ -1,4 +1,4 @@
-//! Committed offsets and groups' snapshots on real logs, compared with a model.
+//! Compares committed offsets and the snapshots of groups with a model, on real logs.
 
 mod faults;
 mod leadership;
@@ -21,7 +21,8 @@ use tokio::sync::watch;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// Groups of a broker, with their logs and control plane. A drop without [`Opened::close`] counts as a kill.
+/// The groups of a broker, with its logs and control plane. Dropping this without [`Opened::close`] is like killing the
+/// broker.
 struct Opened {
     groups: Arc<Groups>,
     config: Arc<BrokerConfig>,
@@ -37,7 +38,7 @@ async fn open(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     opened
 }
 
-/// Opens a broker without loading its groups.
+/// Opens a broker whose groups are not loaded yet.
 fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
@@ -63,7 +64,7 @@ impl Opened {
         self.groups.topic.loaded().await;
     }
 
-    /// Stops as a broker does.
+    /// Stops cleanly, as a broker does.
     fn close(self) {
         self.logs.close();
         self.stop.send_replace(true);
@@ -123,11 +124,11 @@ async fn reopened(opened: Opened, folder: &Path) -> Opened {
     open(folder, GroupClock::start(), "").await
 }
 
-/// Kills the broker: leaves the directory as it is at this moment.
+/// Kills the broker, which leaves the directory as it is at this moment.
 async fn killed(opened: Opened) {
     let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
-    // The tasks hold the groups, and with them the control plane.
+    // The tasks still hold the groups and the control plane, so this waits until they have ended.
     drop((logs, control));
     while Arc::strong_count(&groups) > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -149,7 +150,7 @@ fn joining<'a>(request: &'a JoinGroupRequest, new_member_id: &'a Text) -> Joinin
     Joining { request, version: 3, client_id: "c", client_host: "/h", new_member_id }
 }
 
-/// Returns the snapshot of a group of one member.
+/// Returns the snapshot of a group with one member.
 fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     let (mut group, mut effects) = (Group::new(opened.groups.settings, 0), Effects::new());
     let image = opened.control.image();
@@ -158,14 +159,14 @@ fn snapshot_of(opened: &Opened, protocol_type: &str) -> Snapshot {
     group.snapshot()
 }
 
-/// Joins a group as a member, and leaves it.
+/// Joins a group as its only member and leaves it again.
 async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
     let (request, member_id) = (join_request("consumer"), Text::from("m"));
     let image = groups.control.image();
     let joined = groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
         group.join(joining(&request, &member_id), &*image, ticket, now, effects);
     });
-    // Ends the group's wait for other members.
+    // Ends the group's wait for other members, as if its deadline had passed.
     let entry = groups.find(id).expect("it is there");
     let deadline = entry.lock().group.next_deadline();
     if let Some(deadline) = deadline {
@@ -257,7 +258,7 @@ async fn deleted_topic_takes_its_committed_offsets_along() {
     let again = opened.topic("gone").await;
     let late = opened.commit("one", vec![one(&kept, 0, committed(4, 1)), one(&gone, 0, committed(5, 1))]).await;
     assert_eq!(late, [(1, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
-    // Checked after the task for deleted topics has deleted the offsets, and again after a start.
+    // The offsets must be gone once the task for deleted topics has run, and still after a restart.
     opened.groups.forget_topic(gone.id).await;
     for _ in 0..2 {
         let of_gone = ["both", "one"].map(|group| (opened.get(group, &gone, 0), opened.get(group, &again, 0)));
@@ -319,7 +320,8 @@ async fn groups_go_with_their_topic_and_begin_again() {
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
-/// Many tasks on several threads commit, and some are dropped before their answer. No task may wait forever.
+/// Many tasks commit on several threads, and some of the commits are dropped before their answer. No task may wait
+/// forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -349,7 +351,7 @@ async fn every_commit_of_many_at_once_is_answered() {
     assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
 }
 
-/// Step of a random test. The numbers choose among few groups, topics and partitions.
+/// A step of a random test. The numbers select one of a few groups, topics and partitions.
 #[derive(Debug, Clone)]
 enum Step {
     Commit {
@@ -365,7 +367,7 @@ enum Step {
     DeleteGroup {
         group: u8,
     },
-    /// Deletion of the topic, and its creation under the same name.
+    /// The topic is deleted and created again under the same name.
     Renew {
         topic: u8,
     },
@@ -386,10 +388,10 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Committed offsets by group, number of the topic, and partition. Each offset is also its commit time.
+/// The committed offsets by group, number of the topic, and partition. Each offset is equal to its commit time.
 type Model = BTreeMap<(u8, u8, i32), i64>;
 
-/// Applies a step to the simplest possible model.
+/// Applies a step to the model, which is as simple as possible.
 fn expect(model: &mut Model, step: &Step) {
     match step {
         Step::Commit { group, offsets } => {
@@ -413,7 +415,7 @@ fn held(opened: &Opened, topics: &[TopicName]) -> Model {
     keys.filter_map(|key| Some((key, of(&key)?.offset))).collect()
 }
 
-/// Waits for all earlier writes to the groups' shards.
+/// Waits until all earlier writes to the groups' shards are done.
 async fn settle(opened: &Opened) {
     for group in 0..3 {
         let shard = opened.groups.serving(&format!("g{group}")).expect("it serves");
@@ -421,7 +423,7 @@ async fn settle(opened: &Opened) {
     }
 }
 
-/// Runs the steps without waiting for answers in between, so that many share a batch.
+/// Runs the steps without waiting for answers in between, so that many of them share a batch.
 async fn run(steps: Vec<Step>) {
     let folder = tempfile::tempdir().expect("tempdir");
     let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
@@ -444,7 +446,7 @@ async fn run(steps: Vec<Step>) {
                 drop(opened.forget(&format!("g{group}"), offset));
             }
             Step::DeleteGroup { group } => {
-                // A group that does not exist has no offsets.
+                // The group may not exist. In this case it has no offsets either, so the error does not matter.
                 let _ = opened.groups.delete(&format!("g{group}"), true).await;
             }
             Step::Renew { topic: number } => {

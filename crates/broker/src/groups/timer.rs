@@ -1,8 +1,8 @@
-//! Timer of all groups: one heap of alarms, which one task (`due`) reads.
+//! The timer of all groups: one heap of alarms, which a single task (`due`) reads.
 //!
-//! A deadline that moves to a later time, as with every heartbeat, costs nothing here. The old alarm fires, the group
-//! finds nothing due, and sets the next alarm. Invariant: a group with a deadline has an alarm in the heap at or before
-//! that deadline.
+//! Every heartbeat moves a deadline to a later time, which costs nothing here. The old alarm fires, the group finds
+//! that nothing is due, and sets its next alarm. If a group has a deadline, the heap always contains an alarm for it at
+//! or before that time.
 
 use super::entry::Entry;
 use parking_lot::Mutex;
@@ -12,11 +12,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// Fewest alarms in the heap at which replaced alarms are removed.
+/// As long as the heap has fewer alarms than this, replaced alarms are not removed.
 const OVERTAKEN_MIN: usize = 4096;
-/// Alarm of a group.
+/// Wakes a group at its deadline.
 pub(super) struct Alarm {
-    /// Deadline in milliseconds on the groups' clock.
+    /// The deadline in milliseconds, on the clock of the groups.
     pub deadline: i64,
     pub entry: Weak<Entry>,
 }
@@ -44,19 +44,19 @@ impl Ord for Alarm {
 #[derive(Default)]
 pub(super) struct Timer {
     alarms: Mutex<Alarms>,
-    /// Notified when the first alarm is earlier than before.
+    /// Notified when an alarm is set that is earlier than all others.
     sooner: Notify,
 }
 
 #[derive(Default)]
 struct Alarms {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// Length of the heap at which replaced alarms are removed next.
+    /// When the heap reaches this length, replaced alarms are removed.
     sweep_at: usize,
 }
 
 impl Timer {
-    /// Adds an alarm. The caller holds the group's lock, and has stored `deadline` in the group's `alarm`.
+    /// Sets an alarm. The caller holds the group's lock and has stored `deadline` in the group's `alarm`.
     pub fn set(&self, deadline: i64, entry: &Arc<Entry>) {
         let mut alarms = self.alarms.lock();
         let is_first = alarms.heap.peek().is_none_or(|Reverse(first)| deadline < first.deadline);
@@ -73,7 +73,7 @@ impl Timer {
         }
     }
 
-    /// Removes and returns an alarm that is due; otherwise returns the time of the next alarm, if there is one.
+    /// Takes an alarm that is due out of the heap. If none is due, returns the time of the next one, if there is any.
     pub fn due(&self, now: i64) -> Result<Alarm, Option<i64>> {
         let mut alarms = self.alarms.lock();
         match alarms.heap.peek() {

@@ -1,7 +1,5 @@
-//! Transactions in groups: the partition of `__consumer_offsets` that a transaction needs for a group, and the markers
-//! that end transactions.
-//!
-//! Not here: the commits themselves, and the rules of pending offsets.
+//! The part of transactions that concerns groups: which partition of `__consumer_offsets` a transaction needs for a
+//! group, and the markers that end it.
 
 use super::{Groups, not_kept};
 use crate::coordinator::{MarkedCoordinator, MarkerOutcome, MarkersSeen, PendingWrite, Records};
@@ -13,27 +11,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Groups {
-    /// Returns the partition of `__consumer_offsets` that a group is in; `None` while there is no such topic.
+    /// Returns the partition of `__consumer_offsets` that a group is in. `None` while the topic does not exist.
     pub fn partition_of(&self, id: &str) -> Option<i32> {
         let topic = self.topic.read();
         Some(topic.as_ref()?.shard(id)?.partition().index())
     }
 
-    /// Returns, for a commit to be verified, the group's partition of `__consumer_offsets`, the number of markers in
-    /// it, and its state for this producer. Must be called before the verification.
+    /// Returns the group's partition of `__consumer_offsets`, how many markers it has had, and its state for this
+    /// producer. A commit is verified against these, so they must be read before the verification.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here.
+    /// Returns the error of a shard that is not serving here.
     pub fn markers_seen(&self, id: &str, producer_id: i64) -> Result<(i32, MarkersSeen, VerificationTime), ErrorCode> {
         let shard = self.serving(id)?;
         Ok((shard.partition().index(), shard.markers_seen(), shard.verification_time(producer_id)))
     }
 
-    /// Waits until all commits of a group that are under way are visible or refused. A commit in a transaction becomes
-    /// visible as pending, which makes its partitions unstable.
+    /// Waits until all commits of a group that are in flight are visible or refused. A commit in a transaction then
+    /// counts as pending, which makes its partitions unstable.
     ///
     /// # Errors
-    /// NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE if the shard was left or cannot be written.
+    /// Fails with NOT_COORDINATOR or COORDINATOR_NOT_AVAILABLE if this broker has left the shard, or cannot write to
+    /// it.
     pub async fn await_commits(&self, id: &str) -> Result<(), ErrorCode> {
         let Some(entry) = self.find(id).filter(|entry| entry.commits.load(Ordering::Acquire) > 0) else {
             return Ok(());
@@ -58,8 +57,8 @@ impl MarkedCoordinator for Groups {
         let (groups, of) = (self, Arc::clone(&shard));
         Ok(shard.write(Records::Marker(marker, transaction_version), move |kept| {
             kept?;
-            // A topic that is being deleted is either missing in this image already, or its deletion removes the
-            // offsets later.
+            // If a topic is being deleted, either this image no longer contains it, or its deletion removes the offsets
+            // later.
             let image = groups.control.image();
             let is_there = |offset: &super::CommitOffset| image.topic_by_id(offset.topic.id).is_some();
             groups.offsets.end_transaction(&of, marker.producer_id, marker.is_commit, is_there);

@@ -1,34 +1,34 @@
-//! Kafka's BROKER_LOGGER configurations: the log level of each module of the broker, changeable at run time.
+//! Kafka's BROKER_LOGGER configurations: clients can read and change the log level of each module while the broker
+//! runs.
 //!
-//! Not here: the log itself, which belongs to the program around the broker ([`LogLevels`]). As in Kafka, changes are
-//! not stored: a start begins with the program's configuration. Invariant: a request changes all of its levels, or
-//! none.
+//! The log itself belongs to the program around the broker ([`LogLevels`]). As in Kafka, changes are not stored, and
+//! every start begins with the program's configuration. A request changes either all of its levels, or none.
 
 use fullbore_config::{ConfigEntry, Source, Type};
 use fullbore_control::{CHANGES, ConfigChange, Refusal};
 use fullbore_wire::ErrorCode;
 use std::sync::{Arc, LazyLock};
 
-/// Target of all modules without a level of their own; Kafka's name.
+/// Kafka's name for the logger of all modules that have no level of their own.
 const ROOT: &str = "root";
-/// Lines of [`targets`]. A test compares them with the source.
+/// The lines that [`targets`] returns. A test compares them with the source.
 const TARGETS: &str = include_str!("targets.txt");
 const NO_LOG: &str = "The log belongs to the program that this broker is a part of; its levels cannot be changed here.";
 
-/// Kafka's levels (`LogLevelConfig`). Nothing is logged as fatal, so that this level silences a logger.
+/// Kafka's levels (`LogLevelConfig`). Nothing is ever logged as fatal, so this level silences a logger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Nothing.
+    /// Logs nothing.
     Fatal,
-    /// Failures.
+    /// Logs failures.
     Error,
-    /// Faults that an operator should examine.
+    /// Also logs faults that an operator should look at.
     Warn,
-    /// Rare events.
+    /// Also logs rare events.
     Info,
-    /// Frequent events.
+    /// Also logs frequent events.
     Debug,
-    /// Very frequent events.
+    /// Also logs very frequent events.
     Trace,
 }
 
@@ -36,7 +36,7 @@ impl Level {
     /// All levels, in the order in which Kafka lists them.
     pub const ALL: [Level; 6] = [Level::Debug, Level::Error, Level::Fatal, Level::Info, Level::Trace, Level::Warn];
 
-    /// Returns Kafka's name.
+    /// Returns Kafka's name for the level.
     pub fn name(self) -> &'static str {
         match self {
             Level::Fatal => "FATAL",
@@ -53,37 +53,38 @@ impl Level {
     }
 }
 
-/// Change of one target (`None` for the root): its own level, or none, so that the nearest level above applies.
+/// A change of one target's level, or of the root's if the target is `None`. Without a level, the target inherits from
+/// the nearest module above it.
 pub type LevelChange = (Option<&'static str>, Option<Level>);
 
-/// Levels of a log, which may change at any time.
+/// The levels of a log. They may change at any time.
 pub trait LogLevels: Send + Sync {
-    /// Returns the level in force for `target`; for the root if `target` is `None`.
+    /// Returns the level that applies to `target`, or to the root if it is `None`.
     fn of(&self, target: Option<&str>) -> Level;
 
     /// Makes all changes, or none.
     ///
     /// # Errors
-    /// Reason why the log refuses the changes.
+    /// Returns the reason why the log refuses the changes.
     fn change(&self, changes: &[LevelChange]) -> Result<(), String>;
 }
 
-/// Levels of the log as clients see and change them.
+/// The levels of the log, as clients see and change them.
 #[derive(Clone, Default)]
 pub struct Loggers {
     levels: Option<Arc<dyn LogLevels>>,
 }
 
 impl Loggers {
-    /// Returns the loggers of this log. Without a log (the default), clients get an error.
+    /// Creates the loggers of a log. By default there is no log, and clients get an error.
     pub fn of(levels: Arc<dyn LogLevels>) -> Self {
         Loggers { levels: Some(levels) }
     }
 
-    /// Returns every logger with its level in force.
+    /// Returns every logger with the level that applies to it.
     ///
     /// # Errors
-    /// Refusal if there is no log.
+    /// Returns a refusal if there is no log.
     pub fn describe(&self) -> Result<Vec<ConfigEntry>, Refusal> {
         let levels = self.levels()?;
         let entry = |(name, target)| ConfigEntry {
@@ -99,11 +100,11 @@ impl Loggers {
         Ok(names().map(entry).collect())
     }
 
-    /// Makes changes, or only checks them with `validate_only`.
+    /// Changes the levels of loggers. With `validate_only`, the changes are only checked.
     ///
     /// # Errors
-    /// Unknown logger, unknown level, or an operation that loggers lack: Kafka's codes and messages
-    /// (`RuntimeLoggerManager`).
+    /// Returns a refusal if a logger or a level does not exist, or if loggers do not support the operation. The codes
+    /// and messages are Kafka's (`RuntimeLoggerManager`).
     pub fn alter(&self, changes: &[(String, ConfigChange)], validate_only: bool) -> Result<(), Refusal> {
         let levels = self.levels()?;
         let wanted = changes.iter().map(|(name, change)| checked(name, change)).collect::<Result<Vec<_>, _>>()?;
@@ -123,17 +124,17 @@ impl Loggers {
     }
 }
 
-/// Returns every target of this program's log, and every module above one.
+/// Returns every target that this program logs to, and every module above one of them.
 pub fn targets() -> impl Iterator<Item = &'static str> {
     TARGETS.lines()
 }
 
-/// Each target by its name for clients.
+/// Each target with the name that clients use for it.
 static NAMES: LazyLock<Vec<(String, &'static str)>> =
     LazyLock::new(|| targets().map(|target| (target.replace("::", "."), target)).collect());
 
-/// Returns every logger's name with its target. Parts of a name are separated by dots, as in Kafka, whose tool does not
-/// accept colons in a name.
+/// Returns the name and the target of every logger. The parts of a name are separated by dots, as in Kafka, because
+/// Kafka's tool does not accept colons.
 fn names() -> impl Iterator<Item = (&'static str, Option<&'static str>)> {
     let named = NAMES.iter().map(|(name, target)| (name.as_str(), Some(*target)));
     std::iter::once((ROOT, None)).chain(named)
@@ -171,7 +172,7 @@ fn checked(name: &str, change: &ConfigChange) -> Result<LevelChange, Refusal> {
         },
         ConfigChange::Append(_) => not_allowed("APPEND"),
         ConfigChange::Subtract(_) => not_allowed("SUBTRACT"),
-        // Change by AlterConfigs, which Kafka refuses for loggers with this message.
+        // AlterConfigs replaces all settings. Kafka refuses that for loggers, with this message.
         ConfigChange::DeleteAll => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "Unknown resource type 8")),
     }
 }

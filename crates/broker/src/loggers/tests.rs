@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Log that records its changes.
+/// A log that records the changes of its levels.
 #[derive(Default)]
 struct Told(Mutex<Vec<LevelChange>>);
 
@@ -69,8 +69,8 @@ fn broker_without_a_log_refuses_changes_of_levels() {
     assert!(Loggers::default().describe().is_err());
 }
 
-/// Returns every module of the broker's crates that logs, the modules above it, and the targets with names of their
-/// own.
+/// Returns the targets that the broker's crates log to. These are the modules with log lines, the modules above them,
+/// and targets that have names of their own.
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
@@ -80,7 +80,7 @@ fn targets_of_the_source() -> String {
     found.into_iter().map(|target| format!("{target}\n")).collect()
 }
 
-/// Adds the modules of the crate `fullbore_NAME`, whose source is in this directory.
+/// Adds the modules of the crate `fullbore_NAME`. Its source is in the directory `source`.
 fn add_targets(source: &Path, name: &str, found: &mut BTreeSet<String>) {
     let mut folders: Vec<PathBuf> = vec![source.to_owned()];
     while let Some(folder) = folders.pop() {

@@ -1,11 +1,11 @@
-//! Pauses between failed attempts. Each pause is twice as long as the last, up to a limit. Its length is partly random,
-//! so that brokers that compete for a lock do not collide again.
+//! Pauses between failed attempts. Each pause is twice as long as the one before, up to a limit. The length is partly
+//! random, so that brokers that compete for a lock do not collide again.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::random_id;
 
-/// Pause that doubles with each failure in a row.
+/// A pause that doubles with each failure in a row.
 #[derive(Debug)]
 pub struct Backoff {
     min: Duration,
@@ -20,13 +20,13 @@ impl Backoff {
         Backoff { min, max, next: min, due: None }
     }
 
-    /// Returns true if no pause is under way.
+    /// Returns true if the last pause is over.
     pub fn is_due(&self, now: Instant) -> bool {
         self.due.is_none_or(|due| now >= due)
     }
 
-    /// Begins a pause of a random length, from half of the current length to all of it. Then doubles the current
-    /// length, up to the longest.
+    /// Begins a pause. Its length is drawn at random between half of the current length and all of it. The current
+    /// length then doubles, up to the limit.
     pub fn pause(&mut self, now: Instant) {
         let drawn = random_id().0;
         let random = f64::from(u16::from_be_bytes([drawn[0], drawn[1]])) / f64::from(u16::MAX);
@@ -34,7 +34,7 @@ impl Backoff {
         self.next = (self.next * 2).min(self.max);
     }
 
-    /// Ends the pause. The next pause is the shortest again.
+    /// Ends the pause, because an attempt has succeeded. The next pause starts with the shortest length again.
     pub fn reset(&mut self) {
         self.next = self.min;
         self.due = None;

@@ -1,8 +1,8 @@
-//! Return of leadership: this broker takes back partitions that it does not lead although it is their first replica
-//! (Kafka's `maybeBalancePartitionLeaders`).
+//! Takes leaderships back. A broker should lead the partitions of which it is the first replica, but it loses them when
+//! it restarts (Kafka's `maybeBalancePartitionLeaders`).
 //!
-//! A partition has one first replica, so no two brokers request elections for the same partition. Not here: the
-//! decision, which the control plane makes on the newest metadata.
+//! Only the first replica requests an election, so no two brokers request one for the same partition. The control plane
+//! decides on the newest metadata.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use tokio::time::sleep;
 use super::stopped;
 use fullbore_control::{Control, ElectLeaders, ElectionKind, Image};
 
-/// Most elections in one round (Kafka's `MAX_ELECTIONS_PER_IMBALANCE`).
+/// Maximum number of elections in one round (Kafka's `MAX_ELECTIONS_PER_IMBALANCE`).
 const ELECTIONS_MAX: usize = 1000;
 
-/// Requests elections once each `interval` (`leader.imbalance.check.interval.seconds`), until the broker stops.
+/// Requests elections at each `interval` (`leader.imbalance.check.interval.seconds`), until the broker stops.
 pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: channel::Receiver<bool>) {
     loop {
         tokio::select! {
@@ -34,8 +34,9 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Returns the partitions that this broker does not lead although it is their first replica and in sync: topic name and
-/// number. Returns none if this broker is not fit to lead. Skips diskless partitions, which have no leader.
+/// Returns topic name and number of the partitions that this broker should lead, but does not. It is their first
+/// replica, and in sync. Returns none if the broker is not fit to lead. Diskless partitions are skipped, since they
+/// have no leader.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {
         return Vec::new();
@@ -59,8 +60,8 @@ mod tests {
     use fullbore_wire::Uuid;
     use std::sync::Arc;
 
-    /// The partitions of both topics have the same registration: broker 1 is the first replica and in sync, broker 2
-    /// leads.
+    /// Both topics have the same replicas: broker 1 is the first one and in sync, but broker 2 leads. Only the
+    /// partition of the classic topic is taken back.
     #[test]
     fn a_diskless_partition_is_not_taken_back() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

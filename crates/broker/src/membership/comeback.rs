@@ -1,33 +1,34 @@
-//! Time at which a live broker that was fenced unfences itself: at once the first time. If it is fenced again soon
-//! after its return, it waits first, each time longer.
+//! Decides when a live broker that was fenced unfences itself. The first time it does so at once. If it is fenced again
+//! soon after, it waits, and longer each time.
 //!
-//! Without the pauses, a broker that loses only its heartbeats would be fenced and unfenced in each session. Each time,
-//! all partitions that it leads would elect another leader. A broker does not wait if a partition without a leader
-//! needs it.
+//! Suppose that a broker loses only its heartbeats. Without the pauses it would be fenced and unfenced in every
+//! session, and its partitions would change their leaders each time. A broker does not wait if a partition without a
+//! leader needs it.
 
 use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// Longest pause, and time since the last return after which a fenced broker returns without a pause. The unit of both
-/// is the session timeout.
+/// The longest pause, and how long after its last return a broker no longer has to wait. Both are counted in session
+/// timeouts.
 const PAUSE_MAX: u32 = 8;
+/// Shortest time since the last return, in session timeouts, after which a fenced broker returns without a pause.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.
 #[derive(Debug)]
 pub struct Comeback {
     session: Duration,
-    /// Length of the last pause.
+    /// The length of the last pause.
     pause: Duration,
-    /// Time at which the broker last came back.
+    /// The time at which the broker last came back.
     back: Option<Instant>,
-    /// Time at which the broker unfences itself. `None` while it is not fenced.
+    /// The time at which the broker will unfence itself. `None` while it is not fenced.
     due: Option<Instant>,
 }
 
 impl Comeback {
-    /// Creates the pauses. `session` is the time for which a broker may be silent before it is fenced.
+    /// Starts without a pause. `session` is how long a broker may be silent before it is fenced.
     pub fn new(session: Duration) -> Comeback {
         Comeback { session, pause: Duration::ZERO, back: None, due: None }
     }
@@ -37,7 +38,8 @@ impl Comeback {
         self.due.is_some()
     }
 
-    /// Returns the time at which the fenced broker unfences itself. Further calls before its return give the same time.
+    /// Returns the time at which the fenced broker should unfence itself. The time does not change until the broker is
+    /// back.
     pub fn due(&mut self, now: Instant) -> Instant {
         if let Some(due) = self.due {
             return due;
@@ -50,15 +52,15 @@ impl Comeback {
         *self.due.insert(now + self.pause)
     }
 
-    /// Notes that the broker is back.
+    /// Records that the broker is back.
     pub fn back(&mut self, now: Instant) {
         self.back = Some(now);
         self.due = None;
     }
 }
 
-/// Returns true if this broker is in the ISR, in the ELR or among the truncated replicas of a partition without a
-/// leader.
+/// Returns true if a partition has no leader, and this broker may be able to lead it. The broker is then in the ISR, in
+/// the ELR, or among the replicas with truncated logs.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

@@ -1,8 +1,9 @@
-//! Reports to the control plane that the disk of this broker is full, hangs or takes no files. A second report follows
-//! once the disk has space and answers again. Between the two reports other brokers lead this broker's partitions, and
-//! no leader waits for it.
+//! Watches this broker's disk, and reports to the control plane if it is full, hangs or takes no files. Other brokers
+//! then lead this broker's partitions, and no leader waits for it. Another report follows once the disk works again and
+//! has space.
 //!
-//! [`fullbore_rules::cluster::room`] decides. Not here: the refusals on a full disk (`disk_space`).
+//! [`fullbore_rules::cluster::room`] decides when to report. Requests that a full disk cannot take are refused in
+//! `disk_space`.
 
 use std::time::Instant;
 
@@ -11,14 +12,14 @@ use fullbore_rules::cluster::room::{self, DiskRoom, RoomReport, RoomWatch};
 use fullbore_control::{BrokerChange, Control, Image, Urgent};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Function that returns the state of this broker's disk. Does not block.
+/// Returns the state of this broker's disk without blocking.
 pub type OwnDisk = Box<dyn Fn() -> DiskRoom + Send + Sync>;
 
-/// Function that closes the connections of this broker's clients. Their requests may hang in a write, although other
-/// brokers lead the partitions by now. Does not block.
+/// Closes the connections of this broker's clients, without blocking. Their requests may hang in a write, although
+/// other brokers lead the partitions by now.
 pub type HangUp = Box<dyn Fn() + Send + Sync>;
 
-/// Watch of this broker's disk.
+/// The watch of this broker's disk.
 pub struct DiskWatch {
     disk: OwnDisk,
     hang_up: HangUp,
@@ -28,12 +29,12 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// Creates a watch that has reported nothing.
+    /// Creates a watch that has reported nothing yet.
     pub fn new(disk: OwnDisk, hang_up: HangUp) -> DiskWatch {
         DiskWatch { disk, hang_up, rule: RoomWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the disk, and reports to the control plane if the disk can no longer be used, or can be used again. The
+    /// Checks the disk, and reports to the control plane if it can no longer be used, or can be used again. The
     /// partitions in `urgent` are handed over first.
     pub async fn check(&mut self, control: &Control, image: &Image, urgent: impl FnOnce() -> Urgent) {
         let own = control.broker_state();
@@ -76,7 +77,7 @@ impl DiskWatch {
     }
 }
 
-/// Returns true if a partition takes no acks=all writes before this broker joins its ISR.
+/// Returns true if a partition refuses acks=all writes until this broker joins its ISR.
 fn is_missed(image: &Image, broker_id: i32) -> bool {
     let mut topics = image.topics().filter(|topic| !topic.config.diskless);
     topics.any(|topic| {

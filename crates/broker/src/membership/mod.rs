@@ -1,12 +1,12 @@
-//! Membership of this broker in its cluster. This broker fences others that have failed, and unfences itself. It hands
-//! its partitions over before it stops, or if its disk is full or hangs. It stops serving diskless topics once it has
-//! lost their store. Its process ends once another process has replaced it.
+//! The broker as a member of its cluster. It fences other brokers that have failed, and unfences itself after it was
+//! fenced. Before it stops, or if its disk is full or hangs, it hands its partitions over. If it loses the object
+//! store, it stops serving diskless topics. If another process replaces it, its own process ends.
 //!
-//! [`fullbore_rules::cluster`] decides. Every change is a command of the control plane, which any broker may give. Not
-//! here: the heartbeats, which the control plane sends over a connection of its own. A standalone broker has no
+//! The rules are in [`fullbore_rules::cluster`]. Every change is a command of the control plane, and any broker may
+//! send it. The control plane also sends the heartbeats, over a connection of its own. A standalone broker has no
 //! membership.
 //!
-//! Invariant: safety does not depend on this module. If a broker is wrongly considered failed, it only leads nothing
+//! Invariant: safety does not depend on this module. If a broker is considered failed by mistake, it just leads nothing
 //! for a while.
 
 mod backoff;
@@ -38,23 +38,23 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// Longest wait of a stopping broker until the other brokers' heartbeats show that they know the new leaders.
+/// How long a stopping broker waits until the heartbeats of the others show that they know the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
-/// Pause before this broker repeats a refused command.
+/// How long this broker waits before it repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Longest pause between two attempts to fence a broker.
+/// Maximum pause between two attempts to fence a broker.
 const FENCE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// Function that returns the partitions in use, which get leaders before others.
+/// Returns the partitions in use, which get new leaders before all others.
 pub type InUse = Arc<dyn Fn() -> Urgent + Send + Sync>;
 
-/// Membership of this broker in its cluster.
+/// This broker as a member of its cluster.
 pub struct Membership {
     control: Control,
     node_id: i32,
     peers: PeerWatch,
     in_use: InUse,
-    /// Pauses between attempts to fence a broker.
+    /// The pauses between attempts to fence a broker.
     fencing: Backoff,
     comeback: Comeback,
     unsettled: UnsettledWatch,
@@ -63,11 +63,11 @@ pub struct Membership {
     refused: LogRateLimit,
 }
 
-/// Channel for the reason why this process must end: another process has replaced it as this broker.
+/// Channel for the reason why this process must end: another process has been registered as this broker.
 pub type ReplacedBy = channel::Sender<Option<String>>;
 
 impl Membership {
-    /// Creates the membership. `listener` is the name of the listener between brokers.
+    /// Creates the membership. `listener` is the name of the listener that brokers use among themselves.
     pub fn new(
         control: Control,
         node_id: i32,
@@ -97,8 +97,8 @@ impl Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
-    /// Acts on each heartbeat and each image until the broker stops, or another process has replaced this one. Sends
-    /// the reason of the latter to `ended`.
+    /// Reacts to heartbeats and new images until the broker stops or is replaced. If it is
+    /// replaced, sends the reason to `ended`.
     pub async fn run(
         mut self,
         mut beats: channel::Receiver<Beaten>,
@@ -135,7 +135,7 @@ impl Membership {
         }
     }
 
-    /// Returns the reason why this process is no longer registered as this broker; `None` while it is registered.
+    /// Returns the reason if this process is no longer registered as this broker; `None` if it is.
     fn replaced(&self, image: &Image) -> Option<String> {
         let own = image.node(self.node_id)?.member();
         let process = u128::from_be_bytes(self.control.process().0);
@@ -149,8 +149,8 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. Returns the time of the next try, if this broker must wait or was refused;
-    /// otherwise `None`.
+    /// Unfences this broker if it is fenced. Returns the time of the next attempt if it must wait or was refused, and
+    /// `None` otherwise.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
@@ -184,7 +184,7 @@ impl Membership {
         }
     }
 
-    /// Fences brokers that have failed.
+    /// Fences the brokers that have failed.
     async fn judge(&mut self, beaten: &Beaten) {
         let image = self.control.image();
         for broker in self.peers.dead(&image, beaten).await {
@@ -197,7 +197,7 @@ impl Membership {
                     self.fencing.reset();
                     tracing::warn!(broker_id, broker_epoch, "fenced a broker that has failed");
                 }
-                // Another broker was faster, or the failed broker has come back.
+                // Another broker has fenced it first, or the failed broker has come back.
                 Err(refusal) if refusal.code == ErrorCode::STALE_BROKER_EPOCH => {}
                 Err(refusal) => {
                     self.fencing.pause(Instant::now());
@@ -208,8 +208,8 @@ impl Membership {
     }
 }
 
-/// Hands over the partitions that this broker leads and another broker may lead, `urgent` ones first. Then waits until
-/// the heartbeats of the other live brokers show that they know the new leaders, at most [`HANDED_OVER_MAX`].
+/// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits for at most
+/// [`HANDED_OVER_MAX`] until the heartbeats of the other live brokers show that they know the new leaders.
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {
@@ -225,7 +225,7 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     }
     let image = control.image();
     let version = image.epoch();
-    // The database keeps heartbeats of ended processes for a while; only live processes count.
+    // The database keeps the heartbeats of ended processes for a while, but only live processes count.
     let lives = |peer: &&PeerBeat| {
         let is_that = |node: &RegisteredBroker| node.process == peer.process && !node.registration.is_fenced;
         peer.id != own.broker_id && image.node(peer.id).is_some_and(is_that)
@@ -239,9 +239,9 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     }
 }
 
-/// Fences this broker, so that the other brokers know at once that it has stopped.
+/// Fences this broker, so that the others need not wait for its session timeout.
 pub async fn leave(control: &Control) {
-    // The only registered broker stays unfenced, so that it leads its partitions as soon as it comes back.
+    // If there is no other broker, stay unfenced and lead the partitions as soon as this broker comes back.
     if control.image().nodes().len() > 1 {
         fence(control).await;
     }

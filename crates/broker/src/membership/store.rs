@@ -1,8 +1,8 @@
-//! Reports to the control plane that this broker has lost the object store. Other brokers then serve its diskless
-//! partitions. A second report follows once the store answers again.
+//! Watches the object store, and reports to the control plane if this broker has lost it. Other brokers then serve its
+//! diskless partitions. Another report follows once the store answers again.
 //!
-//! [`fullbore_rules::cluster::store`] decides. Not here: the detection of the loss (`diskless/health.rs`), and the
-//! refusals while the store is lost ([`fullbore_log::partition::left_out`]).
+//! [`fullbore_rules::cluster::store`] decides when to report. The loss is detected in `diskless/health.rs`, and
+//! requests are refused meanwhile by [`fullbore_log::partition::left_out`].
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 use crate::diskless::StoreHealth;
 use fullbore_control::{BrokerChange, Control, Image};
 
-/// Watch of the object store, for a broker that serves diskless topics.
+/// The watch of the object store, for a broker that serves diskless topics.
 pub struct LostStoreWatch {
     store: Arc<StoreHealth>,
     rule: StoreWatch,
@@ -22,12 +22,12 @@ pub struct LostStoreWatch {
 }
 
 impl LostStoreWatch {
-    /// Creates a watch that has reported nothing.
+    /// Creates a watch that has reported nothing yet.
     pub fn new(store: Arc<StoreHealth>) -> LostStoreWatch {
         LostStoreWatch { store, rule: StoreWatch::default(), began: Instant::now(), refused: LogRateLimit::default() }
     }
 
-    /// Checks the store, and reports to the control plane if this broker has lost it, or serves diskless topics again.
+    /// Checks the store. Reports to the control plane if this broker has lost it, or can serve diskless topics again.
     pub async fn check(&mut self, control: &Control, image: &Image) {
         let own = control.broker_state();
         let Some(node) = image.node(own.broker_id) else { return };

@@ -1,4 +1,4 @@
-//! Tests of members that share one metadata store in memory. The tests set the heartbeats.
+//! Tests of several members that share a metadata store in memory. The tests decide which heartbeats arrive.
 
 use super::*;
 use fullbore_control::PeerBeat;
@@ -12,7 +12,7 @@ use tokio::task::JoinHandle;
 const TIMEOUT_MS: i64 = 1_000;
 const LISTENER: &str = "PLAINTEXT";
 
-/// Port of this machine without a listener.
+/// A port of this machine that has no listener.
 const CLOSED_PORT: u16 = 1;
 
 fn new_member(control: &Control, id: i32, session_timeout_ms: i64) -> Membership {
@@ -62,8 +62,8 @@ fn run_member(control: Control, membership: Membership) -> Running {
 }
 
 impl Running {
-    /// Passes heartbeats of other brokers to this member until `is_so` returns true. `ages` lists the brokers, each
-    /// with the age of its last heartbeat in ms. Age 0 is a new heartbeat each time.
+    /// Passes heartbeats of other brokers to this member until `is_so` returns true. `ages` has the age of each
+    /// broker's last heartbeat in ms. With age 0, the broker sends a new heartbeat each time.
     async fn beats_until(&self, ages: &[(i32, i64)], is_so: impl Fn(&Image) -> bool) {
         for number in 1.. {
             self.control.catch_up();
@@ -90,7 +90,7 @@ fn is_fenced(id: i32) -> impl Fn(&Image) -> bool {
 async fn silent_broker_is_fenced_and_unfences_itself_when_it_lives() {
     let memory = Memory::default();
     let detector = run(&memory, 1, 1, CLOSED_PORT);
-    // The port of the other broker does not refuse, since it has a listener.
+    // The other broker's port has a listener, so it does not refuse connections.
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let other = run(&memory, 2, 2, listener.local_addr().expect("an address").port());
     detector.beats_until(&[(2, TIMEOUT_MS)], is_fenced(2)).await;
@@ -197,7 +197,7 @@ async fn leaderships_are_handed_over_before_a_broker_stops() {
     let version = one.image().epoch() + 1;
     let process = two.process();
     let beat = PeerBeat { id: 2, process, number: 1, age_ms: 0, version };
-    // The database still keeps the last heartbeat of an earlier process of that broker.
+    // The database still has the last heartbeat of that broker's earlier process.
     let former = PeerBeat { process: Uuid([9; 16]), age_ms: 60_000, version: 1, ..beat };
     let beats = watch::Sender::new(Beaten { peers: vec![former, beat] });
     let began = Instant::now();
@@ -234,8 +234,8 @@ async fn failover_of_an_ended_survivor_is_continued_by_another() {
     }
 }
 
-/// Runs broker 1 on `disk`, as the leader of a partition that broker 2 also has. Returns both, and the number of times
-/// that broker 1 closed its clients' connections.
+/// Runs broker 1 on `disk`. It leads a partition that broker 2 also has. Returns both brokers, and how often broker 1
+/// has closed its clients' connections.
 async fn run_on(disk: &Arc<parking_lot::Mutex<DiskRoom>>) -> (Running, Control, Arc<AtomicUsize>) {
     let memory = Memory::default();
     let control = member(&memory, 1, 1, LISTENER, CLOSED_PORT).expect("registered");
@@ -288,7 +288,8 @@ async fn hanging_disk_hands_partitions_over_and_hangs_up_on_clients_once() {
     running.task.await.expect("no panic");
 }
 
-/// Fences a running broker, as if only its heartbeats were lost. Returns the time until it has unfenced itself.
+/// Fences a running broker, as if only its heartbeats had been lost. Returns how long it took until it had unfenced
+/// itself.
 async fn fence_and_wait(detector: &Control, fenced: &Control) -> Duration {
     let mut images = fenced.watch();
     let began = Instant::now();
@@ -313,7 +314,7 @@ async fn broker_fenced_again_soon_waits_before_it_unfences_itself() {
     other.task.await.expect("no panic");
 }
 
-/// With a session of an hour, a pause would last at least an hour.
+/// The session lasts an hour, so a pause would last at least as long and fail the test.
 #[tokio::test]
 async fn broker_that_alone_may_lead_a_partition_unfences_itself_at_once() {
     let memory = Memory::default();

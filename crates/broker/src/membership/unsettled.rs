@@ -1,8 +1,8 @@
-//! Partitions that still need a leader or another ISR, because a broker began a failover and did not finish it. That
-//! broker ended, or lost its database, between two pieces of the failover.
+//! Finishes failovers that another broker began. That broker may have ended, or lost its database, after it had decided
+//! only some of the partitions. The others then still lack a leader, or have failed brokers in their ISRs.
 //!
-//! The broker that fences another one continues the failover itself. The others watch, and one of them takes over if no
-//! piece is decided for a while.
+//! Normally the broker that fences another one also completes the failover. The other brokers watch, and one of them
+//! takes over if there is no progress for a while.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,18 +16,19 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Shortest and longest time without progress before a broker takes over, or repeats its attempt.
+/// Minimum and maximum time without progress before a broker takes over, or tries again.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// Longest time without progress before a broker takes over, or repeats its attempt.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
-/// Watch for unsettled partitions.
+/// The watch for partitions that still need a decision.
 pub struct UnsettledWatch {
     control: Control,
-    /// Registrations of the brokers at the last check that found no unsettled partition. Until they change, no check is
+    /// The brokers' registrations when the last check found nothing to do. While they stay the same, no check is
     /// needed.
     settled_for: Option<Arc<Brokers>>,
-    /// First unsettled partition at the last check. It changes while another broker decides pieces, because a failover
-    /// goes through the partitions in order.
+    /// The first partition that needed a decision at the last check. Another broker's failover goes through the
+    /// partitions in order, so this changes while it makes progress.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_electing: Arc<AtomicBool>,
@@ -35,7 +36,7 @@ pub struct UnsettledWatch {
 }
 
 impl UnsettledWatch {
-    /// Creates a watch that has checked nothing.
+    /// Creates a watch that has checked nothing yet.
     pub fn new(control: Control) -> UnsettledWatch {
         UnsettledWatch {
             control,
@@ -47,8 +48,8 @@ impl UnsettledWatch {
         }
     }
 
-    /// Checks the partitions. If the first unsettled one has stayed the same for a while, spawns a task that elects the
-    /// missing leaders. Does not block.
+    /// Checks the partitions. If the first one that needs a decision has been the same for a while, starts a task that
+    /// elects the missing leaders. Does not block.
     pub fn check(&mut self, image: &Image, now: Instant, urgent: impl FnOnce() -> Urgent) {
         let brokers = image.registrations();
         if self.settled_for.as_ref().is_some_and(|settled_for| Arc::ptr_eq(settled_for, brokers)) {

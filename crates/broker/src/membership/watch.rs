@@ -1,7 +1,7 @@
-//! Failure detector. It reads the heartbeats of the other brokers, and probes the port of a broker whose last heartbeat
-//! is older than [`REFUSING_BEAT_AGE_MS`].
+//! The failure detector. It reads the heartbeats of the other brokers. If a heartbeat is older than
+//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port still accepts connections.
 //!
-//! Not here: the rule ([`fullbore_rules::cluster::lease`]).
+//! The rule is in [`fullbore_rules::cluster::lease`].
 
 use fullbore_host::task;
 use std::collections::BTreeMap;
@@ -17,38 +17,39 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// Longest probe of a port: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is shorter. A probe
-/// delays this broker's next check. After a long gap between checks, this broker may not consider any broker failed
-/// ([`FailureDetector::may_judge`]).
+/// How long the probe of a port may take: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is
+/// shorter. A probe delays this broker's next check, and after a long gap between checks it must not consider any
+/// broker failed (see [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
+/// A probe lasts at most the session timeout divided by this, if that is shorter than [`PROBE_MAX`].
 const PROBE_SHARE: u32 = 8;
 
-/// State of the failure detector.
+/// The failure detector and the heartbeats that it knows.
 pub struct PeerWatch {
     node_id: i32,
     listener: String,
     detector: FailureDetector,
-    /// Longest probe of a port.
+    /// How long the probe of a port may take.
     probe_max: Duration,
     began: Instant,
-    /// Last known heartbeats, by broker.
+    /// The last known heartbeat of each broker.
     heard: BTreeMap<i32, LastHeard>,
-    /// Time of the last check, in ms since `began`.
+    /// The time of the last check, in ms since `began`.
     looked_ms: Option<i64>,
 }
 
-/// Last known heartbeat of a process, if it has sent one.
+/// The last known heartbeat of a process, if it has sent one.
 struct LastHeard {
     process: Uuid,
     number: Option<u64>,
-    /// Time of the check that first saw the heartbeat, in ms since the detector began; `before_ms` is the time of the
-    /// check before it. The heartbeat was sent between the two.
+    /// The check that first saw the heartbeat, and the check before it, in ms since the detector began. The heartbeat
+    /// was sent between the two.
     first_ms: i64,
     before_ms: i64,
 }
 
 impl PeerWatch {
-    /// Creates a detector that has seen no broker.
+    /// Creates a detector that knows no heartbeats yet.
     pub fn new(node_id: i32, session_timeout_ms: i64, listener: &str) -> PeerWatch {
         let detector = FailureDetector::new(session_timeout_ms);
         let session = Duration::from_millis(u64::try_from(session_timeout_ms).unwrap_or(0));
@@ -63,7 +64,8 @@ impl PeerWatch {
         }
     }
 
-    /// Returns the brokers that have failed. Called after each response to this broker's heartbeat.
+    /// Returns the brokers that have failed. Must be called each time the database has answered this broker's
+    /// heartbeat.
     pub async fn dead(&mut self, image: &Image, beaten: &Beaten) -> Vec<BrokerState> {
         let now_ms = i64::try_from(self.began.elapsed().as_millis()).unwrap_or(i64::MAX);
         self.detector.beat(now_ms);
@@ -88,8 +90,8 @@ impl PeerWatch {
         signs.filter(|(_, signs)| self.detector.is_dead(signs, now_ms)).map(|(whom, _)| whom).collect()
     }
 
-    /// Returns the age of each other unfenced broker's last heartbeat, in ms. The database's clock may jump, so its
-    /// ages are clamped to the range that this broker's own observations allow.
+    /// Returns the age of the last heartbeat in ms, for each other broker that is not fenced. The database's clock may
+    /// jump, so its ages are limited to the range that this broker has observed itself.
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();
@@ -115,7 +117,7 @@ impl PeerWatch {
     }
 }
 
-/// Returns true if a connection to the address is refused within `probe_max`.
+/// Returns true if the address refuses a connection within `probe_max`.
 async fn is_refused(address: &str, probe_max: Duration) -> bool {
     let attempt = timeout(probe_max, TcpStream::connect(address)).await;
     matches!(attempt, Ok(Err(error)) if error.kind() == ErrorKind::ConnectionRefused)

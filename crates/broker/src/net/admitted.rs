@@ -1,4 +1,4 @@
-//! Request of a connection between its two halves: its completion, and the resources held until its response is sent.
+//! A request between the two halves of a connection: its response, and the resources that it holds until that is sent.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -9,16 +9,17 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::input::InputError;
 use crate::api::{Completion, Fault};
 
-/// Log target of the protocol log: every request and response, at debug. No contents, no secrets.
+/// The target of the protocol log, which has a line for every request and response at level debug. It contains neither
+/// contents nor secrets.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// Completion on its path from the reading to the writing half.
+/// A request on its way from the reading half to the writing half.
 pub(super) struct AdmittedRequest {
     pub completion: Completion,
     pub owed: Owed,
 }
 
-/// State of a request until its response is sent.
+/// The resources and facts that a request keeps until its response is sent.
 pub(super) struct Owed {
     pub api: ApiKey,
     pub received: Instant,
@@ -26,7 +27,7 @@ pub(super) struct Owed {
     pub _bytes: OwnedSemaphorePermit,
 }
 
-/// Fields of a request and its response in the protocol log.
+/// The fields by which the protocol log shows a request and its response.
 #[derive(Clone, Copy)]
 pub(super) struct Label {
     pub peer: SocketAddr,
@@ -40,7 +41,7 @@ impl Label {
         ApiKey::from_code(self.api).map_or("unknown", ApiKey::name)
     }
 
-    /// Logs a request; `bytes` is without the length prefix.
+    /// Logs a request. `bytes` does not include the length prefix.
     pub fn log_request(&self, bytes: usize) {
         if tracing::enabled!(target: PROTOCOL, tracing::Level::DEBUG) {
             let Label { peer, api: key, version, correlation_id } = self;
@@ -58,7 +59,7 @@ impl Label {
     }
 }
 
-/// Reason why a connection ended, other than the client's orderly close.
+/// The reason why a connection ended, if the client did not close it in an orderly way.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Ended {
     #[error("{0}")]

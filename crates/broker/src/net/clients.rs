@@ -1,6 +1,6 @@
-//! Open connections, so that clients can be disconnected while the threads that serve them hang.
+//! Lists the open connections, so that clients can be disconnected even while the threads that serve them hang.
 //!
-//! Invariant: an entry keeps no connection open, and is removed with its connection.
+//! An entry does not keep its connection open, and is removed together with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::stream::ClientStream;
 
-/// Open connections of one broker.
+/// The open connections of one broker.
 #[derive(Default)]
 pub struct Clients {
     open: Mutex<OpenClients>,
@@ -21,7 +21,7 @@ struct OpenClients {
     streams: HashMap<u64, Weak<ClientStream>>,
 }
 
-/// Entry of an open connection, removed at the drop.
+/// The entry of an open connection. Dropping it removes the entry.
 pub(super) struct Connected {
     clients: Arc<Clients>,
     number: u64,
@@ -37,8 +37,8 @@ impl Clients {
         Connected { clients: Arc::clone(self), number }
     }
 
-    /// Shuts every connection down in both directions, whatever its thread does: clients turn to other brokers, or
-    /// reconnect. Does not block.
+    /// Shuts down every connection in both directions, whatever its thread is doing. Clients then turn to other brokers
+    /// or reconnect. Does not block.
     pub fn hang_up(&self) {
         let open: Vec<_> = self.open.lock().streams.values().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|stream| stream.shut_down());

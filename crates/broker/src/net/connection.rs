@@ -1,10 +1,8 @@
-//! Connection of one client: admits in order, completes concurrently, responds in order.
+//! The connection of one client. Requests are admitted in order, complete concurrently, and are answered in order.
 //!
 //! The reading half ([`super::reading`]) admits each request, which fixes its position in the order, and queues its
-//! completion. The writing half ([`super::writing`]) awaits the completions in that order. Both run in one task, so
-//! that a request that is answered at once costs no task switch.
-//!
-//! Invariant: a fault of this connection ends no other.
+//! response. The writing half ([`super::writing`]) awaits the responses in that order. Both run in the same task. So a
+//! request that can be answered at once costs no task switch. A fault of one connection never ends another.
 
 use super::admitted::Ended;
 use super::handover::{Handover, in_turn};
@@ -23,8 +21,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Time without a byte after which the broker disconnects a client that has ended its side, even if a response is still
-/// in progress. Most such clients are gone.
+/// How long a client that has ended its side may stay silent, even if a response is still in progress. Most such
+/// clients are gone.
 const HUNG_UP_MAX: Duration = Duration::from_secs(5);
 
 /// Serves one client until either side is done.
@@ -39,17 +37,18 @@ pub async fn serve(
     let idleness = Idleness::default();
     let unwritten = Arc::new(Unwritten::default());
     let client = Client::new(peer, Arc::clone(&unwritten));
-    // Both halves are pinned where they are created: a future that is pinned as an argument takes its memory twice.
+    // Both halves are pinned here, where they are created. A future that is pinned as an argument takes its memory
+    // twice.
     let reading = pin!(async {
         match read(broker, stream, client, listener, &queue, &idleness, stop).await {
-            // The client has not ended its side. While it waits for a response, it is not idle.
+            // The client has not ended its side. As long as it waits for a response, it is not idle.
             Ok(ReadEnd::Stopping) => Ok(None),
             Ok(ReadEnd::Client) => {
                 idleness.end();
                 Ok(None)
             }
             Err(lost @ Ended::Input(InputError::Io(_))) => Err(lost),
-            // Requests before the bad request are still answered.
+            // Requests that came before the bad one are still answered.
             Err(ended) => {
                 idleness.end();
                 Ok(Some(ended))
@@ -80,8 +79,8 @@ pub async fn serve(
     }
 }
 
-/// Returns when the client has been idle for too long. A client that waits for a response is not idle, unless it has
-/// ended its side.
+/// Returns once the client has been idle for too long. A client that waits for a response is not idle, but if it has
+/// ended its side, it counts as idle even then.
 async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
     let idle = async {
         let Some(max) = idle_max else { return pending().await };
@@ -101,13 +100,13 @@ async fn end_idle(idleness: &Idleness, idle_max: Option<Duration>) -> Ended {
 mod tests {
     use super::*;
 
-    /// Returns the size of the future that a function makes, without calling it.
+    /// Returns the size of the future that a function creates. The function is not called.
     fn size_of_future<A, B, C, D, F: Future>(_: impl Fn(A, B, C, D) -> F) -> usize {
         size_of::<F>()
     }
 
-    /// Ten thousand idle connections each hold such a task. To keep it small, box a large future that is rarely
-    /// awaited, and pin futures where they are created, so that none is in the task twice.
+    /// With ten thousand idle connections there are ten thousand of these tasks. To keep them small, box large futures
+    /// that are rarely awaited. Pin futures where they are created, so that none is in the task twice.
     #[test]
     fn the_task_of_a_connection_is_small() {
         let task = |broker: Arc<Node>, stream: Arc<ClientStream>, peer, stop| async move {

@@ -1,10 +1,10 @@
 //! A queue between the two halves of one task.
 //!
-//! Not a channel: neither half wakes the other, since [`in_turn`] polls both whenever the task is woken. A channel
-//! would wake the running task, and the runtime would wake another thread to take it over: two system calls and a
-//! switch for each request.
+//! This is not a channel, because neither half wakes the other: [`in_turn`] polls both whenever the task is woken. A
+//! channel would wake the running task, and the runtime would wake another thread to take it over. That costs two
+//! system calls and a thread switch for each request.
 //!
-//! Invariant: items leave in the order in which they came. At most `max` items are between [`Handover::enter`] and
+//! Items leave in the order in which they came. At most `max` items are between [`Handover::enter`] and
 //! [`Handover::leave`].
 
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
-/// Queue between the two halves. Its futures work only within [`in_turn`].
+/// The queue between the two halves. Its futures only work within [`in_turn`].
 pub struct Handover<T> {
     max: usize,
     state: Mutex<HandoverState<T>>,
@@ -21,11 +21,11 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// Number of slots in use: by items to come, by queued items, and by items that were taken out and are not
-    /// finished.
+    /// How many slots are in use: by items that will come, by queued items, and by items that were taken out but are
+    /// not finished.
     taken: usize,
     is_closed: bool,
-    /// True if the reading half waits for a slot.
+    /// True if the reading half is waiting for a slot.
     wants_room: bool,
 }
 
@@ -35,7 +35,7 @@ impl<T> Handover<T> {
         Handover { max, state: Mutex::new(state) }
     }
 
-    /// Waits for a free slot, and takes it.
+    /// Waits until a slot is free and takes it.
     pub async fn enter(&self) {
         poll_fn(|_| {
             let mut state = self.state.lock();
@@ -49,22 +49,22 @@ impl<T> Handover<T> {
         .await;
     }
 
-    /// Adds an item, for which the caller has taken a slot.
+    /// Adds an item. The caller has taken a slot for it before.
     pub fn push(&self, item: T) {
         self.state.lock().items.push_back(item);
     }
 
-    /// Frees `count` slots, of items that are finished or that were not added.
+    /// Frees `count` slots, whose items are finished or were never added.
     pub fn leave(&self, count: usize) {
         self.state.lock().taken -= count;
     }
 
-    /// Marks that no more items come.
+    /// Announces that no more items will come.
     pub fn close(&self) {
         self.state.lock().is_closed = true;
     }
 
-    /// Waits for the oldest item; None once the queue is closed and empty.
+    /// Waits for the oldest item. Returns `None` once the queue is closed and empty.
     pub async fn pop(&self) -> Option<T> {
         poll_fn(|_| {
             let mut state = self.state.lock();
@@ -77,34 +77,34 @@ impl<T> Handover<T> {
         .await
     }
 
-    /// Returns the oldest item, if any.
+    /// Returns the oldest item, or `None` if the queue is empty.
     pub fn try_pop(&self) -> Option<T> {
         self.state.lock().items.pop_front()
     }
 
-    /// Returns true if the reading half waits, and a slot is free.
+    /// Returns true if the reading half is waiting and a slot has become free.
     fn has_room_wanted(&self) -> bool {
         let state = self.state.lock();
         state.wants_room && state.taken < self.max
     }
 }
 
-/// Runs the pushing and the popping half until both are done or one fails. Returns the results of both.
+/// Runs both halves until both are done or one of them fails. Returns the results of both.
 ///
 /// # Errors
-/// First error of a half.
+/// Returns the first error of either half.
 pub async fn in_turn<T, A, B, E>(
     handover: &Handover<T>,
     mut pushing: Pin<&mut impl Future<Output = Result<A, E>>>,
     popping: Pin<&mut impl Future<Output = Result<B, E>>>,
 ) -> Result<(A, B), E> {
-    // The pushing half may use up the task's cooperative budget, so the popping half runs without that limit. Its work
-    // is bounded by the items that were pushed.
+    // The pushing half may use up the cooperative budget of the task. The popping half therefore runs without that
+    // limit. Its work is limited by the items that were pushed.
     let mut popping = pin!(tokio::task::coop::unconstrained(popping));
     let (mut pushed, mut popped) = (None, None);
     poll_fn(|context| {
         loop {
-            // `enter` sets `wants_room` again if it still waits.
+            // If `enter` still waits, it sets `wants_room` again.
             handover.state.lock().wants_room = false;
             if pushed.is_none()
                 && let Poll::Ready(ended) = pushing.as_mut().poll(context)
@@ -137,7 +137,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
     use std::task::{Context, Wake};
 
-    /// Counts the wakes of a task.
+    /// Counts how often a task is woken.
     #[derive(Default)]
     struct Wakes(AtomicUsize);
 

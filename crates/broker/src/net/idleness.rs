@@ -1,56 +1,56 @@
-//! Time for which a connection waits for its client, as opposed to the client waiting for the broker.
+//! Measures how long a connection waits for its client. A client that waits for the broker is not idle.
 //!
-//! The halves of a connection only set flags, which are polled: no clock is read where bytes move, and the measured
-//! time is up to an eighth too long. Both halves run in one task, so that no memory ordering is needed. Invariant: a
-//! client is not idle while its request is in progress, nor while bytes move. A client that accepts no more of its
-//! response is idle.
+//! The halves of a connection only set flags, which are polled from time to time. So no clock is read where bytes move,
+//! and the result may be up to an eighth too long. Both halves run in one task, so the flags need no memory ordering. A
+//! client is not idle while its request is in progress or while bytes move. If it accepts no more of its response, it
+//! is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Number of polls in the time after which a connection counts as idle.
+/// How often the flags are polled in the time after which a connection counts as idle.
 const POLLS: u32 = 8;
 
-/// State of the two halves.
+/// The activity of both halves of a connection.
 #[derive(Default)]
 pub struct Idleness {
-    /// True while the reading half admits a request.
+    /// True while the reading half is admitting a request.
     is_admitting: AtomicBool,
     /// True while the oldest unanswered request is in progress.
     is_awaiting: AtomicBool,
-    /// True if bytes moved, or a request was in progress, since the last poll.
+    /// True if bytes have moved or a request was in progress since the last poll.
     has_moved: AtomicBool,
-    /// True once the client has ended its side. Most such clients are gone, and accept no response.
+    /// True once the client has ended its side. Most such clients are gone and accept no response.
     has_ended: AtomicBool,
     ended: Notify,
 }
 
 impl Idleness {
-    /// Records that bytes moved.
+    /// Notes that bytes have moved.
     pub fn moved(&self) {
         self.has_moved.store(true, Relaxed);
     }
 
-    /// Records the end of the client's requests. From now on the client counts as idle even while its request is in
-    /// progress.
+    /// Notes that the client will send no more requests. From now on it counts as idle even while one of its requests
+    /// is in progress.
     pub fn end(&self) {
         self.has_ended.store(true, Relaxed);
         self.ended.notify_one();
     }
 
-    /// Waits for [`Idleness::end`].
+    /// Waits until [`Idleness::end`] is called.
     pub async fn ended(&self) {
         self.ended.notified().await;
     }
 
-    /// Marks the admission of a request as in progress, until the result is dropped.
+    /// Notes that a request is being admitted, until the result is dropped.
     pub fn admitting(&self) -> Working<'_> {
         self.during(&self.is_admitting)
     }
 
-    /// Marks the response that is due as in progress, until the result is dropped.
+    /// Notes that the next response is in progress, until the result is dropped.
     pub fn awaiting(&self) -> Working<'_> {
         self.during(&self.is_awaiting)
     }
@@ -69,7 +69,7 @@ impl Idleness {
         }
     }
 
-    /// Returns the number of successive polls without activity, including this one. `in_vain` is the number before it.
+    /// Returns how many polls in a row have found no activity, including this one. `in_vain` is the number before it.
     fn poll(&self, in_vain: u32) -> u32 {
         let has_moved = self.has_moved.swap(false, Relaxed);
         let is_working = self.is_admitting.load(Relaxed) || self.is_awaiting.load(Relaxed);
@@ -78,7 +78,7 @@ impl Idleness {
     }
 }
 
-/// Mark of work in progress, which its drop ends.
+/// Work in progress. Dropping this ends it.
 pub struct Working<'a> {
     idleness: &'a Idleness,
     flag: &'a AtomicBool,

@@ -1,10 +1,9 @@
-//! Frames from a socket. Not here: their contents.
+//! Reads frames from a socket. Their contents do not matter here.
 //!
-//! A connection has a buffer only while it reads. Before it waits for bytes, it adds the buffer to the few spare
-//! buffers of its thread, unless a request still refers to the buffer's memory. A busy connection therefore reads
-//! without allocating, and an idle connection holds no memory. Invariant: no memory is reserved for a frame before its
-//! length is checked. Each step reserves at most as many bytes as were received, so that a large length prefix alone
-//! costs nothing.
+//! A connection only has a buffer while it reads. Before it waits for bytes, it gives the buffer to the few spare
+//! buffers of its thread, unless a request still uses the memory. So a busy connection reads without allocating, and an
+//! idle one holds no memory. The length of a frame is checked before any memory is reserved for it. Each step reserves
+//! at most as many bytes as were received, so that a large length prefix alone costs nothing.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -17,70 +16,71 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// Bytes to read from the socket while the frame's length is unknown.
+/// How many bytes are read from the socket while the length of the frame is unknown.
 const CHUNK: usize = 16 * 1024;
-/// Length beyond which a frame is read separately, so that the next frame need not be moved. Larger buffers are not
-/// reused.
+/// A longer frame is read on its own, so that the beginning of the next frame does not have to be moved. Buffers above
+/// this size are not reused.
 const LARGE: usize = 64 * 1024;
-/// Bytes reserved first for a large frame.
+/// How many bytes are first reserved for a large frame.
 const STEP: usize = 1024 * 1024;
-/// Most bytes that a frame may still lack for its received part to be acknowledged at once. A client with Nagle's
-/// algorithm may hold the rest back until then.
+/// If no more than this many bytes of a frame are missing, the received part is acknowledged at once. A client with
+/// Nagle's algorithm may hold back the rest until then.
 const TAIL: usize = 64 * 1024;
-/// Time without a byte after which a connection returns a large buffer. Smaller buffers are returned at once.
+/// After this long without a byte, a connection gives back a large buffer. Smaller ones are given back at once.
 const BUFFER_IDLE: Duration = Duration::from_secs(1);
 
-/// Most spare buffers of a thread, each of at most [`LARGE`] bytes.
+/// Maximum number of spare buffers of a thread. Each has at most [`LARGE`] bytes.
 const SPARE_MAX: usize = 8;
 
 thread_local! {
     static SPARE: RefCell<Vec<BytesMut>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Reason why a connection cannot read on.
+/// The reason why a connection cannot read on.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// Failure of the socket.
+    /// The socket has failed.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// End of the client's side inside a frame.
+    /// The client has ended its side in the middle of a frame.
     #[error("the client closed the connection inside a frame")]
     Cut,
-    /// Length prefix that is negative or above `socket.request.max.bytes`.
+    /// The length prefix is negative or above `socket.request.max.bytes`.
     #[error("a frame of {length} bytes is not between 0 and {max} (socket.request.max.bytes)")]
     Length {
-        /// Value of the prefix.
+        /// The value of the prefix.
         length: i32,
-        /// Limit of the length.
+        /// The maximum length.
         max: usize,
     },
-    /// First bytes of a TLS handshake.
+    /// The client has begun a TLS handshake.
     #[error("a TLS client on a plaintext listener")]
     Tls,
 }
 
-/// Reading half of a connection.
+/// Reads the frames of one connection.
 pub struct Input<'a> {
     stream: &'a ClientStream,
     buffer: BytesMut,
     /// True while the connection has no buffer of its own.
     is_resting: bool,
-    /// True if the buffer has had a capacity above [`LARGE`].
+    /// True if the buffer has grown beyond [`LARGE`].
     is_large: bool,
     frame_max: usize,
     idleness: &'a Idleness,
 }
 
 impl<'a> Input<'a> {
-    /// Returns a reader of frames of at most `frame_max` bytes, which records every read in `idleness`.
+    /// Creates a reader of frames with up to `frame_max` bytes. Every read is noted in `idleness`.
     pub fn new(stream: &'a ClientStream, frame_max: usize, idleness: &'a Idleness) -> Self {
         Input { stream, buffer: BytesMut::new(), is_resting: true, is_large: false, frame_max, idleness }
     }
 
-    /// Returns the next frame without its length prefix; None if the peer closed between frames.
+    /// Returns the next frame without its length prefix. `None` if the peer has closed the connection between two
+    /// frames.
     ///
     /// # Errors
-    /// [`InputError`]; the connection cannot be used afterwards.
+    /// Returns an [`InputError`], after which the connection can no longer be used.
     pub async fn frame(&mut self) -> Result<Option<Bytes>, InputError> {
         while self.buffer.len() < 4 {
             let missing = if self.buffer.is_empty() { 0 } else { 4 - self.buffer.len() };
@@ -91,7 +91,8 @@ impl<'a> Input<'a> {
         let length = i32::from_be_bytes([self.buffer[0], self.buffer[1], self.buffer[2], self.buffer[3]]);
         let len = usize::try_from(length).ok().filter(|len| *len <= self.frame_max);
         let len = len.ok_or_else(|| match self.buffer[..4] {
-            // A TLS handshake begins with a record of type 22, version 3.x. As a length, these bytes would be 352 MiB.
+            // A TLS handshake begins with a record of type 22 and version 3.x. Read as a length, these bytes would mean
+            // 352 MiB.
             [22, 3, ..] if matches!(self.stream, ClientStream::Plain(_)) => InputError::Tls,
             _ => InputError::Length { length, max: self.frame_max },
         })?;
@@ -106,8 +107,8 @@ impl<'a> Input<'a> {
         Ok(Some(self.buffer.split_to(len).freeze()))
     }
 
-    /// Reads up to `want` bytes; returns 0 at the end of the stream. `missing` is the number of bytes that a begun
-    /// frame lacks.
+    /// Reads up to `want` bytes, or returns 0 at the end of the stream. If a frame has begun, `missing` is the number
+    /// of bytes that it still lacks.
     async fn fill(&mut self, want: usize, missing: usize) -> io::Result<usize> {
         loop {
             if self.buffer.is_empty() {
@@ -128,7 +129,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until bytes come. Returns the empty buffer to the thread for the time of the wait.
+    /// Waits until bytes come. Meanwhile the empty buffer is given back to the thread.
     async fn rest(&mut self) {
         let mut readable = pin!(self.stream.readable());
         if poll_fn(|context| Poll::Ready(readable.as_mut().poll(context).is_ready())).await {
@@ -144,8 +145,8 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Waits until there is something to read. Acknowledges the received part of a short frame before it waits for the
-    /// rest.
+    /// Waits until there is something to read. If a frame has begun and little of it is missing, the received part is
+    /// acknowledged first.
     async fn readable(&self, missing: usize) -> io::Result<()> {
         let mut readable = pin!(self.stream.readable());
         match poll_fn(|context| Poll::Ready(readable.as_mut().poll(context))).await {
@@ -160,7 +161,7 @@ impl<'a> Input<'a> {
     }
 }
 
-/// Keeps an empty buffer for the next reader on this thread, unless a request still refers to its memory.
+/// Keeps an empty buffer for the next reader on this thread. A buffer whose memory a request still uses is dropped.
 fn spare(mut buffer: BytesMut) {
     if buffer.try_reclaim(CHUNK) {
         SPARE.with_borrow_mut(|spare| {
@@ -230,7 +231,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bound");
         let mut client = TcpStream::connect(listener.local_addr().expect("bound")).await.expect("connected");
         let (socket, _) = listener.accept().await.expect("accepted");
-        // The kernel now delays acknowledgements, as after a response on a connection.
+        // From now on the kernel delays acknowledgements, as it does after a response.
         set_tcp_quickack(&socket, false).expect("set");
         let stream = ClientStream::Plain(socket);
         let idleness = Idleness::default();
@@ -240,7 +241,7 @@ mod tests {
         while ioctl_fionread(plain(&stream)).expect("counted") < 6 {
             tokio::task::yield_now().await;
         }
-        // Checked right after the read: a little later the kernel acknowledges by itself.
+        // This must be checked right after the read, because a little later the kernel acknowledges by itself.
         while ioctl_fionread(plain(&stream)).expect("counted") > 0 {
             tokio::select! {
                 biased;

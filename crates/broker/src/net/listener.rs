@@ -1,8 +1,8 @@
-//! Listeners: they bind their ports and accept connections within the limits. Each connection has a task, which begins
-//! with the TLS handshake if the listener is an SSL listener.
+//! Listeners bind their ports and accept connections within the limits. Each connection gets a task. On an SSL
+//! listener, the task begins with the TLS handshake.
 //!
-//! Invariant: a connection over a limit is closed before anything is read or allocated for it. A connection counts from
-//! accept on, even during its handshake.
+//! A connection beyond a limit is closed before anything is read or allocated for it. A connection counts as soon as it
+//! is accepted, even during its handshake.
 
 use super::clients::Clients;
 use super::connection;
@@ -20,39 +20,39 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-/// Pause after accept fails for lack of descriptors or memory.
+/// How long the broker pauses after it could not accept a connection, which happens without descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Listener that is bound to its port, and does not accept yet.
+/// A listener that has bound its port but does not accept connections yet.
 pub struct Bound {
-    /// Sockets at those addresses of the listener's host that this machine has, each with the same port.
+    /// A socket for each address of the listener's host that this machine has. All have the same port.
     sockets: Vec<TcpListener>,
-    /// First bound address.
+    /// The first address that was bound.
     pub addr: SocketAddr,
-    /// Host and port for clients.
+    /// The host and port that clients are given.
     pub advertised: (String, u16),
-    /// Certificates of an SSL listener; `None` for any other.
+    /// The certificates of an SSL listener. `None` for any other listener.
     certificates: Option<Arc<Certificates>>,
 }
 
-/// State that the connections of a listener share.
+/// The state that all connections of a listener share.
 #[derive(Clone)]
 struct Door {
     /// Index of the listener in the configuration.
     index: usize,
-    /// True if the listener is that of `inter.broker.listener.name`, and there are other listeners.
+    /// True for the listener of `inter.broker.listener.name`, if there are other listeners as well.
     of_brokers: bool,
     certificates: Option<Arc<Certificates>>,
     clients: Arc<Clients>,
 }
 
-/// Most attempts to find a port that is free at every address of a host.
+/// How many times the broker tries to find a port that is free at every address of a host.
 const FREE_PORT_TRIES: u32 = 20;
 
-/// Binds one listener, on every address of its host's name.
+/// Binds one listener at every address of its host.
 ///
 /// # Errors
-/// Error of the system: the host does not resolve, or the port is taken or not allowed.
+/// Returns the system's error if the host does not resolve, or if the port is taken or not allowed.
 pub async fn bind(
     listener: &Listener,
     certificates: Option<Arc<Certificates>>,
@@ -68,7 +68,7 @@ pub async fn bind(
     let mut tries = 1;
     let sockets = loop {
         match open_each(&addrs, config) {
-            // The port, which was free at the first address, is taken at another: tries another free port.
+            // The port was free at the first address but is taken at another one, so another port is tried.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && listener.port == 0 && tries < FREE_PORT_TRIES => {
                 tries += 1;
             }
@@ -84,8 +84,9 @@ pub async fn bind(
     Ok(Bound { sockets, addr, advertised, certificates })
 }
 
-/// Opens a socket at each of these addresses, all with the same port. Port 0 takes a free port at the first address.
-/// Addresses that this machine lacks, such as `::1` without IPv6, are skipped unless the machine lacks all of them.
+/// Opens a socket at each of these addresses, all with the same port. If the port is 0, a free one is taken at the
+/// first address. Addresses that this machine does not have, such as `::1` without IPv6, are skipped, but at least one
+/// must be there.
 fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<TcpListener>> {
     let (mut sockets, mut absent): (Vec<TcpListener>, Vec<(SocketAddr, io::Error)>) = (Vec::new(), Vec::new());
     for &(mut addr) in addrs {
@@ -102,12 +103,12 @@ fn open_each(addrs: &[SocketAddr], config: &NetworkConfig) -> io::Result<Vec<Tcp
         return Err(absent.remove(0).1);
     }
     for (addr, error) in absent {
-        tracing::info!(%addr, %error, "cannot listen on an address of the host's name: the others are listened on");
+        tracing::info!(%addr, %error, "cannot listen on an address of the listener's host name, which this machine lacks: the broker listens on the others");
     }
     Ok(sockets)
 }
 
-/// Returns true if the machine lacks the address, or its address family.
+/// Returns true if the machine does not have the address or its address family.
 fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::AddrNotAvailable
         || error.raw_os_error() == Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error())
@@ -116,9 +117,10 @@ fn is_absent(error: &io::Error) -> bool {
 fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
-    // Connections inherit these options. Nagle's algorithm is off, so that a response leaves at once.
+    // Connections inherit these options. Without Nagle's algorithm, a response is sent at once.
     socket.set_nodelay(true)?;
-    // Buffer sizes must be set before listen to count for the window scale. Without them the kernel tunes the buffers.
+    // Buffer sizes count for the window scale only if they are set before the socket listens. If they are not set, the
+    // kernel tunes the buffers itself.
     if let Some(size) = config.send_buffer_bytes {
         socket.set_send_buffer_size(u32::try_from(size).unwrap_or(u32::MAX))?;
     }
@@ -129,7 +131,7 @@ fn open(addr: SocketAddr, config: &NetworkConfig) -> io::Result<TcpListener> {
     socket.listen(config.listen_backlog)
 }
 
-/// Open connections. They stay open when a limit is lowered.
+/// Counts the open connections. If a limit is lowered, those that are open stay open.
 #[derive(Default)]
 struct ConnectionQuotas {
     admitted: Mutex<OpenConnections>,
@@ -138,11 +140,11 @@ struct ConnectionQuotas {
 #[derive(Default)]
 struct OpenConnections {
     total: usize,
-    /// Number of connections by client address; never 0.
+    /// The number of connections from each client address. Entries are removed when they reach 0.
     per_ip: HashMap<IpAddr, usize>,
 }
 
-/// Slot of an admitted connection under the limits, freed at the drop.
+/// The place of an admitted connection under the limits. Dropping it makes room for another.
 struct ConnectionPermit {
     broker: Arc<Node>,
     admission: Arc<ConnectionQuotas>,
@@ -151,8 +153,8 @@ struct ConnectionPermit {
 }
 
 impl ConnectionQuotas {
-    /// Takes a slot for a connection from `ip`; the error is the name of the exceeded limit. `of_brokers` marks the
-    /// listener between brokers.
+    /// Admits a connection from `ip` if the limits allow it. Otherwise the error names the limit. `of_brokers` is true
+    /// for the listener between brokers.
     fn enter(
         self: &Arc<Self>,
         broker: &Arc<Node>,
@@ -160,14 +162,14 @@ impl ConnectionQuotas {
         of_brokers: bool,
         open: &mpsc::Sender<()>,
     ) -> Result<ConnectionPermit, &'static str> {
-        // On a listener on [::], an IPv4 client has a mapped address, which counts as its IPv4 address.
+        // On a listener at [::], an IPv4 client has a mapped address. It counts as its IPv4 address.
         let ip = ip.to_canonical();
         let image = broker.control.image();
         let limits = image.live();
         let max = *limits.max_connections_per_ip_overrides.get(&ip).unwrap_or(&limits.max_connections_per_ip);
         let mut admitted = self.admitted.lock();
-        // The listener between brokers is exempt, so that clients cannot keep brokers from each other, as with Kafka's
-        // "protected listener".
+        // The listener between brokers is exempt, so that clients cannot keep brokers from reaching each other. Kafka
+        // does the same with its "protected listener".
         if admitted.total >= limits.max_connections && !of_brokers {
             return Err("max.connections");
         }
@@ -195,10 +197,11 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// Accepts on every listener until `stop`, then waits until the last connection has answered its admitted requests.
+/// Accepts connections on every listener until `stop`. Then waits until every connection has answered the requests that
+/// it has admitted.
 pub async fn run(broker: Arc<Node>, listeners: Vec<Bound>, clients: Arc<Clients>, stop: watch::Receiver<bool>) {
     let admission = Arc::new(ConnectionQuotas::default());
-    // The channel closes with the last clone of `open`, when the last connection has ended.
+    // Each connection has a clone of `open`. When the last one is dropped, the channel closes.
     let (open, mut all_closed) = mpsc::channel::<()>(1);
     let has_others = listeners.len() > 1;
     let mut accepting = Vec::new();
@@ -266,7 +269,7 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
         let stream = match &door.certificates {
             None => ClientStream::Plain(stream),
             Some(certificates) => tokio::select! {
-                // Boxed, so that a connection reserves no memory for the handshake after its end.
+                // Boxed, so that the connection's task does not keep memory for a handshake that is over.
                 shaken = Box::pin(shake(certificates, stream, peer, &place.broker.config.network)) => match shaken {
                     Some(stream) => stream,
                     None => return,
@@ -280,7 +283,8 @@ fn spawn(stream: TcpStream, peer: SocketAddr, door: Door, place: ConnectionPermi
     });
 }
 
-/// Returns the stream after the handshake of a new connection; None if it failed. A silent client fails by its timeout.
+/// Performs the TLS handshake of a new connection. Returns `None` if it fails. A timeout ends the handshake of a silent
+/// client.
 async fn shake(
     certificates: &Certificates,
     stream: TcpStream,
@@ -304,8 +308,8 @@ mod tests {
     use fullbore_config::{BrokerConfig, Properties};
     use rustix::net::sockopt::{socket_recv_buffer_size, socket_send_buffer_size};
 
-    /// Accepts a connection on a listener with these settings. Returns true if Nagle's algorithm is off, and the sizes
-    /// of the send and the receive buffer.
+    /// Accepts a connection on a listener with these settings. Returns true if Nagle's algorithm is off, together with
+    /// the sizes of the send buffer and the receive buffer.
     async fn accepted(settings: &[(&str, &str)]) -> (bool, usize, usize) {
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
@@ -329,7 +333,7 @@ mod tests {
 
     #[tokio::test]
     async fn listener_binds_every_address_of_its_host_at_one_port() {
-        // 192.0.2.1 belongs to no machine (RFC 5737), like ::1 on one without IPv6.
+        // No machine has the address 192.0.2.1 (RFC 5737). It stands for ::1 on a machine without IPv6.
         let addrs = ["127.0.0.1:0", "192.0.2.1:0", "127.0.0.2:0"].map(|addr| addr.parse().expect("an address"));
         let sockets = open_each(&addrs, &config()).expect("a free port");
         let bound: Vec<SocketAddr> = sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect();
@@ -349,7 +353,7 @@ mod tests {
         let (_, sent, received) = sockopts(&TcpListener::bind("127.0.0.1:0").await.expect("a free port")).await;
         assert_eq!(accepted(&[]).await, (true, sent, received));
         let sizes = [("socket.send.buffer.bytes", "20000"), ("socket.receive.buffer.bytes", "30000")];
-        // Linux doubles the size for its own use.
+        // Linux doubles the configured size, for its own bookkeeping.
         assert_eq!(accepted(&sizes).await, (true, 40_000, 60_000));
     }
 }

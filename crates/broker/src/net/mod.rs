@@ -1,4 +1,4 @@
-//! Path from sockets to requests and back: listener, TLS, connection, input and output.
+//! The way from sockets to requests and back: listener, TLS, connection, input and output.
 
 mod admitted;
 mod clients;

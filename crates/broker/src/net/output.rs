@@ -1,10 +1,11 @@
-//! Frames into a connection: one vectored write for parts in memory, sendfile for ranges of logs. Short ranges of logs
-//! are copied into the write of the parts around them, many ranges in one write. A response from many partitions
-//! therefore costs a system call for each 64 KiB, not for each range. With TLS a frame becomes records of the largest
-//! size, which leave together; logs are read in bounded pieces.
+//! Writes frames into a connection. Parts in memory are sent by one vectored write, and ranges of logs by sendfile.
 //!
-//! Invariants: a frame is written whole, or the connection is closed, as when a segment is removed before the client
-//! has read it. No copy is kept for a client that does not read.
+//! Short ranges of logs are copied into the write of the parts around them, many in one write. A response from many
+//! partitions then costs a system call for each 64 KiB, and not for each range. With TLS, a frame becomes records of
+//! the largest size, which are sent together, and logs are read in pieces of limited size.
+//!
+//! A frame is written completely, or the connection is closed. That happens if a segment is removed before the client
+//! has read it. No copy is kept in memory for a client that does not read.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -21,28 +22,30 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-/// Most slices of one vectored write.
+/// Maximum number of slices in one vectored write.
 const SLICES_MAX: usize = 64;
-/// Most bytes of logs that one write copies. In a frame with no more bytes of logs, ranges of any length are copied.
+/// Maximum number of bytes of logs that one write copies. If a frame has no more than this, all of its ranges are
+/// copied.
 const COPY_MAX: usize = 64 * 1024;
-/// Largest range that is copied in a larger frame: beyond it, sendfile is cheaper than the copy.
+/// In a larger frame, only ranges up to this size are copied. For longer ones, sendfile is cheaper than the copy.
 const RANGE_COPIED_MAX: usize = 8 * 1024;
-/// Most bytes of one sendfile call, so that other connections of the thread are served in between.
+/// Maximum number of bytes in one sendfile call, so that the thread can serve other connections in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// Longest time for which a piece of a log stays in memory until its client has accepted it. After that the piece is
-/// freed, and the rest is read again.
+/// How long a piece of a log stays in memory until its client has accepted it. After that it is freed, and the rest is
+/// read again later.
 const HOLD_MAX: Duration = Duration::from_millis(100);
-/// Most bytes that are encrypted at once, and read from a log at once for that.
+/// Maximum number of bytes that are read from a log and encrypted at once.
 const ENCRYPT_MAX: usize = 64 * 1024;
 
-/// Writes the frame, and records in `idleness` whenever the client accepts a part.
+/// Writes a frame. Each time the client accepts a part of it, this is noted in `idleness`.
 ///
 /// # Errors
-/// Errors of the connection or the log file. A part of the frame may have left, so the connection must be closed.
+/// Returns an error of the connection or of the log file. A part of the frame may already have been sent, so the
+/// connection must be closed.
 pub async fn write(stream: &ClientStream, frame: &Frame, idleness: &Idleness, cold: &DirectReads) -> io::Result<()> {
     match stream {
         ClientStream::Plain(socket) => write_plain(socket, frame, idleness, cold).await,
-        // Boxed, so that the TLS write takes no memory in a plain connection's task.
+        // Boxed, so that a connection without TLS does not need memory for the TLS write in its task.
         ClientStream::Tls(stream) => Box::pin(write_tls(stream, frame, idleness, cold)).await,
     }
 }
@@ -56,7 +59,7 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             parts = send_first(stream, parts, idleness, cold).await?;
             continue;
         }
-        // Waits for space in the socket before it copies.
+        // Copying would be in vain if the socket had no space, so this waits for space first.
         stream.writable().await?;
         let unsent = match send_copied(stream, run, !rest.is_empty()) {
             Ok(None) => run.to_vec(),
@@ -68,7 +71,8 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
             Err(error) => return Err(error),
         };
         if !unsent.is_empty() {
-            // Boxed, since the task of a connection would otherwise reserve memory for this future from its start.
+            // Boxed, because otherwise the task of every connection would reserve memory for this future from the
+            // start.
             Box::pin(send_uncopied(stream, &unsent, idleness, cold)).await?;
         }
         parts = rest;
@@ -76,8 +80,8 @@ async fn write_plain(stream: &TcpStream, frame: &Frame, idleness: &Idleness, col
     Ok(())
 }
 
-/// Sends parts without copies, because the client does not accept all of them at once, or ranges of logs are outside
-/// the page cache.
+/// Sends parts without copying them. Used if the client does not accept all of them at once, or if ranges of logs are
+/// not in the page cache.
 async fn send_uncopied(
     stream: &TcpStream,
     mut parts: &[Part],
@@ -90,7 +94,7 @@ async fn send_uncopied(
     Ok(())
 }
 
-/// If the first part is a range of a log, sends it without a copy; otherwise sends all parts in memory before the next
+/// Sends the first part without a copy if it is a range of a log. Otherwise sends all parts in memory up to the next
 /// range. Returns the remaining parts.
 async fn send_first<'p>(
     stream: &TcpStream,
@@ -108,7 +112,7 @@ async fn send_first<'p>(
     Ok(rest)
 }
 
-/// Returns the size up to which a range of a log in this frame is copied.
+/// Returns up to which size a range of a log is copied in this frame.
 fn range_copied_max(parts: &[Part]) -> usize {
     let in_logs: usize = parts.iter().map(len_in_log).sum();
     if in_logs <= COPY_MAX { COPY_MAX } else { RANGE_COPIED_MAX }
@@ -118,7 +122,8 @@ fn len_in_log(part: &Part) -> usize {
     if let Part::File(slice) = part { slice.len as usize } else { 0 }
 }
 
-/// Counts the leading parts that leave in one write: no range over `range_max`, and at most [`COPY_MAX`] bytes of logs.
+/// Counts how many parts go into the next write. None of them is a range above `range_max`, and together they have at
+/// most [`COPY_MAX`] bytes of logs.
 fn run_copied(parts: &[Part], range_max: usize) -> usize {
     let mut in_logs = 0;
     let is_copied = |part: &&Part| {
@@ -129,12 +134,13 @@ fn run_copied(parts: &[Part], range_max: usize) -> usize {
 }
 
 thread_local! {
-    /// Buffer into which ranges of logs are copied for one write.
+    /// The buffer into which ranges of logs are copied for one write.
     static COPY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Sends parts with at most [`COPY_MAX`] bytes of logs, as far as the socket accepts them at once. Returns the bytes
-/// sent; None if a range of a log is not in the page cache. `more` makes the kernel hold back a short last packet.
+/// Sends as much of the parts as the socket accepts at once. They have at most [`COPY_MAX`] bytes of logs, which are
+/// copied. Returns the number of bytes sent, or `None` if a range of a log is not in the page cache. With `more`, the
+/// kernel holds back a short last packet.
 fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Option<usize>> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let send = || {
@@ -157,20 +163,20 @@ fn send_copied(stream: &TcpStream, parts: &[Part], more: bool) -> io::Result<Opt
     stream.try_io(Interest::WRITABLE, send)
 }
 
-/// Copies the ranges of logs, one after another. Returns false if a range is not in the page cache.
+/// Copies the ranges of logs one after another. Returns false if one of them is not in the page cache.
 fn copy_logs(parts: &[Part], mut copy: &mut [u8]) -> bool {
     parts.iter().all(|part| {
         let Part::File(slice) = part else { return true };
         let Some(room) = copy.split_off_mut(..slice.len as usize) else { return false };
         let (position, len) = (slice.position, room.len());
         let mut read = || preadv2(&slice.file, &mut [IoSliceMut::new(room)], position, ReadWriteFlags::NOWAIT);
-        // Checked before the read, which would start a read-ahead of the kernel. Ranges that cannot be read without
-        // waiting are sent by `send_uncopied`.
+        // Checked before the read, because the read itself would start the kernel's read-ahead. If a range cannot be
+        // read without waiting, `send_uncopied` sends it.
         len == 0 || direct_io::is_resident(&slice.file, position, len) && read() == Ok(len)
     })
 }
 
-/// Returns the parts after the first `sent` bytes.
+/// Returns the parts that are left after the first `sent` bytes.
 fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     let mut left = Vec::new();
     for part in parts {
@@ -190,7 +196,7 @@ fn behind(parts: &[Part], mut sent: usize) -> Vec<Part> {
     left
 }
 
-/// Writes parts that are all in memory. `more` makes the kernel hold back a short last packet.
+/// Writes parts that are all in memory. With `more`, the kernel holds back a short last packet.
 async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &Idleness) -> io::Result<()> {
     let flags = SendFlags::NOSIGNAL | if more { SendFlags::MORE } else { SendFlags::empty() };
     let total: usize = parts.iter().map(Part::len).sum();
@@ -209,15 +215,15 @@ async fn send_memory(stream: &TcpStream, parts: &[Part], more: bool, idleness: &
     Ok(())
 }
 
-/// Sends once. It is a function of its own, because the caller's future would otherwise hold the slices while the
-/// client does not read.
+/// Sends once. This is a function of its own so that the caller's future does not hold the slices while the client does
+/// not read.
 fn try_send(stream: &TcpStream, parts: &[Part], sent: usize, flags: SendFlags) -> io::Result<usize> {
     let mut storage = [IoSlice::new(&[]); SLICES_MAX];
     let slices = unsent(parts, sent, usize::MAX, &mut storage);
     stream.try_io(Interest::WRITABLE, || Ok(sendmsg(stream, slices, &mut SendAncillaryBuffer::default(), flags)?))
 }
 
-/// Returns `parts` after the first `sent` bytes, as far as `storage` and `max` bytes go.
+/// Returns the `parts` after the first `sent` bytes, limited by `storage` and `max`.
 fn unsent<'s, 'p>(
     parts: &'p [Part],
     mut sent: usize,
@@ -243,7 +249,7 @@ fn unsent<'s, 'p>(
     &mut storage[..used]
 }
 
-/// Encrypts and writes the parts one after another. Returns once the socket has accepted all of them.
+/// Encrypts and writes one part after another. Returns once the socket has accepted all of them.
 async fn write_tls(
     stream: &fullbore_tls::Stream,
     frame: &Frame,
@@ -292,7 +298,7 @@ async fn encrypt_file(
     while left > 0 {
         let room = &mut bytes[..left.min(ENCRYPT_MAX)];
         let len = match cold.read(&slice.file, position, room.len(), slice.settled).await? {
-            // Copied, so that the piece is freed even if the client is slow.
+            // Copied, so that the piece can be freed even if the client is slow.
             Some(part) => {
                 room[..part.len()].copy_from_slice(&part);
                 part.len()
@@ -327,7 +333,8 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
     let end = slice.position + u64::from(slice.len);
     while position < end {
         let count = usize::try_from(end - position).unwrap_or(SENDFILE_MAX).min(SENDFILE_MAX);
-        // Waits for space in the socket before it reads: for a client that does not read, the read would be in vain.
+        // If the client does not read, reading from the log would be in vain. So this first waits for space in the
+        // socket.
         stream.writable().await?;
         if let Some(piece) = cold.read(&slice.file, position, count, slice.settled).await? {
             if piece.is_empty() {
@@ -348,7 +355,7 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
     Ok(())
 }
 
-/// Sends as much of the piece as the client accepts within [`HOLD_MAX`]. Returns the number of bytes.
+/// Sends as much of the piece as the client accepts within [`HOLD_MAX`]. Returns how many bytes that was.
 async fn send_piece(stream: &TcpStream, piece: &[u8]) -> io::Result<usize> {
     let held_until = Instant::now() + HOLD_MAX;
     let mut sent = 0;
@@ -376,7 +383,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// Returns a log of `len` bytes, none of which equals its neighbours, and a socket with its peer.
+    /// Returns a log of `len` bytes and its contents, in which no byte equals its neighbours, and both ends of a
+    /// connection.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");
@@ -419,7 +427,7 @@ mod tests {
         }
     }
 
-    /// The small send buffer accepts only a part of each frame.
+    /// The send buffer is small and accepts only a part of each frame.
     #[tokio::test]
     async fn slow_client_gets_the_whole_frame() {
         let (file, bytes, ours, mut peer) = log_and_sockets(COPY_MAX).await;

@@ -1,6 +1,6 @@
-//! The reading half of a connection: admits one request after another, which fixes their order.
+//! The reading half of a connection. It admits one request after another, which fixes their order.
 //!
-//! Invariant: requests and bytes that wait for their responses are bounded.
+//! The number of requests that wait for their responses is limited, and so is the memory that they hold.
 
 use std::future::pending;
 use std::pin::pin;
@@ -19,21 +19,21 @@ use super::stream::ClientStream;
 use crate::api::{self, Call, Client, Completion, Fault};
 use crate::node::Node;
 
-/// Longest time for which received requests are admitted before other connections are served.
+/// How long a connection may admit received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// Factor by which the bytes held for a request count in `fullbore.connection.bytes.max`, except for Produce and Fetch:
-/// clients need few other requests in flight.
+/// The memory of a request counts this many times in `fullbore.connection.bytes.max`, except for Produce and Fetch.
+/// Clients need few other requests in flight.
 const ANSWER_WEIGHT: usize = 16;
 
-/// Side that ended the requests of a connection.
+/// The side that ended the requests of a connection.
 pub(super) enum ReadEnd {
     /// The client closed its side.
     Client,
-    /// The broker stops.
+    /// The broker is stopping.
     Stopping,
 }
 
-/// Runs the reading half until the client closes, the broker stops, or a request cannot be answered.
+/// Runs the reading half until the client closes its side, the broker stops, or a request cannot be answered.
 pub(super) async fn read(
     broker: &Arc<Node>,
     stream: &ClientStream,
@@ -68,8 +68,7 @@ pub(super) async fn read(
             tokio::select! {
                 biased;
                 admitted = &mut admission => admitted?,
-                // The request is given up, since the client is gone. A group continues without a response to its
-                // member.
+                // The client is gone, so its request is given up. A group goes on without a response to its member.
                 () = hung_up(stream, limits.idle_max, without_client) => return Ok(ReadEnd::Client),
             }
         };
@@ -92,8 +91,8 @@ pub(super) async fn read(
     }
 }
 
-/// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, the shorter of the two.
-/// Never returns if `after` is None.
+/// Returns once the client has ended its side, but not before `after` or `idle_max` has passed, whichever is shorter.
+/// Never returns if `after` is `None`.
 async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Option<Duration>) {
     let Some(after) = after else { return pending().await };
     if !after.is_zero() {
@@ -102,7 +101,7 @@ async fn hung_up(stream: &ClientStream, idle_max: Option<Duration>, after: Optio
     stream.closed().await;
 }
 
-/// Decodes the header and passes the request to its API. The completion is `None` for a request without a response.
+/// Decodes the header and passes the request to its API. The completion is `None` if the request has no response.
 async fn admit(
     broker: &Arc<Node>,
     client: &mut Client,

@@ -1,7 +1,6 @@
-//! A client's connection, plain or TLS, with the operations that the rest of the path needs.
+//! The connection of a client, with or without TLS. Frames are in `input` and `output`, and certificates in `tls`.
 //!
-//! Not here: frames (`input`, `output`) and certificates (`tls`). Invariant: a plain connection is only its socket, so
-//! that TLS does not make it more expensive.
+//! A connection without TLS is nothing but its socket, so TLS does not make it more expensive.
 
 use bytes::{BufMut, BytesMut};
 use std::io;
@@ -10,19 +9,19 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-/// Interval of polls for the peer's close while unread bytes are in front of it.
+/// How often the socket is polled for the peer's close while unread bytes are still in front of it.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Connection that is ready for requests.
+/// A connection that is ready for requests.
 pub enum ClientStream {
-    /// Plain text.
+    /// A connection without encryption.
     Plain(TcpStream),
-    /// TLS after its handshake.
+    /// A TLS connection after its handshake.
     Tls(Box<fullbore_tls::Stream>),
 }
 
 impl ClientStream {
-    /// Waits until there is something to read, or the end. May return early.
+    /// Waits until there is something to read or the peer has closed. May return too early.
     pub async fn readable(&self) -> io::Result<()> {
         match self {
             ClientStream::Plain(socket) => socket.readable().await,
@@ -30,7 +29,7 @@ impl ClientStream {
         }
     }
 
-    /// Waits until the peer has closed its side. Bytes that the peer sent before stay unread.
+    /// Waits until the peer has closed its side. Bytes that it sent before stay unread.
     pub async fn closed(&self) {
         let socket = self.socket();
         loop {
@@ -38,21 +37,21 @@ impl ClientStream {
                 Ok(ready) if !ready.is_read_closed() => {}
                 _ => return,
             }
-            // The unread bytes belong to the reader. The close behind them can only be found by polling.
+            // The unread bytes belong to the reader, so only polling can show that a close follows them.
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// Acknowledges the received bytes at once. A client with Nagle's algorithm holds its next small write back until
-    /// then, and systems delay acknowledgements by up to 40 ms.
+    /// Acknowledges the received bytes at once. Systems may delay this by up to 40 ms, and a client with Nagle's
+    /// algorithm holds back its next small write until then.
     pub fn acknowledge(&self) {
-        // If this call fails, the client only sends the rest of the frame later.
+        // If this fails, the only consequence is that the rest of the frame comes later.
         let _ = rustix::net::sockopt::set_tcp_quickack(self.socket(), true);
     }
 
-    /// Shuts the connection down in both directions, whatever its users do.
+    /// Shuts down the connection in both directions, even while it is in use.
     pub fn shut_down(&self) {
-        // Fails if the connection has ended.
+        // An error means that the connection has already ended.
         let _ = rustix::net::shutdown(self.socket(), rustix::net::Shutdown::Both);
     }
 
@@ -63,8 +62,8 @@ impl ClientStream {
         }
     }
 
-    /// Reads available bytes into `buffer` without waiting, and reserves for them: up to `want` bytes of a plain
-    /// connection, up to 64 KiB of TLS. Returns 0 at the end of the stream.
+    /// Reads the bytes that are available into `buffer` without waiting, and reserves memory for them. Reads up to
+    /// `want` bytes, or up to 64 KiB with TLS. Returns 0 at the end of the stream.
     pub fn try_read_buf(&self, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
         match self {
             ClientStream::Plain(socket) => {
@@ -79,11 +78,11 @@ impl ClientStream {
     }
 }
 
-/// Reads once. If fewer than `want` bytes come, the socket is empty, and its readiness in tokio is cleared. The next
-/// wait then begins at once, without a further read that finds nothing.
+/// Reads once. If fewer than `want` bytes came, the socket is now empty, so its readiness in tokio is cleared. The next
+/// wait then needs no read that finds nothing.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
-    // Clears only the readiness seen before the read: bytes that arrive later set it again.
+    // Only the readiness from before the read is cleared. Bytes that arrive later set it again.
     let looked = socket.try_io(Interest::READABLE, || {
         let count = socket.try_read_buf(&mut buffer.limit(want))?;
         read = Some(count);

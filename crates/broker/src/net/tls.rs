@@ -1,7 +1,8 @@
-//! Certificates of a listener: reloads changed files, warns before they expire, and makes handshakes.
+//! The certificates of a listener: loads changed files, warns before certificates expire, and performs handshakes. The
+//! TLS session itself is in `fullbore_tls`.
 //!
-//! Not here: the session, which is `fullbore_tls`. Invariant: a handshake uses the last certificates that could be
-//! read; unreadable files are logged and change nothing.
+//! A handshake uses the last certificates that could be read. If the files become unreadable, this is logged and
+//! nothing changes.
 
 use fullbore_config::{Listener, ListenerTls};
 use fullbore_tls::{Acceptor, FileStamp, MaterialError, Stream};
@@ -15,37 +16,39 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// Interval of one listener's warnings about the same cause. Failures in between are counted, and logged at debug.
+/// How long a listener waits before it warns about the same cause again. Failures in between are counted and logged at
+/// debug.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time before a certificate's expiry at which warnings begin.
+/// How long before a certificate expires the warnings begin.
 const EXPIRY_AHEAD: Duration = Duration::from_secs(30 * 24 * 60 * 60);
-/// Interval of warnings about a certificate that expires or has expired.
+/// How long the broker waits before it warns about the same certificate again.
 const EXPIRY_WARN_INTERVAL: Duration = Duration::from_secs(24 * 60 * 60);
-/// Interval of checks for expiry.
+/// How often certificates are checked for expiry.
 const EXPIRY_LOOK_INTERVAL: Duration = Duration::from_secs(60 * 60);
-/// Most causes for which a listener warns within an interval, so that hostile clients cannot fill memory or the log.
+/// Maximum number of causes that a listener warns about within an interval. Otherwise hostile clients could fill memory
+/// or the log.
 const CAUSES_MAX: usize = 16;
 
-/// Certificates of one listener.
+/// The certificates of one listener.
 pub struct Certificates {
     name: String,
     tls: ListenerTls,
     current: RwLock<Acceptor>,
-    /// Stamps of the files at the last attempt to read them.
+    /// The stamps that the files had when they were last read, or when that was last tried.
     stamps: Mutex<Vec<FileStamp>>,
-    /// Last logged reason why newer files could not be used.
+    /// The reason, as last logged, why newer files could not be used.
     refused: Mutex<Option<String>>,
-    /// Time of the last warning and number of failures since then, by cause.
+    /// When each cause was last warned about, and how many failures there have been since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,
-    /// Time of the last warning about the expiry of the certificates in use.
+    /// When the broker last warned that the present certificates expire.
     expiry_warned: Mutex<Option<SystemTime>>,
 }
 
 impl Certificates {
-    /// Reads the certificates of an SSL listener; None for a plain one.
+    /// Reads the certificates of a listener. Returns `None` if it does not use TLS.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting whose files cannot be used.
+    /// Returns a [`MaterialError`] that names the setting whose files cannot be used.
     pub fn load(listener: &Listener) -> Result<Option<Arc<Self>>, MaterialError> {
         let Some(tls) = listener.tls.clone() else { return Ok(None) };
         let stamps = tls.settings.stamps();
@@ -61,7 +64,7 @@ impl Certificates {
         })))
     }
 
-    /// Reloads changed files until the broker stops.
+    /// Loads changed files until the broker stops.
     pub async fn watch(self: Arc<Self>, interval: Duration, mut stop: watch::Receiver<bool>) {
         if self.tls.settings.files().next().is_none() {
             return;
@@ -79,7 +82,7 @@ impl Certificates {
         }
     }
 
-    /// Warns once a day of certificates that expire soon or have expired, at once and until the broker stops.
+    /// Warns once a day if certificates expire soon or have expired. Begins at once and ends when the broker stops.
     pub async fn watch_expiry(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
         loop {
             self.warn_of_expiry(SystemTime::now());
@@ -113,7 +116,7 @@ impl Certificates {
                 *self.expiry_warned.lock() = None;
                 self.warn_of_expiry(SystemTime::now());
             }
-            // Retried at the next check: the cause may not show in the files.
+            // The next check tries again, even if the files do not change, because the cause may lie elsewhere.
             Err(error) => {
                 let (why, mut refused) = (error.to_string(), self.refused.lock());
                 if refused.as_ref() != Some(&why) {
@@ -124,10 +127,10 @@ impl Certificates {
         }
     }
 
-    /// Accepts a client's handshake within `limit`.
+    /// Performs the handshake of a client, which may take up to `limit`.
     ///
     /// # Errors
-    /// Reason why there is no session.
+    /// Returns the reason why the handshake failed.
     pub async fn accept(&self, socket: TcpStream, limit: Duration) -> io::Result<Stream> {
         let acceptor = self.current.read().clone();
         match timeout(limit, Stream::accept(socket, &acceptor)).await {
@@ -139,8 +142,8 @@ impl Certificates {
         }
     }
 
-    /// Logs a failed handshake. Each cause has its own rate limit, so that many failures of one cause neither flood the
-    /// log nor hide another cause.
+    /// Logs a failed handshake. Each cause is rate-limited on its own, so that many failures with one cause neither
+    /// flood the log nor hide another cause.
     pub fn report(&self, peer: SocketAddr, error: &io::Error) {
         let listener = &self.name;
         match self.due(error.to_string()) {
@@ -149,8 +152,8 @@ impl Certificates {
         }
     }
 
-    /// Counts a failure of this cause. If a warning is due, returns the number of failures since the last warning,
-    /// without this one; otherwise `None`.
+    /// Counts a failure with this cause. If a warning is due, returns how many failures before this one were not
+    /// logged. Otherwise returns `None`.
     fn due(&self, cause: String) -> Option<u64> {
         let mut warned = self.warned.lock();
         if let Some((last, unlogged)) = warned.get_mut(&cause) {
@@ -172,7 +175,7 @@ impl Certificates {
     }
 }
 
-/// Returns true if a day has passed since the last warning, or the clock was set back.
+/// Returns true if the last warning is a day old, or if the clock was set back since.
 fn is_due_again(last: Option<SystemTime>, now: SystemTime) -> bool {
     last.is_none_or(|last| now.duration_since(last).map_or(true, |past| past >= EXPIRY_WARN_INTERVAL))
 }

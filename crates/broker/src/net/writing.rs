@@ -1,6 +1,5 @@
-//! The writing half of a connection: awaits completions in their order, and writes the responses.
-//!
-//! Invariant: responses leave in the order of their requests.
+//! The writing half of a connection. It waits for one response after another and writes them in the order of their
+//! requests.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -18,11 +17,11 @@ use super::stream::ClientStream;
 use crate::api::{Completion, Fault};
 use crate::node::Node;
 
-/// Size up to which ready responses are gathered into one write.
+/// Responses that are ready are gathered into one write up to this size.
 const GATHERED_BYTES: usize = 64 * 1024;
 
-/// Runs the writing half until the reading half is done and everything is answered. Responses that are ready leave
-/// together.
+/// Runs the writing half until the reading half is done and every request is answered. Responses that are ready at the
+/// same time are written together.
 pub(super) async fn write(
     broker: &Arc<Node>,
     stream: &ClientStream,
@@ -31,7 +30,7 @@ pub(super) async fn write(
 ) -> Result<(), Ended> {
     let (mut leaving, mut next) = (Vec::new(), None);
     loop {
-        // Nothing of earlier responses is held during the wait: a client may be silent for long.
+        // The client may stay silent for long, so nothing of earlier responses is kept during this wait.
         let first = match next.take() {
             None => queue.pop().await,
             next => next,
@@ -68,8 +67,8 @@ pub(super) async fn write(
     }
 }
 
-/// Returns the response if it is ready, else the completion. A fault counts as not ready, so that it is returned in the
-/// order of responses.
+/// Returns the response if it is ready, and otherwise the completion. A fault counts as not ready, so that it is
+/// reported in the order of the responses.
 async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     poll_fn(|context| {
         poll_once(&mut completion, context);
@@ -82,8 +81,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and polls the next completion meanwhile, which has begun. It may hold a permit that other requests wait for,
-/// and must not keep it while this client does not read.
+/// Writes, and meanwhile polls the next completion, which has already begun. It may hold a permit that other requests
+/// wait for, and must not keep it just because this client does not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
@@ -133,8 +132,8 @@ mod tests {
         };
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
-        // The write ends only after the completion has released its permit, as if the client first read the response on
-        // another connection.
+        // The write can only end after the completion has released its permit. This stands for a client that first
+        // reads a response on another connection.
         let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

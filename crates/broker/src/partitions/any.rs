@@ -1,7 +1,8 @@
-//! Partition as requests see it, of a classic or a diskless topic.
+//! A partition as requests see it, classic or diskless.
 //!
-//! Classic: a log on this broker's disk, which may have followers. Diskless: objects in a store. Operations that the
-//! APIs need are here; an operation of only one kind is in that kind's module.
+//! A classic partition is a log on this broker's disk, and may have followers. A diskless partition consists of objects
+//! in an object store. The operations that the APIs need are here. Those of only one kind are in the module of that
+//! kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,21 +20,22 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::partition::terms::VerificationTime;
 use fullbore_log::partition::waiters::Registration;
 
-/// Longest wait of a request for logs that are being opened. Most open in a few milliseconds; after a crash one may
-/// take longer. A client without a response closes its connection after half a minute, and loses all requests on it.
+/// How long a request waits for logs that are being opened. Most open in a few milliseconds, but after a crash it may
+/// take longer. A client that gets no response for half a minute closes its connection and loses all requests on it.
 const OPENING_WAIT: Duration = Duration::from_secs(5);
 
-/// Partition, classic or diskless.
+/// A partition of either kind.
 #[derive(Clone)]
 pub enum AnyPartition {
-    /// Partition with a log.
+    /// A partition with a log on this broker's disk.
     Classic(Arc<Replica>),
-    /// Partition in an object store.
+    /// A partition whose records are in an object store.
     Diskless(Arc<DisklessPartition>),
 }
 
 impl AnyPartition {
-    /// Returns the partition's present state. A verification that starts now stores it in `AppendTerms::verified_at`.
+    /// Returns the state of the partition before a verification begins. The caller passes it on in
+    /// `AppendTerms::verified_at`.
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         match self {
             AnyPartition::Classic(replica) => replica.verification_time(producer_id),
@@ -43,8 +45,8 @@ impl AnyPartition {
         }
     }
 
-    /// Notes that a batch was refused with `code` before it was offered to the partition. Later batches of its
-    /// producer, which may be in flight, get the same error.
+    /// Remembers that a batch was refused with `code` before it reached the partition. Later batches of its producer,
+    /// which may already be in flight, then get the same error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         match self {
             AnyPartition::Classic(replica) => replica.turned_away(stamp, code),
@@ -53,9 +55,9 @@ impl AnyPartition {
     }
 }
 
-/// Opening.
+/// Opening of partitions, and checks that a request makes first.
 impl AnyPartition {
-    /// Returns true if no caller has to wait for the partition to be opened.
+    /// Returns true if a caller does not have to wait for the partition to be opened.
     pub fn is_settled(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_settled(),
@@ -63,12 +65,12 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses requests while the partition cannot answer: a classic one while a write to its log may hang, a diskless
-    /// one while only other brokers reach the object store.
+    /// Refuses requests while the partition cannot answer. A classic one cannot while a write to its log may hang, and
+    /// a diskless one cannot while only other brokers reach the object store.
     ///
     /// # Errors
-    /// For a classic partition, KAFKA_STORAGE_ERROR if this broker leads, otherwise NOT_LEADER_OR_FOLLOWER. For a
-    /// diskless one, NOT_LEADER_OR_FOLLOWER.
+    /// Returns KAFKA_STORAGE_ERROR if the partition is classic and this broker leads it, otherwise
+    /// NOT_LEADER_OR_FOLLOWER.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_answers(),
@@ -76,11 +78,11 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses a use that would wait for the recovery of a log.
+    /// Refuses a use that would have to wait for the recovery of a log.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER, at which every client retries, while the log is being opened. KAFKA_STORAGE_ERROR if the
-    /// opening has failed, because another opening would block the thread.
+    /// Returns NOT_LEADER_OR_FOLLOWER, after which every client retries, while the log is being opened. Returns
+    /// KAFKA_STORAGE_ERROR if the opening has failed, because another attempt would block the thread.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_usable(),
@@ -90,12 +92,12 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would wait. An append may wait for the creation of the partition's directory, which ends
-    /// soon.
+    /// Refuses an append that would have to wait. Only the creation of the partition's directory is waited for, since
+    /// it ends soon.
     ///
     /// # Errors
-    /// Errors of [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`]; UNKNOWN_TOPIC_OR_PARTITION after a
-    /// deletion.
+    /// Returns UNKNOWN_TOPIC_OR_PARTITION if the partition is deleted, and the errors of
+    /// [`AnyPartition::check_answers`] and [`AnyPartition::check_usable`].
     pub fn check_writable(&self) -> Result<(), ErrorCode> {
         let (is_deleted, is_usable) = match self {
             AnyPartition::Classic(replica) => {
@@ -111,7 +113,7 @@ impl AnyPartition {
         if is_usable { Ok(()) } else { self.check_usable() }
     }
 
-    /// Returns true if the log must be created or opened on the disk before it can be written.
+    /// Returns true if the log must first be created or opened on the disk before it can be written.
     pub fn is_unwritten(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => !replica.phase().is_open(),
@@ -119,7 +121,7 @@ impl AnyPartition {
         }
     }
 
-    /// Returns true while the partition's directory is being created.
+    /// Returns true while the directory of the partition is being created.
     pub fn is_being_made(&self) -> bool {
         match self {
             AnyPartition::Classic(replica) => replica.phase().is_creating(),
@@ -127,33 +129,33 @@ impl AnyPartition {
         }
     }
 
-    /// Requests that the partition is opened, without waiting.
+    /// Requests that the partition is opened. Does not wait for it.
     pub fn ask_to_open(&self) {
         match self {
             AnyPartition::Classic(replica) => replica.ask_to_open(),
-            // `put_topic` has requested the partition's state from the index.
+            // The partition's state was already requested from the index in `put_topic`.
             AnyPartition::Diskless(_) => {}
         }
     }
 
-    /// Waits until the partition is open, or its opening has failed.
+    /// Waits until the partition is open or its opening has failed.
     pub async fn opened(&self) {
         match self {
-            // The next use of the log returns the error.
+            // The error is returned by the next use of the log.
             AnyPartition::Classic(replica) => drop(replica.opened().await),
             AnyPartition::Diskless(partition) => partition.known.opened().await,
         }
     }
 
-    /// Requests the opening of `partitions`, and waits until each is open or its opening has failed. Waits for openings
-    /// at most [`OPENING_WAIT`], because the client's next requests wait behind this one. The next use of a log whose
-    /// opening has failed returns the error.
+    /// Opens all `partitions`, and waits until each is open or its opening has failed. The wait is limited to
+    /// [`OPENING_WAIT`], because the client's next requests wait behind this one. If an opening fails, the next use of
+    /// that log returns the error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
-        // All openings are requested before the first wait, so that several logs are opened at a time.
+        // All openings are requested first, so that several logs are opened at the same time.
         partitions.iter().for_each(AnyPartition::ask_to_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
-            // A new log has nothing to recover, so the wait for its creation has no limit.
+            // A new log has nothing to recover and is created soon, so that wait has no limit.
             if partition.is_being_made() {
                 partition.opened().await;
             } else {
@@ -162,11 +164,10 @@ impl AnyPartition {
         }
     }
 
-    /// Refreshes the offsets of diskless `partitions`, to which other brokers also write. The offsets are then no older
-    /// than this call.
+    /// Reads the current offsets of the diskless ones among `partitions`, to which other brokers may have written.
     ///
     /// # Errors
-    /// Error of the diskless index, if it cannot be read.
+    /// Returns the error of the diskless index if it cannot be read.
     pub async fn refresh(partitions: &[AnyPartition]) -> Result<(), ReadError> {
         let of = |partition: &AnyPartition| match partition {
             AnyPartition::Classic(_) => None,
@@ -175,11 +176,11 @@ impl AnyPartition {
         DisklessPartition::refresh(&partitions.iter().filter_map(of).collect::<Vec<_>>()).await
     }
 
-    /// Returns `refreshed`, the outcome of [`AnyPartition::refresh`], if the partition is diskless. A classic partition
-    /// needs no refresh, so the result is `Ok`.
+    /// Returns `refreshed`, which is the outcome of [`AnyPartition::refresh`], for a diskless partition. Returns `Ok`
+    /// for a classic one, which needs no refresh.
     ///
     /// # Errors
-    /// Error of the refresh, if the partition is diskless.
+    /// Returns the error of the refresh if the partition is diskless.
     pub fn is_refreshed(&self, refreshed: Result<(), ReadError>) -> Result<(), ReadError> {
         match self {
             AnyPartition::Classic(_) => Ok(()),
@@ -187,8 +188,8 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted, until the registration is
-    /// dropped. Register first, then check, then wait, so that no change is missed.
+    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted, until the caller drops
+    /// the registration. To miss no change, register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),
@@ -196,20 +197,20 @@ impl AnyPartition {
         }
     }
 
-    /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
+    /// Checks that this broker leads, and in the epoch that the client believes (KIP-320, -1 for none).
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's epoch is older or newer; NOT_LEADER_OR_FOLLOWER if
-    /// another broker leads.
+    /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
+    /// NOT_LEADER_OR_FOLLOWER if another broker leads.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.check_leads(believed),
-            // A diskless log is never truncated, whatever epoch a client knows.
+            // A diskless log is never truncated, so any epoch is fine.
             AnyPartition::Diskless(_) => Ok(()),
         }
     }
 
-    /// Returns the leader epoch in force.
+    /// Returns the current leader epoch.
     pub fn leader_epoch(&self) -> i32 {
         match self {
             AnyPartition::Classic(replica) => replica.leader_epoch(),
@@ -220,13 +221,13 @@ impl AnyPartition {
 
 /// Reads.
 impl AnyPartition {
-    /// Reads batches from the one with `offset` on, up to the end that `isolation` allows and about
-    /// `max_bytes`. With `at_least_one` the first batch is whole whatever its size; without it the result may be empty.
-    /// Returns `None` while the log is being opened or the records are being fetched; once that ends, the waiters are
-    /// woken. If that opening or fetch failed at `since` or later, returns its error.
+    /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the end that `isolation` allows.
+    /// With `at_least_one`, the first batch is returned complete even if it is larger than `max_bytes`. Otherwise the
+    /// result may be empty. Returns `None` while the log is being opened or the records are being fetched, and wakes
+    /// the waiters afterwards. If that opening or fetch failed at `since` or later, returns its error.
     ///
     /// # Errors
-    /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
+    /// Fails with [`ReadError`] if `offset` is out of range, or if the log or the store cannot be read.
     pub fn try_read(
         &self,
         isolation: Isolation,
@@ -250,20 +251,21 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the number of readable bytes from the batch with `offset` on; if there are more than `enough`, any
-    /// number above `enough`. `None` if a read costs no more than the count, or is the only way to count.
+    /// Returns how many bytes are readable from the batch with `offset` on. If there are more than `enough`, any number
+    /// above `enough` may be returned. Returns `None` if a read is no more expensive than the count, or is the only way
+    /// to count.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
         match self {
-            // A classic read only names ranges of files, so it costs no more than a count.
+            // A classic read only names ranges of files, so it is as cheap as a count.
             AnyPartition::Classic(_) => None,
             AnyPartition::Diskless(partition) => partition.count(isolation, offset, enough),
         }
     }
 
-    /// Reads whole batches only, otherwise as [`AnyPartition::try_read`]. The result contains the offset after them.
+    /// Reads like [`AnyPartition::try_read`], but returns only complete batches, together with the offset after them.
     ///
     /// # Errors
-    /// [`ReadError`] if `offset` is out of range, or the log or the store cannot be read.
+    /// Fails with [`ReadError`] if `offset` is out of range, or if the log or the store cannot be read.
     pub fn try_read_whole(
         &self,
         isolation: Isolation,
@@ -276,15 +278,15 @@ impl AnyPartition {
             AnyPartition::Classic(replica) if replica.phase().is_settled() => {
                 replica.read_whole(isolation, offset, max_bytes, at_least_one).map(Some)
             }
-            // Diskless reads return whole batches in any case.
+            // Diskless reads always return complete batches.
             _ => self.try_read(isolation, offset, max_bytes, at_least_one, since),
         }
     }
 
-    /// Returns log start, high watermark and log end.
+    /// Returns the log start, the high watermark and the log end.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.offsets(),
@@ -292,8 +294,8 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the offsets, and the last stable offset of a diskless partition or the high watermark of a classic one.
-    /// Does not wait: `None` while the partition is being opened, or if its log cannot be opened.
+    /// Returns the offsets, together with the last stable offset of a diskless partition or the high watermark of a
+    /// classic one. Does not wait: returns `None` while the partition is being opened, or if its log cannot be opened.
     pub fn known_offsets(&self) -> Option<(LogOffsets, i64)> {
         let offsets = if self.is_settled() { self.offsets().ok()? } else { return None };
         Some(match self {
@@ -302,11 +304,11 @@ impl AnyPartition {
         })
     }
 
-    /// Returns the log start, and the epoch of the leader that wrote the record there; -1 if the epoch is unknown. The
-    /// timestamp is -1.
+    /// Returns the log start and the leader epoch of the record there, or -1 if the epoch is unknown. The timestamp is
+    /// always -1.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.earliest(),
@@ -317,11 +319,11 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the latest offset that ListOffsets may show (KIP-207).
+    /// Returns the latest offset that ListOffsets may show at the isolation level (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if
-    /// another broker leads; errors of the disk.
+    /// Returns OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset, and
+    /// NOT_LEADER_OR_FOLLOWER if another broker leads. Fails with the code of the error if the log cannot be opened.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         match self {
             AnyPartition::Classic(replica) => replica.latest_offset(isolation),
@@ -329,12 +331,12 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record whose timestamp is at least
-    /// `timestamp_ms`, among those that the isolation level may read; `None` if all of them are older. Reads and
-    /// decompresses batches from the disk, in a slot of `long`, or from the store.
+    /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
+    /// the isolation level can read are older. Reads batches and decompresses them, either from the disk in a slot of
+    /// `long`, or from the store.
     ///
     /// # Errors
-    /// [`ReadError`] if the log, the index or the store cannot be read.
+    /// Fails with [`ReadError`] if the log, the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -349,11 +351,11 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the first record with the largest timestamp; `None` if there are no records. Reads and decompresses
-    /// batches as [`AnyPartition::offset_for_timestamp`] does.
+    /// Returns the record with the largest timestamp, or the first one if there are several. Returns `None` if there
+    /// are no records. Reads and decompresses batches like [`AnyPartition::offset_for_timestamp`].
     ///
     /// # Errors
-    /// [`ReadError`] if the log, the index or the store cannot be read.
+    /// Fails with [`ReadError`] if the log, the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         isolation: Isolation,
@@ -365,10 +367,11 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
+    /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
+    /// largest earlier epoch and its end.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.epoch_end_offset(leader_epoch),
@@ -376,10 +379,11 @@ impl AnyPartition {
         }
     }
 
-    /// Returns the state of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer, the longest idle first. Producers with an open transaction come
+    /// last.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened, or the index cannot be read.
+    /// Fails with [`ReadError`] if the log cannot be opened or the index cannot be read.
     pub async fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
         match self {
             AnyPartition::Classic(replica) => replica.producers(),

@@ -1,8 +1,8 @@
-//! Append loop: appends the batches of a request one after the other, and waits for what blocks a batch.
+//! Appends the batches of a request one after the other, and waits if something blocks a batch.
 //!
-//! Not here: requests and responses ([`crate::api`]), and the append to one partition of either kind.
+//! Requests and responses are in [`crate::api`]. The append to one partition is in the module of its kind.
 //!
-//! Invariant: a batch is offered to its partition only once all earlier batches of its request are taken or refused.
+//! Invariant: a batch is passed to its partition only after all earlier batches of its request were taken or refused.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -34,67 +34,66 @@ use fullbore_log::validation::{
     TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
 };
 
-/// First Produce version whose client lets the broker add partitions to its transaction (KIP-890 part 2).
+/// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
 pub const ADDS_FROM: i16 = 12;
-/// Longest wait for a verification if no client waits for a response.
+/// How long to wait for a verification if no client waits for a response.
 const NO_DEADLINE: Duration = Duration::from_secs(30);
-/// Most bytes of a request's records that are appended without a slot for long work. The checks and writes take a
-/// millisecond or two.
+/// A request with more bytes of records is appended in a slot for long work. Fewer bytes take a millisecond or two.
 const LONG_BYTES: usize = 2 << 20;
-/// Longest time for which a long request keeps its slot for long work before it queues for another slot.
+/// How long a request may keep its slot for long work before it queues for another one.
 const PLACE_MAX: Duration = Duration::from_millis(50);
-/// Longest single wait for the coordinator's confirmation. After it, batches of diskless partitions are appended ahead
-/// of the confirmation. The confirmation may take long, because the coordinator waits while markers of the producer's
+/// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
+/// appended ahead of the confirmation. It may take long, because the coordinator waits while markers of the producer's
 /// previous transaction are being uploaded.
 const WORD_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
 pub struct AppendServices<'a> {
-    /// Decompressors, and the permit to decompress a large batch.
+    /// The decompressors, and the permit to decompress a large batch.
     pub decompression: &'a Decompression,
-    /// Slots for long work.
+    /// Limits how much long work runs at a time.
     pub long_work: &'a LongWork,
-    /// Counters.
+    /// The counters of appends.
     pub metrics: &'a Metrics,
     /// The coordinator of transactions.
     pub transactions: &'a dyn TransactionVerifier,
 }
 
-/// Batches of a request that may begin a transaction in their partitions.
+/// The batches of a request that may begin a transaction in their partitions.
 #[derive(Clone, Debug)]
 pub struct BeginningTransaction {
-    /// The id that the request names.
+    /// The transactional id that the request names.
     pub transactional_id: Text,
     /// The producer of the batches.
     pub producer_id: i64,
-    /// Epoch of the producer.
+    /// The epoch of the producer.
     pub producer_epoch: i16,
-    /// Version of the request. From [`ADDS_FROM`] on, the coordinator adds the partitions to the transaction; before,
-    /// it only checks that they are in it.
+    /// The version of the request. From [`ADDS_FROM`] on, the coordinator adds the partitions to the transaction. In
+    /// older versions, it only checks that the client has added them.
     pub produce_version: i16,
-    /// Partitions of the batches: topic name and partition number.
+    /// The partitions of the batches, as topic names and partition numbers.
     pub partitions: Vec<(Text, i32)>,
 }
 
-/// Outcome for each partition: its verification, or the error for its batch.
+/// The verification of each partition, or the error for its batch.
 pub type VerifiedPartitions = Vec<Result<Verification, ErrorCode>>;
 
-/// Verification under way, which may outlive its request.
+/// A verification that is running. It may take longer than its request waits.
 pub type Verifying = Pin<Box<dyn Future<Output = VerifiedPartitions> + Send>>;
 
-/// Coordinator of transactions, as an append sees it.
+/// The coordinator of transactions, as far as appends use it.
 pub trait TransactionVerifier: Send + Sync {
     /// Verifies with the coordinator that a batch may begin a transaction in each partition (KIP-890).
     fn verify(&self, beginning: BeginningTransaction) -> Verifying;
 }
 
-/// Verification of one batch.
+/// The verification of one batch.
 struct Verified {
     outcome: Result<Verification, ErrorCode>,
-    /// State of the partition before the verification, for [`AppendTerms::verified_at`].
+    /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
-    /// Confirmation that has not arrived yet; until it arrives, `outcome` is the expected one.
+    /// The confirmation, if it has not arrived yet. Until then, `outcome` is the expected one.
     awaited: Option<AwaitedWord>,
 }
 
@@ -107,18 +106,17 @@ impl Verified {
 /// The transaction that a request names.
 #[derive(Clone, Copy)]
 pub struct RequestTransaction<'a> {
-    /// The id.
+    /// The transactional id.
     pub transactional_id: &'a str,
-    /// The request's version.
+    /// The version of the request.
     pub produce_version: i16,
 }
 
-/// Batch of a request.
+/// A batch of a request.
 pub struct RequestBatch<'a> {
-    /// Partition of the batch; or the refusal of the batch, if the partition does not exist or the client may not write
-    /// to it.
+    /// The partition of the batch. If it does not exist or the client may not write to it, the refusal for the batch.
     pub to: Result<RequestedPartition<'a>, RefusedBatch>,
-    /// Records as they were received.
+    /// The records as they were received.
     pub records: Option<&'a Records>,
 }
 
@@ -134,40 +132,40 @@ pub struct RequestedPartition<'a> {
     pub index: i32,
 }
 
-/// Terms that hold for all batches of a request.
+/// The terms that all batches of a request share.
 #[derive(Clone, Copy)]
 pub struct RequestTerms<'a> {
-    /// Durability that a batch needs before its response.
+    /// How durable a batch must be before it is acknowledged.
     pub acks: Acks,
-    /// Rights of the request's sender.
+    /// The sender of the request, which decides its rights.
     pub from: Sender,
-    /// Treatment of batches out of order.
+    /// Decides if batches may arrive out of order.
     pub early: EarlyBatches<'a>,
     /// The transaction that the request names.
     pub transaction: Option<RequestTransaction<'a>>,
     /// The client's address.
     pub peer: SocketAddr,
-    /// Time at which a wait for memory or the index ends; `None` if no client waits for a response.
+    /// When a wait for memory, the index or the coordinator ends. `None` if no client waits for a response.
     pub deadline: Option<tokio::time::Instant>,
-    /// True if the batches are the last ones of their transaction, as far as their producer knows.
+    /// True if the producer knows of no further batches in its transaction.
     pub ends_transaction: bool,
 }
 
-/// Outcome of a batch of a request: done, pending or refused.
+/// The outcome of one batch of a request: it is appended, its append is pending, or it was refused.
 pub type BatchResult = Result<AppendStep<Infallible>, RefusedBatch>;
 
-/// Outcomes of all batches of a request.
+/// The outcomes of all batches of a request.
 pub struct AppendedBatches {
-    /// Results in the order of the request.
+    /// The results in the order of the request.
     pub results: Vec<BatchResult>,
-    /// Last error of a batch; NONE if there was none.
+    /// The last error of any batch, or NONE.
     pub failed: ErrorCode,
-    /// True if a batch has waited for memory or the index.
+    /// True if a batch has waited for memory, the index or the coordinator.
     pub has_waited: bool,
 }
 
-/// Checks and appends the batches in their order. On return, their order in the partitions is final, even if answers
-/// are pending.
+/// Checks and appends the batches in their order. On return, their order in the partitions is final, although some
+/// appends may still be pending.
 pub async fn append_each(
     services: AppendServices<'_>,
     batches: &[RequestBatch<'_>],
@@ -206,8 +204,8 @@ fn diskless<'b>(batches: &'b [RequestBatch<'_>]) -> impl Iterator<Item = &'b Arc
     })
 }
 
-/// Returns true if the append needs a slot for long work: the batches have many bytes or take long to decompress, or a
-/// log must be opened or created first.
+/// Returns true if the request needs a slot for long work. This is so if the batches are large or take long to
+/// decompress, or if a log must be opened or created first.
 fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     let (mut bytes, mut work) = (0, 0_usize);
     for batch in batches {
@@ -219,51 +217,51 @@ fn is_long(batches: &[RequestBatch<'_>]) -> bool {
     bytes > LONG_BYTES || work > SHORT_MAX || partitions_of(batches).any(AnyPartition::is_unwritten)
 }
 
-/// Progress of a request.
+/// The result of [`AppendRun::advance`].
 enum AppendProgress {
     Finished,
-    /// The request has held its slot for long work for [`PLACE_MAX`], and queues for another slot.
+    /// The request has held its slot for long work for [`PLACE_MAX`], and must queue for another one.
     Yielded,
-    /// The next batch cannot be taken yet. The caller waits for what blocks it, and then offers the batch again.
+    /// The next batch cannot be taken yet. The caller must wait for the blocker and then try again.
     Blocked(Blocker),
 }
 
-/// Progress of a request through its batches.
+/// The state of a request while its batches are appended.
 struct AppendRun<'a> {
     services: AppendServices<'a>,
     batches: &'a [RequestBatch<'a>],
     terms: RequestTerms<'a>,
-    /// Results of the batches taken or refused; the next batch comes after them.
+    /// The results of the batches that were taken or refused so far. The next batch is the one after them.
     results: Vec<BatchResult>,
     failed: ErrorCode,
-    /// Number of records whose errors the response may still list. A limit for each batch is not enough: a request of a
-    /// megabyte may have ten thousand batches of a thousand records.
+    /// How many more records with errors the response may list. Limiting each batch is not enough, because a request of
+    /// one megabyte may contain ten thousand batches of a thousand records.
     told_left: usize,
-    /// Budget for opening (decompressing) the request's batches.
+    /// How much the request may still decompress.
     budget: OpeningBudget,
     is_long: bool,
-    /// Permit to decompress the next batch, if it is large.
+    /// The permit to decompress the next batch, if that is large.
     permit: Option<LargeBatchPermit<'a>>,
     unblocked: Unblocked,
-    /// Verifications of the next batches, by their index in the request.
+    /// The verifications of the next batches, by index in the request.
     verified: HashMap<usize, Verified>,
     has_waited: bool,
 }
 
-/// Outcomes of a request's waits for its diskless batches: refreshed partitions, and memory.
+/// The results of a request's waits for its diskless batches.
 #[derive(Default)]
 pub struct Unblocked {
-    /// Outcome of the last refresh of each partition's state.
+    /// The outcome of the last refresh of each partition's state.
     refreshed: Refreshed,
-    /// Memory for the next batch.
+    /// The memory for the next batch.
     memory: Option<MemoryPermit>,
 }
 
 impl Unblocked {
-    /// Offers a batch of the client at `peer` to its diskless partition, which checks the sequence.
+    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is refused; the partition is unchanged.
+    /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
     pub fn append(
         &mut self,
         partition: &DisklessPartition,
@@ -277,15 +275,15 @@ impl Unblocked {
                 partition.turned_away(&batch.stamp(), why.code());
                 return Err(*why);
             }
-            // The refresh began after the whole request had arrived, so the state is current.
+            // The refresh began after the complete request had arrived, so the state is current.
             Some(Ok(())) => Freshness::Current,
             None => Freshness::MayBeStale,
         };
         partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
     }
 
-    /// Waits, at most until `deadline`, for what blocks the first of `partitions`: `blocker` names refreshed state or
-    /// memory. A refresh includes the other partitions.
+    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
+    /// `deadline`. A refresh includes the other partitions.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -294,7 +292,7 @@ impl Unblocked {
     ) {
         let Some(partition) = partitions.first() else { return };
         let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store during the wait, the partition refuses the next offer.
+        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
         let came = partition.left_out().unless(async {
             match blocker {
                 Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
@@ -310,7 +308,8 @@ impl Unblocked {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // Noted even if the wait was for memory, so that the next offer of the batch returns this error.
+            // This is recorded even if the wait was for memory. The next try to append the batch then returns this
+            // error.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
@@ -335,8 +334,8 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends the batches one after the other, at least one. In a slot for long work, yields after
-    /// [`PLACE_MAX`].
+    /// Checks and appends batches one after the other, but at least one. In a slot for long work, returns `Yielded`
+    /// after [`PLACE_MAX`].
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
@@ -361,8 +360,8 @@ impl<'a> AppendRun<'a> {
         let permit = self.permit.take();
         let RequestedPartition { partition, topic, config, index } = batch.to.as_ref().map_err(Clone::clone)?;
         partition.check_writable().inspect_err(|code| {
-            // The batch is not validated yet. If its header is wrong, the worst outcome is that a batch out of order is
-            // refused with `code`.
+            // The batch is not validated yet. If its header is wrong, the worst that can happen is that an out-of-order
+            // batch is refused with `code`.
             if let Some(stamp) = batch.records.and_then(Records::memory).and_then(|bytes| claimed_stamp(bytes)) {
                 partition.turned_away(&stamp, *code);
             }
@@ -418,7 +417,7 @@ impl<'a> AppendRun<'a> {
         why
     }
 
-    /// Waits for `blocker`, after which the next batch is offered again.
+    /// Waits for `blocker`, so that the next batch can be tried again.
     async fn unblock(&mut self, blocker: Blocker) {
         match blocker {
             Blocker::DecompressPermit => self.permit = Some(self.services.decompression.turn().await),
@@ -435,8 +434,8 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Verifies with the coordinator that the next batch may begin a transaction, together with later batches of the
-    /// same producer.
+    /// Verifies with the coordinator that the next batch may begin a transaction. Later batches of the same producer
+    /// are verified together with it.
     async fn verify(&mut self) {
         let first = self.results.len();
         self.has_waited = true;
@@ -453,8 +452,8 @@ impl<'a> AppendRun<'a> {
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
         let asked: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
-            // Another broker may have written the marker of the previous transaction, in the same epoch. The known
-            // offset must be past that marker.
+            // Another broker may have written the marker of the previous transaction in the same epoch. The offset that
+            // this broker knows must be past that marker.
             let partitions: Vec<_> = asked.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
@@ -491,12 +490,12 @@ impl<'a> AppendRun<'a> {
                 self.verified.extend(late);
             }
         }
-        // The next batch needs an outcome, since it is offered again in any case.
+        // The next batch is tried again in any case, so it needs an outcome.
         self.verified.entry(first).or_insert(Verified::refused(ErrorCode::INVALID_TXN_STATE));
     }
 
-    /// Lets the batches at `places` be appended before their confirmation arrives. A task passes the confirmation on
-    /// later.
+    /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
+    /// on later.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
         let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
@@ -511,9 +510,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits at most [`WORD_WAIT`] for the confirmation of batch number `place`, which its partition did not append
-    /// ahead of the confirmation. Refuses the batch if the deadline has passed. Returns false if the batch has no
-    /// confirmation to await.
+    /// Waits for the confirmation of batch number `place`, at most [`WORD_WAIT`]. Its partition has not appended the
+    /// batch ahead of the confirmation. The batch is refused if the deadline has passed. Returns false if there is no
+    /// confirmation to wait for.
     async fn await_word(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
@@ -527,8 +526,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
-    /// later batches if their state of the producer is stale. One refresh then serves all.
+    /// Returns the partition of the next batch. Before the first refresh of the request, also returns the partitions of
+    /// later batches whose state of the producer is stale, so that one refresh serves all.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

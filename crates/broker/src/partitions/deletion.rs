@@ -1,16 +1,17 @@
-//! Deleted topics: a thread takes their logs out of use and renames their directories. A request only waits for the
-//! thread, because its client may disconnect before the end.
+//! Deletes the logs of deleted topics. A thread closes the logs and renames their directories. A request only waits for
+//! the thread, because its client may disconnect before the end.
 //!
-//! Not here: the decision (the control plane's), and the removal of the files, file.delete.delay.ms later. A topic may
-//! be recreated under the same name at once. Its partition may then need a directory name that a deleted partition
-//! still has. The new partition retires the deleted one, or waits for the thread that does so.
+//! The control plane decides on deletions, and the files are removed elsewhere, file.delete.delay.ms later. A topic may
+//! be recreated at once under the same name. Its partition may need a directory name that a deleted partition still
+//! uses. In that case the new partition retires the deleted one, or waits for the thread that is doing so.
 //!
-//! Pending deletions take memory. Clients need not wait for them, but further deletions do ([`Deletion::has_room`]).
+//! Pending deletions take memory. When there are too many, further deletions wait ([`Deletion::has_room`]).
 //!
-//! After a crash before the thread is done, the restarted broker gets the decided deletions from the control plane.
+//! If the broker crashes before the thread is done, it gets the remaining deletions from the control plane after its
+//! restart.
 //!
-//! Invariant: before another partition uses a directory's name, the directory is renamed, and no thread writes to it by
-//! name any more.
+//! Invariant: before another partition uses the name of a directory, the old directory is renamed, and no thread writes
+//! to it under the old name.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
@@ -23,32 +24,33 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// Most queued partitions, as many as may be in use. Past this limit, further deletions wait.
+/// Maximum number of deleted partitions in the queue. If there are more, further deletions wait. This is also the
+/// maximum number of partitions in use.
 const WAITING_MAX: usize = 200_000;
 
-/// Deleted partitions whose directories still have their names.
+/// Retires deleted partitions in a thread.
 #[derive(Debug)]
 pub struct Deletion {
     queue: Mutex<DeletionQueue>,
     wake: Condvar,
-    /// Counter whose rise wakes waiters. It rises once all partitions of a topic are retired, and once the diskless
-    /// index has no row of a topic.
+    /// A counter that wakes the waiters when it increases. This happens when all partitions of a topic are retired, and
+    /// when the diskless index has no row of a topic any more.
     carried_out: watch::Sender<u64>,
 }
 
 #[derive(Debug, Default)]
 struct DeletionQueue {
     partitions: VecDeque<Arc<Replica>>,
-    /// Last deleted partition of each name.
+    /// The last deleted partition of each name.
     by_name: HashMap<(Arc<str>, i32), Arc<Replica>>,
-    /// Remains of each deleted topic.
+    /// The parts that are left of each deleted topic.
     left: HashMap<Uuid, TopicRemains>,
-    /// Topics without remains, until [`Deletion::gone`] returns them.
+    /// The topics of which nothing is left, until [`Deletion::gone`] returns them.
     gone: Vec<Uuid>,
     is_stopping: bool,
 }
 
-/// Remains of a deleted topic.
+/// The parts that are left of a deleted topic.
 #[derive(Debug, Default)]
 struct TopicRemains {
     partitions: usize,
@@ -59,7 +61,8 @@ struct TopicRemains {
 }
 
 impl DeletionQueue {
-    /// Forgets the topic if nothing remains of it. Notes it as gone, unless one of its directories has kept its name.
+    /// Forgets the topic if nothing is left of it. Reports it as gone, unless one of its directories could not be
+    /// renamed.
     fn forget_if_gone(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
@@ -78,19 +81,19 @@ impl Default for Deletion {
 }
 
 impl Deletion {
-    /// Starts the thread, which ends after [`Deletion::stop`] once its queue is empty.
+    /// Starts the thread. It ends after [`Deletion::stop`], when its queue is empty.
     pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let deletion = self.clone();
         std::thread::Builder::new().name("deletion".to_owned()).spawn(move || deletion.run())
     }
 
-    /// Requests the thread to end once its queue is empty.
+    /// Makes the thread end when its queue is empty.
     pub fn stop(&self) {
         self.queue.lock().is_stopping = true;
         self.wake.notify_all();
     }
 
-    /// Queues a topic's partitions to be taken out of use by the thread. Does not block.
+    /// Queues the partitions of a deleted topic, for the thread to retire them. Does not block.
     pub fn add(&self, topic_id: Uuid, partitions: &[Arc<Replica>]) {
         if partitions.is_empty() {
             return;
@@ -98,7 +101,7 @@ impl Deletion {
         let mut queue = self.queue.lock();
         queue.left.entry(topic_id).or_default().partitions += partitions.len();
         for partition in partitions {
-            // Cleanings and recoveries of the partition end early, and no more checkpoints of it are written.
+            // Compaction and recovery of the partition now end early, and its checkpoints are no longer written.
             partition.announce_leaving();
             queue.partitions.push_back(partition.clone());
             queue.by_name.insert((partition.topic_name(), partition.index()), partition.clone());
@@ -106,13 +109,13 @@ impl Deletion {
         self.wake.notify_one();
     }
 
-    /// Notes that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`] is
+    /// Records that the index of diskless topics may have rows of the topic, until [`Deletion::is_out_of_index`] is
     /// called.
     pub fn add_to_index(&self, topic_id: Uuid) {
         self.queue.lock().left.entry(topic_id).or_default().is_in_index = true;
     }
 
-    /// Notes that the index has no row of the topic any more.
+    /// Records that the index has no rows of the topic any more.
     pub fn is_out_of_index(&self, topic_id: Uuid) {
         {
             let mut queue = self.queue.lock();
@@ -124,17 +127,17 @@ impl Deletion {
         self.carried_out.send_modify(|count| *count += 1);
     }
 
-    /// Returns the deleted partition whose directory may still have this partition's name, if there is one.
+    /// Returns the deleted partition of this name whose directory may still have that name, if there is one.
     pub fn predecessor_of(&self, topic: &Arc<str>, index: i32) -> Option<Arc<Replica>> {
         let queue = self.queue.lock();
         if queue.by_name.is_empty() { None } else { queue.by_name.get(&(topic.clone(), index)).cloned() }
     }
 
-    /// Waits until only files to be removed are left of a deleted topic's logs.
+    /// Waits until all logs of a deleted topic are closed and their directories renamed. Their files may still exist.
     pub async fn carried_out(&self, topic_id: Uuid) {
         let mut carried_out = self.carried_out.subscribe();
         let has_no_log = || self.queue.lock().left.get(&topic_id).is_none_or(|left| left.partitions == 0);
-        // Each rise of the counter checks the queue again.
+        // The condition is checked each time the counter increases.
         let _ = carried_out.wait_for(|_| has_no_log()).await;
     }
 
@@ -144,14 +147,14 @@ impl Deletion {
         let _ = carried_out.wait_for(|_| self.queue.lock().partitions.len() < WAITING_MAX).await;
     }
 
-    /// Waits until a deleted topic has no remains. Returns the ids of all such topics, each id only once.
+    /// Waits until nothing is left of some deleted topic. Returns the ids of all such topics, each id only once.
     pub async fn gone(&self) -> Vec<Uuid> {
         let mut carried_out = self.carried_out.subscribe();
         let _ = carried_out.wait_for(|_| !self.queue.lock().gone.is_empty()).await;
         std::mem::take(&mut self.queue.lock().gone)
     }
 
-    /// Returns name and number of each partition whose directory may still have that name.
+    /// Returns the name and number of each deleted partition whose directory may still have that name.
     pub fn names(&self) -> Vec<(String, i32)> {
         let queue = self.queue.lock();
         queue.by_name.keys().map(|(topic, index)| (topic.to_string(), *index)).collect()
@@ -247,7 +250,7 @@ mod tests {
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
             logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
-            // Topics 3 and 4 are deleted as if an earlier process had begun their deletion.
+            // Topics 3 and 4 are deleted as if an earlier process had begun to delete them.
             if number < 3 {
                 logs.delete_topic(id)
             } else {

@@ -1,8 +1,8 @@
-//! Background work, once a second: retention, removal of files, expiry of producers, checkpoints, and the release of
-//! descriptors and memory.
+//! Work that is done in the background once a second. This includes retention, the removal of files, the expiry of
+//! producers, checkpoints, and the release of file descriptors and memory.
 //!
-//! A single thread serves all partitions. It opens no log, because an opening may take seconds. If retention is due for
-//! a log that is not open, it queues the opening, and a later round applies the retention.
+//! One thread does this for all partitions. It opens no log, because that may take seconds. If retention is due for a
+//! log that is not open, the thread queues the opening and applies the retention in a later round.
 
 use std::fs;
 use std::io;
@@ -25,58 +25,59 @@ use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
 const ROUND: Duration = Duration::from_secs(1);
-/// Longest time that a round spends on removing directories of deleted partitions. On a slow disk, the next round
-/// removes the rest.
+/// How long one round removes the directories of deleted partitions. On a slow disk, the rest is left for the next
+/// rounds.
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
-/// Longest time that a round spends on checking partitions whose appends or reads fail.
+/// How long one round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// Longest delay between the broker's start and the first retention.
+/// The first retention happens at the latest this long after the broker's start.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
-/// Interval of retention while the disk is full, if no shorter interval is set.
+/// How often retention is applied while the disk is full, unless the configured interval is shorter.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
-/// Delay before the next try of a removal that the operating system has refused.
+/// How long to wait before a failed removal is tried again.
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
-/// Interval of the checkpoints of offsets (Kafka's log.flush.offset.checkpoint.interval.ms).
+/// How often the offsets are checkpointed (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// Number of rounds without use after which a log's descriptors are closed; `IDLE_ROUNDS_WHEN_FEW` applies if few
-/// descriptors are left.
+/// The descriptors of a log are closed after this many rounds without use. If few descriptors are left,
+/// `IDLE_ROUNDS_WHEN_FEW` applies.
 const IDLE_ROUNDS: u32 = 60;
-/// Number of rounds for which a partition counts as in use after its last use. They take longer than the detection of a
+/// How many rounds a partition still counts as in use after its last use. This must be longer than it takes to detect a
 /// failed leader.
 pub const IN_USE_ROUNDS: u32 = 30;
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
-/// Most directories per round that are checked for files set aside before the broker's start.
+/// Maximum number of directories that one round checks for files that were set aside before the broker's start.
 const FOLDERS_PER_ROUND: usize = 2_000;
 
-/// Times at which work is due, and partitions that are left for later rounds.
+/// When each kind of work is due, and the partitions that are left for later rounds.
 struct HousekeepingSchedule {
     retention: Instant,
-    /// Partitions to which the last retention could not be applied, because their logs were not open.
+    /// The partitions that the last retention had to skip because their logs were not open.
     unopened: Vec<Arc<Replica>>,
     retention_when_full: Instant,
     expiry: Instant,
     checkpoint: Instant,
     high_watermarks: Instant,
-    /// Partitions whose directories are still to be checked for files set aside; `None` until all partitions are known.
+    /// The partitions whose directories must still be checked for files set aside. `None` until all partitions are
+    /// known.
     unchecked: Option<Vec<Arc<Replica>>>,
-    /// Failing partitions that are still to be checked, in this round or later ones.
+    /// The failing partitions that must still be checked, in this round or later.
     failing: Vec<Arc<Replica>>,
     trimmer: Trimmer,
 }
 
-/// State of the housekeeping thread, and its settings.
+/// The housekeeping thread's settings and shared state.
 #[derive(Debug)]
 pub struct Housekeeping {
     registry: Arc<Registry>,
     intervals: Intervals,
-    /// producer.id.expiration.ms, which may change.
+    /// The value of producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
     producer_limit: ProducerLimit,
     is_stopping: Mutex<bool>,
     stop: Condvar,
 }
 
-/// Intervals of the work.
+/// The configured intervals.
 #[derive(Debug, Clone, Copy)]
 struct Intervals {
     /// log.retention.check.interval.ms
@@ -104,19 +105,19 @@ impl Housekeeping {
         }
     }
 
-    /// Starts the thread, which ends after [`Housekeeping::stop`].
+    /// Starts the thread. It ends after [`Housekeeping::stop`].
     pub fn start(self: &Arc<Self>) -> io::Result<JoinHandle<()>> {
         let housekeeping = self.clone();
         std::thread::Builder::new().name("housekeeping".to_owned()).spawn(move || housekeeping.run())
     }
 
-    /// Requests the thread to end.
+    /// Makes the thread end.
     pub fn stop(&self) {
         *self.is_stopping.lock() = true;
         self.stop.notify_all();
     }
 
-    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
+    /// Sets how long producers may be silent before they are forgotten. Until this is called, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.producer_id_expiration_ms.store(i64::try_from(ms).unwrap_or(i64::MAX), Relaxed);
     }
@@ -152,7 +153,7 @@ impl Housekeeping {
     }
 }
 
-/// Returns true if `at` has passed, and then sets the next time.
+/// Returns true if `at` has passed, and then sets it to the next time.
 fn is_due(at: &mut Instant, interval: Duration) -> bool {
     let now = Instant::now();
     let due = *at <= now;
@@ -201,7 +202,7 @@ impl Housekeeping {
             tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
         space.check();
-        // If the data directory takes no files, the membership hands over all partitions, and single ones are not
+        // If the whole data directory takes no files, the membership hands over all partitions, so single ones are not
         // checked.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
@@ -209,8 +210,8 @@ impl Housekeeping {
         agenda.trimmer.trim_if_due();
     }
 
-    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. The next rounds check the rest,
-    /// because a disk may take seconds for each read.
+    /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. A disk may take seconds for each
+    /// read, so the rest is left for the next rounds.
     fn check_failing(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
         if agenda.failing.is_empty() {
             agenda.failing = partitions.iter().filter(|partition| partition.is_failing()).cloned().collect();
@@ -236,8 +237,7 @@ impl Housekeeping {
 
     fn remove_pending(&self) {
         let now = Instant::now();
-        // On a full disk, files are removed before they are due. If a response is sending such a file, its connection
-        // ends.
+        // If the disk is full, files are removed before they are due. A connection that is sending such a file breaks.
         let all = self.log_dir().space.is_full();
         let due: Vec<_> = {
             let mut pending_removal = self.log_dir().pending_removal.lock();
@@ -249,8 +249,8 @@ impl Housekeeping {
                 tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
-            // On a full disk one round removes everything that is pending. If the broker stops, its next start removes
-            // the rest.
+            // If the disk is full, one round removes everything. If the broker stops, the rest is removed after its
+            // next start.
             if !all && Instant::now() > until || *self.is_stopping.lock() {
                 break;
             }
@@ -258,11 +258,11 @@ impl Housekeeping {
         self.log_dir().pending_removal.lock().extend(due);
     }
 
-    /// Applies retention to one partition, unless nothing is due. If its log must be opened first, queues the opening
-    /// and returns false.
+    /// Applies retention to one partition if it is due. If the log must be opened for that, queues the opening and
+    /// returns false.
     fn retain(&self, partition: &Arc<Replica>) -> bool {
         let now_ms = now_ms();
-        // The high watermark may be old, in which case retention only keeps more.
+        // The high watermark may be outdated. Retention then only keeps more.
         let mut state = partition.lock_as_it_is();
         let config = partition.config();
         let high_watermark = state.role.high_watermark();
@@ -291,7 +291,7 @@ impl Housekeeping {
         let has_moved = log.log_start() != log_start;
         drop(state);
         if has_moved {
-            // Followers need the new log start even if no record is written.
+            // The followers are waiting, and must get the new log start even if no record is written.
             partition.wake_waiters();
         }
         true
@@ -326,7 +326,7 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
-/// Removes a file, or a directory with its files, and frees their blocks even while the files are open.
+/// Removes a file, or a directory with its files. Their blocks are freed even while the files are open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
         .and_then(|found| if found.is_dir() { remove_folder(path) } else { remove_for_good(path) });

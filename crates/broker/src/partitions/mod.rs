@@ -1,10 +1,11 @@
-//! All partitions of this broker, from start to clean shutdown: the registry, and operations on all of them.
+//! All partitions of this broker, from its start to a clean shutdown: the registry, and the operations on all
+//! partitions.
 //!
-//! A request finds its partition in the [`registry`] and continues with that [`Replica`]. The broker's start opens no
-//! log; the facts that an opening needs are in the checkpoint files.
+//! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
+//! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the marker of a clean shutdown is on the disk only while no partition is in use. It vouches only for logs
-//! that are whole on the disk.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use, and only if all logs are
+//! complete on the disk.
 
 mod any;
 pub mod append;
@@ -85,25 +86,27 @@ pub struct Partitions {
     cleaner: Arc<Cleaner>,
     deletion: Arc<Deletion>,
     housekeeping: Arc<Housekeeping>,
-    /// Diskless topics; set once, before the first topic.
+    /// The server of diskless topics. It is set once, before the first topic.
     diskless: OnceLock<Diskless>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     is_closed: Mutex<bool>,
-    /// True once the data directory records that its logs may lack acknowledged records ([`Partitions::mark_unclean`]).
+    /// True after the data directory was marked as possibly lacking acknowledged records
+    /// ([`Partitions::mark_unclean`]).
     is_marked_unclean: AtomicBool,
 }
 
 impl Partitions {
-    /// Opens the data directory, which exists and is locked by the caller, and starts the threads. Several threads
-    /// flush, open and compact; one thread each serves the page cache, deletions and housekeeping. Opens no log.
+    /// Opens the data directory and starts the threads. The caller has created and locked the directory. Several
+    /// threads flush, open and compact logs. The page cache, deletions and housekeeping have one thread each. No log is
+    /// opened here.
     ///
     /// # Errors
-    /// [`OpenError`] with the path that cannot be read or written.
+    /// Fails with [`OpenError`] if a path cannot be read or written.
     pub fn open(data_dir: &Path, config: &BrokerConfig) -> Result<Arc<Partitions>, OpenError> {
         Partitions::open_with(data_dir, config, Arc::new(DiskSpace::open(data_dir, 0)))
     }
 
-    /// Opens the directory as [`Partitions::open`] does, with the broker's shared `space`.
+    /// Like [`Partitions::open`], but uses the broker's shared `space`.
     pub(crate) fn open_with(
         data_dir: &Path,
         config: &BrokerConfig,
@@ -154,7 +157,7 @@ impl Partitions {
         Ok(partitions)
     }
 
-    /// Starts the threads. Threads started before an error end when `self` is dropped.
+    /// Starts the threads. If one cannot be started, the others end when `self` is dropped.
     fn start_threads(&self, recovery_threads: usize) -> io::Result<()> {
         let mut threads = self.threads.lock();
         threads.extend(self.log_dir.flusher.start()?);
@@ -167,7 +170,7 @@ impl Partitions {
         Ok(())
     }
 
-    /// Serves diskless topics from now on.
+    /// Starts to serve diskless topics.
     pub fn serve_diskless(&self, diskless: Diskless) {
         if self.diskless.set(diskless).is_err() {
             tracing::error!("cannot serve diskless topics twice: the first server stays");
@@ -179,7 +182,7 @@ impl Partitions {
         self.diskless.get()
     }
 
-    /// Returns the partition of either kind, if it exists. Does not block.
+    /// Returns the partition if it exists, classic or diskless. Does not block.
     pub fn find_any(&self, topic_id: &Uuid, index: i32) -> Option<AnyPartition> {
         match self.find(topic_id, index) {
             Some(replica) => Some(AnyPartition::Classic(replica)),
@@ -187,23 +190,23 @@ impl Partitions {
         }
     }
 
-    /// Returns the classic partition, if it exists. Does not block.
+    /// Returns the classic partition if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         self.registry.find(topic_id, index)
     }
 
-    /// Returns the state of direct reads, which go around the page cache.
+    /// Returns the state of direct reads, which bypass the page cache.
     pub(crate) fn cold(&self) -> &Arc<DirectReads> {
         &self.log_dir.cold
     }
 
-    /// Replaces the known brokers.
+    /// Replaces the brokers by those of a new image.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         self.log_dir.cluster.put_brokers(brokers);
     }
 
-    /// Gives a topic its partitions and settings, without blocking. Queues the recovery of partitions that a crash may
-    /// have damaged. One thread at a time may call this and [`Partitions::delete_topic`].
+    /// Creates or updates the partitions of a topic, without blocking. Partitions that a crash may have damaged are
+    /// queued for recovery. Only one thread at a time may call this or [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
         topic: (&str, Uuid),
@@ -214,8 +217,7 @@ impl Partitions {
         self.put_topic_after(topic, partitions, config, origin, PastTopics::default());
     }
 
-    /// Gives a topic its partitions, as [`Partitions::put_topic`] does. `past` are the deleted topics of its name that
-    /// the metadata remembers.
+    /// Like [`Partitions::put_topic`]. `past` contains the deleted topics of the same name that the metadata remembers.
     pub fn put_topic_after<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -242,27 +244,28 @@ impl Partitions {
         self.registry.put_topic((name, id), partitions, config, origin, before);
     }
 
-    /// Returns a function from a partition's number to the producer tails of the deleted classic partition with that
-    /// name and number.
+    /// Returns a function that finds the producer tails of the deleted classic partition with this name and the given
+    /// number.
     fn tails_before(&self, name: &str, past: PastTopics) -> TailsBefore {
         let (deletion, log_dir, name) = (Arc::clone(&self.deletion), Arc::clone(&self.log_dir), Arc::<str>::from(name));
         Box::new(move |index| {
             if let Some(deleted) = deletion.predecessor_of(&name, index) {
-                // The deleted partition's log may still be open, and leaves its tails when it is retired.
+                // The log of the deleted partition may still be open. The partition leaves its tails when it is
+                // retired.
                 deleted.retire();
             }
             log_dir.carried_tails.of_classic(&(name.to_string(), index), past.before(index))
         })
     }
 
-    /// Notes that all partitions of earlier runs are known.
+    /// Notes that all partitions of earlier runs are registered now.
     pub fn all_told(&self) {
         self.log_dir.opener.all_told();
         self.log_dir.aside.set_all_told();
     }
 
-    /// Deletes a topic without blocking: its partitions are gone at once. [`Partitions::deleted`] waits until their
-    /// directories are renamed. Their files are removed after file.delete.delay.ms.
+    /// Deletes a topic without blocking. Its partitions cannot be found any more at once. [`Partitions::deleted`] waits
+    /// until their directories are renamed, and their files are removed after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -270,13 +273,13 @@ impl Partitions {
         }
     }
 
-    /// Deletes a topic that an earlier process began to delete, classic or diskless.
+    /// Deletes a topic that an earlier process had begun to delete. The topic may be classic or diskless.
     pub fn delete_topic_of_either_kind(&self, id: Uuid) {
         self.delete_logs_and_in_index(id, &self.registry.remove_topic(id));
     }
 
-    /// Deletes a topic's logs and its rows in the index. Notes both deletions before it requests the one in the index,
-    /// since either may end at once.
+    /// Deletes a topic's logs, and its rows in the index of diskless topics. Both deletions are noted before the one in
+    /// the index is requested, because either may end at once.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {
@@ -290,8 +293,8 @@ impl Partitions {
         }
     }
 
-    /// Notes the deletion of those partitions of a classic topic that have no replica here. Their producers may begin
-    /// anywhere in the next topic of the name.
+    /// Handles the deletion of partitions of a classic topic that have no replica on this broker. Their producers are
+    /// unknown here, and may begin anywhere in the next topic of the name.
     pub fn note_deleted_elsewhere<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -305,10 +308,10 @@ impl Partitions {
         }
     }
 
-    /// Notes that a diskless topic of `count` partitions is about to be deleted. If this broker may not know all
-    /// producers of a partition, leaves partial tails. They let unknown producers begin anywhere in the next topic of
-    /// the name. A broker that does not serve diskless topics knows no producers. A broker that does may lack the tails
-    /// of an earlier topic of the name.
+    /// Handles the deletion of a diskless topic with `count` partitions. If this broker may not know all producers of a
+    /// partition, it leaves partial tails, which let unknown producers begin anywhere in the next topic of the name. A
+    /// broker that does not serve diskless topics knows no producers. One that does may lack the tails of an earlier
+    /// topic of the name.
     pub fn note_diskless_deletion(&self, (name, id): (&str, Uuid), count: i32, past: &PastTopics) {
         let carried_tails = &self.log_dir.carried_tails;
         for index in 0..count {
@@ -319,25 +322,25 @@ impl Partitions {
         }
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
-    /// followed the deletions before that image.
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process may have missed
+    /// deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.log_dir.carried_tails.note_image(epoch, next_producer_id, is_gap);
     }
 
-    /// Waits until a deleted topic's logs are out of use and its directories renamed. The deletion goes on without a
-    /// waiter.
+    /// Waits until the logs of a deleted topic are closed and its directories renamed. The deletion does not depend on
+    /// a waiter.
     pub async fn deleted(&self, id: Uuid) {
         self.deletion.carried_out(id).await;
     }
 
-    /// Waits for deleted topics of which only files to be removed are left, and returns their ids. Each id is returned
-    /// once.
+    /// Waits for topics whose deletion is complete except for the removal of files, and returns their ids. Each id is
+    /// returned once.
     pub async fn gone(&self) -> Vec<Uuid> {
         self.deletion.gone().await
     }
 
-    /// Waits until the queues of classic and of diskless topics take further deletions.
+    /// Waits until another topic can be deleted, because the queues of deletions are not full.
     pub async fn deletions_have_room(&self) {
         self.deletion.has_room().await;
         if let Some(diskless) = self.diskless() {
@@ -345,7 +348,7 @@ impl Partitions {
         }
     }
 
-    /// Sets the time after which silent producers are forgotten. Without this call, no producer is forgotten.
+    /// Sets how long producers may be silent before they are forgotten. Until this is called, no producer is forgotten.
     pub fn expire_producers_after(&self, ms: u64) {
         self.housekeeping.expire_producers_after(ms);
         if let Some(diskless) = self.diskless() {
@@ -353,22 +356,22 @@ impl Partitions {
         }
     }
 
-    /// Returns the number of partitions with a failed write or fsync. They take no records until the broker's next
-    /// start.
+    /// Returns the number of partitions with a failed write or fsync. They take no records until the broker restarts.
     pub fn failed_partitions(&self) -> usize {
         self.log_dir.flusher.failures.count()
     }
 
-    /// Returns the number of partitions whose appends or reads have failed for seconds, though their logs are whole.
+    /// Returns the number of partitions whose appends or reads have failed for seconds although their logs are
+    /// complete.
     pub fn unwritable_partitions(&self) -> usize {
         self.log_dir.unwritable.count()
     }
 
-    /// Records in the data directory that logs may lack acknowledged records, since a write or an fsync has failed. The
-    /// broker's next start reports that. Writes to the disk once.
+    /// Records in the data directory that logs may lack acknowledged records, because a write or an fsync has failed.
+    /// The next start of the broker reports this to the cluster. Only the first call writes to the disk.
     ///
     /// # Errors
-    /// I/O errors of the write, which the next call repeats.
+    /// Fails with an I/O error if the record cannot be written. The next call tries again.
     pub fn mark_unclean(&self) -> io::Result<()> {
         if !self.is_marked_unclean.load(Ordering::Acquire) {
             boot::forget(&self.log_dir.path)?;
@@ -377,19 +380,19 @@ impl Partitions {
         Ok(())
     }
 
-    /// Returns the number of damaged partitions. A damaged partition is neither read nor written until it is repaired.
+    /// Returns the number of damaged partitions, which are neither read nor written until they are repaired.
     pub fn refused_partitions(&self) -> usize {
         self.log_dir.flusher.refused.count()
     }
 
-    /// Returns the files that power losses have left beside the logs, in the directories that were checked. Reads the
-    /// disk.
+    /// Returns the files that recoveries after a power loss have set aside, in the directories checked so far. Reads
+    /// the disk.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.total()
     }
 
-    /// Ends the waits of requests, since the broker stops. Refuses parked batches, wakes the waiters of acks=all, and
-    /// ends openings.
+    /// Ends all waits of requests because the broker stops. Parked batches are refused, the waiters of acks=all are
+    /// woken, and openings end.
     pub fn dismiss_waiting(&self) {
         self.log_dir.opener.stop();
         for partition in self.partitions() {
@@ -401,7 +404,7 @@ impl Partitions {
         }
     }
 
-    /// Applies settings of compaction.
+    /// Applies new compaction settings.
     pub fn configure_cleaner(&self, settings: CleanerSettings) {
         self.cleaner.configure(settings);
         let is_closed = self.is_closed.lock();
@@ -416,54 +419,54 @@ impl Partitions {
         }
     }
 
-    /// Cleans the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due, or
-    /// another thread cleans that log.
+    /// Compacts the dirtiest log that is due at `now_ms`, as the cleaner's threads do. Returns false if no log is due,
+    /// or if another thread is cleaning it.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         self.cleaner.clean_dirtiest(now_ms)
     }
 
-    /// Returns the work of the cleaner since the broker's start.
+    /// Returns the counters of the cleaner since the broker started.
     pub fn cleaner_status(&self) -> CleanerStatus {
         self.cleaner.status()
     }
 
-    /// Returns the partitions that were written or read in the last half minute, by topic id and number. Does not
-    /// block.
+    /// Returns the topic id and number of each partition that was used in the last half minute. Does not block.
     pub fn in_use(&self) -> Vec<(Uuid, i32)> {
         let partitions = self.registry.partitions();
         let in_use = partitions.iter().filter(|partition| partition.is_in_use(IN_USE_ROUNDS));
         in_use.map(|partition| (partition.topic_id(), partition.index())).collect()
     }
 
-    /// Returns the largest number of records of a partition between last stable offset and high watermark. Counts
-    /// partitions that this broker leads, and diskless ones. Skips logs that are not open, or locked by another thread.
+    /// Returns the largest number of records between the last stable offset and the high watermark of a partition.
+    /// Counts the diskless partitions and those that this broker leads. Skips logs that are not open, or that another
+    /// thread has locked.
     pub fn stable_lag_max(&self) -> u64 {
         let led = self.registry.partitions().iter().filter_map(|partition| partition.stable_lag()).max();
         led.max(self.diskless().map(Diskless::stable_lag_max)).unwrap_or(0)
     }
 
-    /// Returns all known partitions.
+    /// Returns all registered partitions.
     pub(crate) fn partitions(&self) -> Vec<Arc<Replica>> {
         self.registry.partitions()
     }
 
-    /// Returns the topics that have directories: name, id, and one more than the largest partition number. Skips
-    /// directories without a topic id.
+    /// Returns the topics that have directories: each topic's name and id, and its largest partition number plus one.
+    /// Skips directories without a topic id.
     ///
     /// # Errors
-    /// I/O errors of the data directory.
+    /// Fails with an I/O error if the data directory cannot be read.
     pub fn topics_on_disk(&self) -> io::Result<BTreeMap<(String, Uuid), i32>> {
         files::topics_in(&self.log_dir.path)
     }
 
-    /// Returns the names of directories of unknown partitions, in order.
+    /// Returns the sorted names of directories that belong to no registered or deleted partition.
     ///
     /// # Errors
-    /// I/O errors of the data directory.
+    /// Fails with an I/O error if the data directory cannot be read.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // The names are read before the list of directories, because a deleted partition's directory may be renamed
-        // between the two.
+        // The names come first, because the directory of a deleted partition may be renamed before the directories are
+        // listed.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));
@@ -475,21 +478,21 @@ impl Partitions {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors of the write. Even then, segments before a log start may be removed.
+    /// Fails with an I/O error if they cannot be written. Even then, segments before a log start may be removed.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         if partitions.is_empty() { Ok(()) } else { self.log_dir.checkpoints.keep_log_starts(partitions) }
     }
 
-    /// Flushes all logs to the disk.
+    /// Writes all data of the file system to the disk.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the file system cannot be synced.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::syncfs(fs::File::open(&self.log_dir.path)?)?)
     }
 
-    /// Shuts down cleanly: puts all records on the disk, so that the broker's next start recovers nothing. Blocks.
-    /// Appends and reads fail from now on. A second call does nothing.
+    /// Shuts down cleanly, so that the next start does not have to recover any log. Blocks until all records are on the
+    /// disk. Appends and reads fail afterwards. A second call does nothing.
     pub fn close(&self) {
         if std::mem::replace(&mut *self.is_closed.lock(), true) {
             return;
@@ -514,14 +517,14 @@ impl Partitions {
     fn stop_threads(&self) {
         self.housekeeping.stop();
         self.log_dir.opener.stop();
-        // Openings under way end early, so that the threads of the opener end soon.
+        // Logs that are being opened are given up, so that the opener's threads end soon.
         self.partitions().iter().for_each(|partition| partition.hurry());
         self.cleaner.stop();
         self.deletion.stop();
         self.log_dir.flusher.stop();
     }
 
-    /// Finishes every open log, syncs the file system, and writes the marker that vouches for the logs.
+    /// Closes every open log, syncs the file system, and writes the clean-shutdown marker.
     fn close_partitions(&self) -> io::Result<()> {
         let (mut finished, mut is_any_broken) = (Ok(()), false);
         let mut left = Vec::new();
@@ -544,7 +547,7 @@ impl Partitions {
         self.sync()?;
         self.log_dir.checkpoints.finish(left, all)?;
         if is_any_broken {
-            // A broken log may lack records, so no clean-shutdown marker is written.
+            // The marker is not written, because the broken log may lack records.
             return finished;
         }
         let marker = dir.join(CLEAN_SHUTDOWN);
@@ -554,8 +557,8 @@ impl Partitions {
         finished
     }
 
-    /// Finishes a log. On a full disk the log may use half of the reserve; the other half is left for the checkpoints.
-    /// If a log finds no space, the broker's next start recovers it.
+    /// Finishes a log before it is closed. On a full disk, the logs may use half of the disk reserve, and the rest is
+    /// left for the checkpoints. A log that finds no space is recovered at the next start.
     fn finish(&self, log: &mut Log) -> io::Result<()> {
         let space = &self.log_dir.space;
         if space.has_half() { space.freeing(is_full, || log.finish()) } else { log.finish() }
@@ -563,13 +566,13 @@ impl Partitions {
 }
 
 impl Drop for Partitions {
-    /// Ends the threads. Without [`Partitions::close`] the files are as after a crash.
+    /// Ends the threads. Without [`Partitions::close`], the files are left as after a crash.
     fn drop(&mut self) {
         self.stop_threads();
     }
 }
 
-/// Removes the marker before the first use of the directory, and syncs the removal.
+/// Removes the clean-shutdown marker before the directory is used, and syncs the removal.
 fn remove_marker(dir: &Path) -> io::Result<()> {
     match fs::remove_file(dir.join(CLEAN_SHUTDOWN)) {
         Ok(()) => files::sync_dir(dir),
@@ -578,7 +581,7 @@ fn remove_marker(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the directories of deleted partitions that an earlier run has not removed.
+/// Returns directories of deleted partitions that an earlier run has renamed but not removed.
 fn list_pending_removal(dir: &Path) -> io::Result<Vec<(Instant, PathBuf)>> {
     let now = Instant::now();
     let is_doomed = |name: &str| name.ends_with(&format!("-{}", files::DELETED_DIR));

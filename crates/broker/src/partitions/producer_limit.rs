@@ -1,11 +1,11 @@
-//! Limit of idempotent producers that all logs of this broker remember together (`fullbore.producers.max`).
+//! Limits how many idempotent producers all logs of this broker remember together (`fullbore.producers.max`).
 //!
-//! Each log has a limit of its own, but with many partitions the sum may still be too large. Housekeeping counts the
-//! producers once a second. Past the limit, it forgets the producers that were silent longest, until a tenth of the
-//! limit is free. Forgotten producers are treated like expired ones. Producers of diskless partitions are in the index,
-//! and are not counted.
+//! Each log has its own limit, but with many partitions the sum may be too large. Housekeeping counts the producers
+//! once a second. If there are too many, it forgets those that were silent longest, until a tenth of the limit is free.
+//! A forgotten producer is treated like an expired one. Producers of diskless partitions do not count, because they are
+//! in the index.
 //!
-//! Invariant: a forgotten producer was silent at least as long as each remaining one.
+//! Invariant: a producer is forgotten only if all remaining ones were active at the same time or later.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::replica::state::LogState;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::Log;
 
-/// Limit, as housekeeping applies it.
+/// The limit that housekeeping applies.
 #[derive(Debug)]
 pub struct ProducerLimit {
     max: usize,
@@ -22,12 +22,12 @@ pub struct ProducerLimit {
 }
 
 impl ProducerLimit {
-    /// Creates a limit of `max` producers.
+    /// Creates a limit of `max` producers for all logs together.
     pub fn new(max: usize) -> ProducerLimit {
         ProducerLimit { max, passed: LogRateLimit::default() }
     }
 
-    /// Forgets the producers silent longest if the logs of `partitions` remember more than the limit.
+    /// If the logs of `partitions` remember too many producers, forgets those that were silent longest.
     pub fn apply(&self, partitions: &[Arc<Replica>]) {
         let count: usize = of_each(partitions, |log| log.producers().len()).sum();
         if count <= self.max {

@@ -1,9 +1,9 @@
-//! Partitions of this broker, by topic id.
+//! The partitions of this broker, by topic id.
 //!
-//! Reads do not block. Only the thread that applies metadata images changes the registry: settings, new partitions and
-//! deletions, in the order of the images. So no request can bring back an older state.
+//! Reads do not block. Only the thread that applies metadata images changes the registry, and it does so in the order
+//! of the images. So no request can bring back an older state.
 //!
-//! Locks: `topics` is held for a lookup or a change in memory, and no other lock is taken under it.
+//! Locks: `topics` is held only for a lookup or a change in memory. No other lock is taken while it is held.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,21 +26,21 @@ pub struct Registry {
 #[derive(Debug, Clone)]
 struct RegisteredTopic {
     name: Arc<str>,
-    /// Partitions in the order of their numbers.
+    /// The partitions in the order of their numbers.
     partitions: Vec<Arc<Replica>>,
 }
 
-/// Origin of a topic: its partitions may have records, or are new.
+/// The origin of a topic, which decides if its partitions may already have records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// Topic whose partitions an earlier run may have written.
+    /// The topic existed before, and an earlier run may have written to it.
     Kept,
-    /// Topic that has just been created.
+    /// The topic was just created.
     New,
 }
 
 impl Registry {
-    /// Creates a registry without partitions.
+    /// Creates an empty registry.
     pub fn new(log_dir: Arc<LogDir>) -> Registry {
         Registry { log_dir, topics: RwLock::default() }
     }
@@ -50,21 +50,21 @@ impl Registry {
         &self.log_dir
     }
 
-    /// Returns the partition, if it exists. Does not block.
+    /// Returns the partition if it exists. Does not block.
     pub fn find(&self, topic_id: &Uuid, index: i32) -> Option<Arc<Replica>> {
         let topics = self.topics.read();
         topics.get(topic_id)?.partitions.get(usize::try_from(index).ok()?).cloned()
     }
 
-    /// Returns all known partitions.
+    /// Returns all registered partitions.
     pub fn partitions(&self) -> Vec<Arc<Replica>> {
         let topics = self.topics.read();
         topics.values().flat_map(|topic| topic.partitions.iter().cloned()).collect()
     }
 
-    /// Gives a topic its partitions and settings, without blocking. Queues the opening of partitions that a crash may
-    /// have damaged, and of partitions that inherit producer state. One thread at a time may call this. `before`
-    /// returns the deleted partitions that had the name and number of a new one.
+    /// Creates or updates the partitions of a topic, without blocking. Partitions that a crash may have damaged, or
+    /// that inherit producer state, are queued to be opened. `before` returns the deleted partition that a new one
+    /// follows. Only one thread at a time may call this.
     pub fn put_topic<'a>(
         &self,
         (name, id): (&str, Uuid),
@@ -94,11 +94,11 @@ impl Registry {
             }
             topic.partitions.push(partition);
         }
-        // Locked for writing only here, because the loop above may create thousands of partitions.
+        // The lock is taken only now, because the loop above may create thousands of partitions.
         self.topics.write().insert(id, topic);
     }
 
-    /// Removes a topic, and returns its partitions.
+    /// Removes a topic and returns its partitions.
     pub fn remove_topic(&self, id: Uuid) -> Vec<Arc<Replica>> {
         self.topics.write().remove(&id).map_or_else(Vec::new, |topic| topic.partitions)
     }

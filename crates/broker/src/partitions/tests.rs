@@ -26,10 +26,10 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
         Ok::<_, AppendError>(step.into_written().expect("written"))
     };
     let first = append(&hit).expect("appended");
-    // The second append panics once its batch is in the file, and before the batch is part of the log.
+    // The second append panics after its batch is in the file, but before the batch is part of the log.
     let late = watch(|| panic!("as a test wants it"), || append(&hit).err());
     assert_eq!(late, Some(AppendError::Storage));
-    // The flush may have come before the panic or not; its ticket ends in either case.
+    // The flush may have come before or after the panic. Its ticket ends in both cases.
     let _ = first.durability.wait(tokio::time::Instant::now()).await;
     assert_eq!(append(&hit).err(), Some(AppendError::Storage));
     assert_eq!(logs.failed_partitions(), 1);
@@ -67,7 +67,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
         partition.append(&batch, terms).expect("a step")
     };
     let before = partition.verification_time(7);
-    // The transaction ends before the batch comes. Its version is 1, so the producer epoch stays the same.
+    // The transaction ends before the batch arrives. It has version 1, so the producer epoch stays the same.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 1, None, 0).expect("written");
     for verification in [Verification::Verified, Verification::Added] {
@@ -81,7 +81,8 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     logs.close();
 }
 
-/// The second marker raises the epoch that the partition knows. It does not fence the batch, which has the same epoch.
+/// The second marker raises the producer epoch that the partition knows. It does not fence the batch, which has the
+/// same epoch.
 #[test]
 fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -107,14 +108,15 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     let before = partition.verification_time(7);
     end(1, 1);
     assert!(matches!(append(1, Verification::Verified, before), AppendStep::Blocked(Blocker::Verification)));
-    // A marker of version 2 has the epoch after its transaction's; batches of that epoch come only after the marker.
+    // A marker of version 2 has the next epoch, and batches of that epoch come only after the marker.
     let before = partition.verification_time(7);
     end(2, 2);
     assert!(append(2, Verification::Added, before).is_written());
     logs.close();
 }
 
-/// No read at read_committed forgets the ended transactions, so the appends of markers must do it.
+/// The partition is never read at read_committed, which would forget the ended transactions. So the appends of markers
+/// must do it.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -1,6 +1,7 @@
-//! Appends to a leader's log: batches in sequence, and markers of transactions.
+//! The leader's appends: batches whose sequence comes next, and the markers that end transactions.
 //!
-//! Not here: parked batches (`out_of_order`), and batches behind refused ones (`refused`).
+//! Batches that must wait for earlier ones are in `out_of_order`. Batches that come after a refused one are in
+//! `refused`.
 
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_log::{Log, LogAppendInfo, Verification};
 
 impl Replica {
-    /// Appends a batch if its sequence is its producer's next one. A duplicate is not written again. A batch out of
-    /// order is parked if `terms.early` allows that, and refused otherwise. A caller whose batches may be parked must
-    /// be in a tokio runtime, because a tokio task expires parked batches.
+    /// Appends a batch if its sequence is the next one of its producer. A duplicate is not written again. A batch that
+    /// comes too early is parked if `terms.early` allows it, and refused otherwise. If batches may be parked, the
+    /// caller must be in a tokio runtime, because a task expires them.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is refused or cannot be written; the log is unchanged.
+    /// Fails with [`AppendError`] if the batch is refused or cannot be written. The log is then unchanged.
     pub fn append(self: &Arc<Self>, batch: &ValidBatch<'_>, terms: AppendTerms<'_>) -> Result<AppendStep, AppendError> {
         match self.append_or_park(batch, terms) {
             Err(AppendError::Unverified) => Ok(AppendStep::Blocked(Blocker::Verification)),
@@ -33,11 +34,11 @@ impl Replica {
         }
     }
 
-    /// Appends the marker of a transaction; if `leader_epoch` is given, only in that epoch. Refuses the producer's
-    /// parked batches of older epochs, and appends those that follow the marker.
+    /// Appends the marker that ends a transaction. With `leader_epoch`, this happens only in that epoch. The producer's
+    /// parked batches of older epochs are refused, and those that follow the marker are appended.
     ///
     /// # Errors
-    /// [`AppendError`] if the marker is refused or cannot be written; the log is unchanged.
+    /// Fails with [`AppendError`] if the marker is refused or cannot be written. The log is then unchanged.
     pub fn append_marker(
         self: &Arc<Self>,
         marker: &Marker,
@@ -51,15 +52,15 @@ impl Replica {
         let append = |log: &mut Log, leader_epoch: i32, config: &TopicConfig| {
             log.append_marker(marker, transaction_version, leader_epoch, now_ms, config)
         };
-        // The marker is flushed, because the coordinator's record of the transaction's end may reach the disk first.
-        // After a power loss the coordinator would not write the marker again.
+        // The coordinator's record that the transaction has ended may reach the disk before the marker. After a power
+        // loss the coordinator would not write the marker again. So the marker is flushed.
         let flushes = self.log_dir.flushes_markers && marker.is_commit;
         let (written, _) = self.write_with(&mut state, Acks::All, flushes, append)?;
         state.forget_replicated_ends();
         if state.parked.is_some() {
             let &Marker { producer_id, producer_epoch, .. } = marker;
-            // A parked batch with sequence 0 may begin the epoch. This stamp ends just before sequence 0, so that the
-            // batch is appended.
+            // A parked batch with sequence 0 may be the first one of the new epoch. This stamp ends just before
+            // sequence 0, so that the batch counts as the next one.
             let before = Stamp { producer_id, producer_epoch, base_sequence: i32::MAX, record_count: 1 };
             self.release_parked(&mut state, before, None, now_ms);
         }
@@ -68,7 +69,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Returns the partition's state at the start of a verification, for [`AppendTerms::verified_at`].
+    /// Returns the state of the partition before a verification begins. The caller passes it on in
+    /// [`AppendTerms::verified_at`].
     pub fn verification_time(&self, producer_id: i64) -> VerificationTime {
         let state = self.lock();
         let seen = match &state.log {
@@ -78,8 +80,8 @@ impl Replica {
         VerificationTime { leader_epoch: state.role.leader_epoch(), seen, ..Default::default() }
     }
 
-    /// Returns true if the log may have forgotten the producer since `verified_at`. The epoch of the coordinator that
-    /// ended the producer's last transaction is unknown in that case.
+    /// Returns true if the log may have forgotten the producer since `verified_at`. If so, the log no longer knows
+    /// which coordinator epoch ended the producer's last transaction.
     pub fn has_forgotten_since(&self, producer_id: i64, verified_at: VerificationTime) -> bool {
         match &self.lock().log {
             LogState::Open(log) => log.producers().is_forgotten_since(producer_id, verified_at.seen),
@@ -87,7 +89,8 @@ impl Replica {
         }
     }
 
-    /// Checks that this leader may append, in `leader_epoch` if it is given, and opens the log.
+    /// Checks that this broker may append as leader, and in `leader_epoch` if that is given. Opens the log if
+    /// necessary.
     fn open_to_append(
         &self,
         state: &mut MutexGuard<'_, ReplicaState>,
@@ -131,7 +134,7 @@ impl Replica {
         Ok(written.into())
     }
 
-    /// Writes one batch to the open log. The returned flag is true if the log already had the batch.
+    /// Writes one batch to the open log. The flag in the result is true if the log already had the batch.
     pub(super) fn write_batch(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -149,8 +152,8 @@ impl Replica {
         Ok(written)
     }
 
-    /// Calls `append` on the open log. The returned flag is true if the log already had the batch. With `flushes`, the
-    /// batch is acknowledged only when it is on the disk, whatever the topic's settings.
+    /// Calls `append` on the open log. The flag in the result is true if the log already had the batch. With `flushes`,
+    /// the batch is acknowledged only after a flush, whatever the topic's settings are.
     fn write_with(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -179,7 +182,7 @@ impl Replica {
         state.note_append(Ok(()), &self.log_dir);
         if !outcome.is_duplicate {
             let appended = |replica: &mut replica::Partition, now: &Now<'_>| replica.appended(outcome.end_offset, now);
-            // The effects need no handling here, because the callers wake the waiters.
+            // The effects can be ignored, because all callers wake the waiters.
             let _ = state.with_now(&self.log_dir.cluster, appended);
         }
         let flushed = self.flush_after(state, &outcome, flushes, &config);
@@ -197,8 +200,8 @@ impl Replica {
     }
 }
 
-/// Returns the verification in `terms`; `Unknown` if the transaction may have ended since that verification. Call it
-/// under the log's lock. Otherwise the transaction could end before the append, and the batch would open a transaction
+/// Returns the verification in `terms`, or `Unknown` if the transaction may have ended since then. Must be called under
+/// the log's lock. Otherwise the transaction could end before the append, and the batch would open a new transaction
 /// that no marker ends.
 fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerms<'_>) -> Verification {
     let VerificationTime { leader_epoch, seen, coordinator_epoch, .. } = terms.verified_at;
@@ -216,7 +219,7 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Notes a full disk or a failed write in `space`, for the next check of the disk.
+/// Records a full disk or a failed write in `space`, so that the next check of the disk sees it.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

@@ -1,11 +1,10 @@
-//! Partition whose appends or reads fail for seconds, although its log is not broken and the data directory takes
-//! files. There are three reasons: the partition's directory takes no files, files of the log cannot be opened or read,
-//! or the log lacks committed records.
+//! Detects a partition whose appends or reads fail for seconds, so that another replica can take over. The log is not
+//! broken in this case, and the data directory takes files. There are three reasons: the partition's directory takes no
+//! files, files of the log cannot be opened or read, or the log lacks committed records.
 //!
-//! Not here: logs broken by a failed write or fsync
-//! ([`super::data_dir::failures`]), and data directories that take no files ([`fullbore_host::disk_space`]). Damaged
-//! batches do not count, because consumers skip their offsets. This broker resigns from an unwritable partition, so
-//! that another replica leads it (`replication/resign.rs`).
+//! Logs that a failed write or fsync has broken are counted in [`super::data_dir::failures`]. Data directories that
+//! take no files are in [`fullbore_host::disk_space`]. Damaged batches do not count, because consumers skip them.
+//! `replication/resign.rs` makes this broker resign from an unwritable partition.
 
 use std::io;
 use std::path::Path;
@@ -22,30 +21,31 @@ use super::data_dir::LogDir;
 use super::data_dir::failures::Mark;
 use super::state::{LogState, ReplicaState};
 
-/// Time from the first failure after which the partition counts as unwritable.
+/// How long a partition may fail before it counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// Shortest time between the last failure and a probe. Until then, the use counts as failing.
+/// How long after a failure the partition still counts as failing without a new try.
 const QUIET: Duration = Duration::from_secs(2);
 
-/// Failing use of the log. Exists from the first failure until `note_usable`, after a successful append or probe.
+/// A failure of appends or reads that has not ended yet. It begins with the first error, and a successful append or
+/// probe ends it (`note_usable`).
 #[derive(Debug)]
 pub struct FailingLog {
     since: Instant,
     last: Instant,
     usage: FailingUse,
-    /// Mark in the count of partitions that [`Replica::check_failing`] checks.
+    /// Counts this partition among those that [`Replica::check_failing`] checks.
     _mark: Mark,
-    /// Mark in the count of unwritable partitions; `None` while the partition is writable.
+    /// Counts this partition as unwritable. `None` if it has not failed for long enough.
     unwritable: Option<Mark>,
 }
 
-/// Kind of use that fails.
+/// The kind of use that fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FailingUse {
     Append,
-    /// Opening of a log that lacks committed records, which always fails.
+    /// The log cannot be opened because it lacks committed records. This does not pass by itself.
     EndMissing,
-    /// Reads from `offset`. Reads from other offsets, and appends, may succeed at the same time.
+    /// Reads from `offset` fail. Reads from other offsets, and appends, may succeed at the same time.
     Read {
         offset: i64,
         max_bytes: u32,
@@ -53,7 +53,8 @@ enum FailingUse {
 }
 
 impl ReplicaState {
-    /// Notes the outcome of an append or of an opening. A success ends a failure of appends, not one of reads.
+    /// Notes whether an append or an opening has succeeded. A success ends a failure of appends, but not a failure of
+    /// reads.
     pub(super) fn note_append(&mut self, outcome: Result<(), AppendError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) if self.failing.as_ref().is_none_or(|failing| failing.is_of_reads()) => {}
@@ -65,8 +66,8 @@ impl ReplicaState {
         }
     }
 
-    /// Notes a failed read. Only another failed read from the first failed offset prolongs the failure. A shortage of
-    /// descriptors or memory, and a damaged batch, do not count.
+    /// Notes a failed read. Only reads from the offset that failed first prolong the failure. Damaged batches do not
+    /// count, and neither does a shortage of file descriptors or memory.
     pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
@@ -77,19 +78,20 @@ impl ReplicaState {
         }
     }
 
-    /// Returns the failure under way; begins one of `usage` if there is none.
+    /// Returns the current failure. If there is none, starts one of the kind `usage`.
     fn failing(&mut self, usage: FailingUse, log_dir: &LogDir) -> &mut FailingLog {
         let now = Instant::now();
         let first = || FailingLog { since: now, last: now, usage, _mark: log_dir.failing.mark(), unwritable: None };
         self.failing.get_or_insert_with(|| Box::new(first()))
     }
 
-    /// Returns true if the partition counts as unwritable, because its appends or reads have failed for seconds.
+    /// Returns true if appends or reads have failed long enough for the partition to count as unwritable.
     pub(super) fn is_unwritable(&self) -> bool {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
-    /// Notes the outcome of an opening of the log. A shortage of descriptors or memory, and a full disk, do not count.
+    /// Notes whether the log could be opened. A full disk does not count, and neither does a shortage of file
+    /// descriptors or memory.
     pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
         match outcome {
             Ok(()) => self.note_append(Ok(()), log_dir),
@@ -129,8 +131,8 @@ impl FailingLog {
 }
 
 impl Replica {
-    /// Notes a failed read from `offset`, and logs it unless the partition counts as unwritable. The caller must not
-    /// hold the state's lock.
+    /// Notes a failed read from `offset`, and logs it unless the partition already counts as unwritable. The caller
+    /// must not hold the lock of the state.
     pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
         let mut state = self.state.lock();
         state.note_failed_read((offset, max_bytes), error, &self.log_dir);
@@ -139,14 +141,14 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Returns true while a failure of an append, an opening or a read has not ended.
+    /// Returns true if an append, an opening or a read has failed and no later one has ended that failure.
     pub(crate) fn is_failing(&self) -> bool {
         self.state.lock().failing.is_some()
     }
 
-    /// Counts the partition as unwritable once its appends or reads have failed for seconds, and as writable once a
-    /// probe succeeds. The probe creates a file in the partition's directory, or repeats the failed read. Requests the
-    /// opening of a log that is not open.
+    /// Counts the partition as unwritable if its appends or reads have failed for seconds, and as writable again after
+    /// a successful probe. The probe creates a file in the partition's directory, or repeats the failed read. A log
+    /// that is not open is opened first.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;
@@ -173,7 +175,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // The use has failed again during the probe, so the success of the probe does not count.
+            // There was a new failure during the probe, so its success does not count.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {
@@ -193,7 +195,7 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // The failed opening has logged the cause; no repair of files helps, and another replica leads.
+            // The failed opening has logged the cause. Repairing the files does not help, and another replica leads.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,

@@ -1,7 +1,7 @@
-//! Flushes of a replica's log: their times, requests and outcomes.
+//! Decides when a replica's log is flushed, and handles the outcome.
 //!
-//! Not here: the threads that flush ([`super::data_dir::flusher`]), and the files that a flush covers
-//! ([`fullbore_log::flush`]).
+//! The threads that flush are in [`super::data_dir::flusher`]. The choice of files for a flush is in
+//! [`fullbore_log::flush`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +16,11 @@ use fullbore_log::LogAppendInfo;
 use fullbore_log::flush::FlushError;
 use fullbore_log::partition::flushed::FlushTicket;
 
-/// Delay between two tries of a flush that could not open a file.
+/// How long to wait before a flush that could not open a file is tried again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
-    /// Requests a flush of the sealed segments, and with `active` of the active segment as well.
+    /// Requests a flush of the sealed segments. With `active`, the active segment is flushed too.
     pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
@@ -30,8 +30,8 @@ impl Replica {
         }
     }
 
-    /// Requests the flushes that the topic's settings want, or with `flushes` an immediate one. Returns a ticket if the
-    /// response must wait for a flush; otherwise `None`.
+    /// Requests the flush that the topic's settings require after an append, or with `flushes` an immediate one.
+    /// Returns a ticket if the response must wait for the flush.
     pub(super) fn flush_after(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -45,8 +45,8 @@ impl Replica {
         self.flush_up_to(state, outcome.end_offset, outcome.rolled, !outcome.is_duplicate, config)
     }
 
-    /// Requests a flush of the whole log, and returns its ticket; `None` if all of the log is on the disk, or the log
-    /// is not open.
+    /// Requests a flush of the whole log and returns its ticket. Returns `None` if the log is not open, or is already
+    /// on the disk.
     pub fn flush_all(self: &Arc<Self>) -> Option<FlushTicket> {
         let mut state = self.lock();
         let end_offset = match &state.log {
@@ -63,9 +63,9 @@ impl Replica {
         Some(ticket)
     }
 
-    /// Requests the flushes that the topic's settings want after an append whose records end at `end_offset`. `rolled`
-    /// is true if the append sealed a segment, `is_new` if it wrote records. Returns a ticket if the response must wait
-    /// for a flush; otherwise `None`.
+    /// Requests the flush that the topic's settings require after an append whose records end at `end_offset`. `rolled`
+    /// is true if the append sealed a segment, and `is_new` if it wrote records. Returns a ticket if the response must
+    /// wait for the flush.
     pub(super) fn flush_up_to(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -94,7 +94,7 @@ impl Replica {
 }
 
 impl Replica {
-    /// Carries out the flushes requested since the last call, as one flush.
+    /// Carries out all flushes that were requested since the last call, as one flush.
     pub(super) fn flush(self: Arc<Self>) {
         let mut state = self.lock();
         state.flush.is_wanted = false;
@@ -113,7 +113,7 @@ impl Replica {
         }
     }
 
-    /// Requests the timed flush that is now due.
+    /// Requests a flush because its timer has fired.
     pub(super) fn fall_due(self: Arc<Self>, reason: Reason) {
         let mut state = self.lock();
         match reason {
@@ -124,7 +124,7 @@ impl Replica {
     }
 }
 
-/// Flushes the log if it is open. Releases the lock during the flush.
+/// Flushes the log if it is open. The lock is released during the flush.
 fn flush_log(state: &mut MutexGuard<'_, ReplicaState>, active: bool) -> Result<(), FlushError> {
     let LogState::Open(log) = &mut state.log else { return Ok(()) };
     let plan = log.plan_flush(active).map_err(|error| {
@@ -239,7 +239,7 @@ mod tests {
         for (index, failed) in [(0, 1), (1, 2)] {
             let partition = partition_of(&logs, "t", id, index, defaults.clone());
             append(&partition).expect("appended");
-            // The files are written, but the directory that the flush syncs is gone.
+            // The directory that the flush must sync is removed, so the flush fails although the records are written.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
             partition.ask_to_flush(&mut partition.lock(), true);
             let start = Instant::now();

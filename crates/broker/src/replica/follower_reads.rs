@@ -1,9 +1,11 @@
-//! Fetches of followers at a leader's partition: notes each follower's position, and reads for it.
+//! The leader's side of replication in one partition. The leader notes how far each follower has come, and reads
+//! records for it.
 //!
-//! Not here: requests between brokers, and the follower's side (`following`). [`fullbore_rules::replica`] decides.
+//! The requests between brokers are in `replication`, and the follower's side is in `following`.
+//! [`fullbore_rules::replica`] makes the decisions.
 //!
-//! Invariant: a follower's position counts only in the leader epoch in which its log was found to be a prefix of the
-//! leader's.
+//! Invariant: a follower's position counts only in the leader epoch in which the leader found that the follower's log
+//! is a prefix of its own.
 
 use std::sync::Arc;
 
@@ -19,16 +21,16 @@ use fullbore_log::partition::dirty_partitions::DirtyPartitions;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::waiters::Registration;
 
-/// Position of the end of a follower's log in its leader's log.
+/// The place where a follower's log ends in its leader's log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FollowerPlace {
-    /// Divergence of the logs. Contains the newest epoch that both may have, and the end of that epoch at the leader.
+    /// The logs diverge. Contains the newest epoch that both may share, and where that epoch ends in the leader's log.
     Diverging(EpochEnd),
-    /// End of the follower's log before the start of the leader's log, or past the end of the leader's log.
+    /// The follower's log ends before the leader's log begins, or after the leader's log ends.
     OutOfRange {
-        /// Start of the leader's log.
+        /// The start of the leader's log.
         log_start: i64,
-        /// End of the leader's log.
+        /// The end of the leader's log.
         log_end: i64,
     },
     /// The follower's log is a prefix of the leader's log, and the leader has noted its end. Contains the ISR change
@@ -37,11 +39,12 @@ pub enum FollowerPlace {
 }
 
 impl Replica {
-    /// Compares the end of a follower's log with this leader's log. Notes the end if the follower's log is a prefix.
-    /// Blocks while the leader's log is opened.
+    /// Finds out where a follower's log ends in this leader's log, and notes the position if the follower's log is a
+    /// prefix. Blocks while the leader's log is opened.
     ///
     /// # Errors
-    /// Errors of the role ([`fullbore_rules::replica::Partition::fetched`]) or of the disk.
+    /// Returns the error code of [`fullbore_rules::replica::Partition::fetched`] if the role refuses the fetch, or that
+    /// of a [`ReadError`] if the log cannot be opened.
     pub fn followed_from(
         &self,
         fetch: &FollowerFetch,
@@ -71,7 +74,7 @@ impl Replica {
         Ok(FollowerPlace::Noted(effects.propose))
     }
 
-    /// Notes the start of a follower's log, as its leader, and wakes the waiters.
+    /// Notes where a follower's log starts, and wakes the requests that wait for that.
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {
@@ -81,10 +84,10 @@ impl Replica {
         }
     }
 
-    /// Waits, as leader, until no replica in sync has records before `offset`.
+    /// Waits until no replica in the ISR has records before `offset`, so that their deletion can be confirmed.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER if another broker has become leader, the partition is deleted, or this broker stops.
+    /// Returns NOT_LEADER_OR_FOLLOWER if another broker becomes leader, the partition is deleted, or this broker stops.
     pub async fn deleted_before(&self, offset: i64) -> Result<(), ErrorCode> {
         let waiter = Arc::new(Notify::new());
         let registered = self.register(&waiter);
@@ -99,12 +102,12 @@ impl Replica {
         }
     }
 
-    /// Reads whole batches from `from` on, as leader of `leader_epoch`, for a follower that has all records before
-    /// them.
+    /// Reads complete batches from `from` on for a follower that has all earlier records. This broker must lead in
+    /// `leader_epoch`.
     ///
     /// # Errors
-    /// Code of the [`ReadError`] if this broker does not lead in `leader_epoch`, `from` is out of range, or the log
-    /// cannot be read.
+    /// Returns the code of a [`ReadError`] if this broker does not lead in `leader_epoch`, `from` is out of range, or
+    /// the log cannot be read.
     pub fn read_on(
         &self,
         leader_epoch: i32,
@@ -115,13 +118,13 @@ impl Replica {
         self.read_as(ReadMode::LedIn(leader_epoch), from, max_bytes, at_least_one).map_err(|error| error.code())
     }
 
-    /// Adds `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the partition's role
-    /// changes. Ends when the registration is dropped.
+    /// Adds slot `place` to the dirty set `marks` each time the log grows, the high watermark moves, or the role
+    /// changes. This ends when the caller drops the registration.
     pub fn mark(&self, marks: &Arc<DirtyPartitions>, place: u32) -> Registration {
         Registration::marking(&self.waiters, marks, place)
     }
 
-    /// Returns the ISR change to request; `None` if there is none, or another broker leads. Called every half
+    /// Returns the ISR change that the leader should request, if there is one. Called every half
     /// `replica.lag.time.max.ms`, and when brokers have come or gone.
     pub fn tick(&self) -> Option<AlterPartition> {
         if self.registered().replicas.len() < 2 || self.leads_in().is_none() {
@@ -136,12 +139,12 @@ impl Replica {
         effects.propose
     }
 
-    /// Applies the outcome of a requested ISR change, as leader.
+    /// Applies the outcome of an ISR change that this leader has requested.
     pub fn altered(&self, proposal: &AlterPartition, answer: Result<&PartitionRegistration, ErrorCode>) {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // The waiters are woken in any case: those for acks=all check whether enough replicas are in sync.
+        // All waiters are woken, because those of acks=all check if enough replicas are in sync.
         let _ = effects;
         self.waiters.wake();
     }

@@ -1,9 +1,10 @@
-//! Responses of a leader at a follower's partition: appends, truncations, high watermark.
+//! The follower's side of replication in one partition. A leader's response appends batches, truncates the log, or
+//! moves the high watermark and the log start.
 //!
-//! Not here: requests between brokers, and the leader's side (`follower_reads`). [`fullbore_rules::replica`] decides,
-//! and this module carries out the decisions on the log under one lock.
+//! The requests between brokers are in `replication`, and the leader's side is in `follower_reads`.
+//! [`fullbore_rules::replica`] decides, and this module carries out its decisions on the log under one lock.
 //!
-//! Invariant: a leader's response changes the log only while the role still has the epoch of the fetch.
+//! Invariant: a response changes the log only if the follower is still in the leader epoch in which it sent the fetch.
 
 use std::io;
 use std::sync::Arc;
@@ -26,14 +27,14 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::flushed::FlushTicket;
 use fullbore_log::recovery::RecoveryHint;
 
-/// Response of a leader to the fetch of a follower whose log has not diverged.
+/// A leader's response to a follower whose log has not diverged from the leader's.
 #[derive(Debug, Clone, Copy)]
 pub struct FromLeader<'a> {
-    /// Epoch in which the fetch was sent.
+    /// The leader epoch in which the follower sent the fetch.
     pub leader_epoch: i32,
-    /// Offset from which the leader read.
+    /// The offset at which the leader began to read.
     pub from: i64,
-    /// Batches; the last one may be incomplete.
+    /// The batches. The last one may be incomplete.
     pub records: &'a Bytes,
     /// The leader's high watermark.
     pub high_watermark: i64,
@@ -41,19 +42,19 @@ pub struct FromLeader<'a> {
     pub log_start: i64,
 }
 
-/// Reason why a leader's response was not taken.
+/// The reason why a follower could not use a leader's response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FollowError {
-    /// The role has changed.
+    /// The replica no longer follows that leader in that epoch.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The log does not end where the response begins.
+    /// The log ends at another offset than the one where the response begins.
     #[error("the log ends at {0}")]
     NotNext(i64),
-    /// The log is empty, and its start lies within the response's first batch, which has this base offset.
+    /// The log is empty, and its start lies within the response's first batch. Contains the base offset of that batch.
     #[error("the first batch begins at {0}")]
     BeginsWithin(i64),
-    /// The response has a batch that no leader sends: damaged, of a later epoch, or not at the next offset.
+    /// A batch in the response is damaged, has a later epoch than the leader, or has the wrong offset.
     #[error("the leader's records cannot be used: {0}")]
     Records(String),
     /// The disk failed, or the partition is deleted.
@@ -61,22 +62,23 @@ pub enum FollowError {
     Append(#[from] AppendError),
 }
 
-/// Outcome of a leader's response.
+/// The log after a leader's response was appended.
 #[derive(Debug)]
 pub struct Replicated {
-    /// End of the log after the append.
+    /// The end of the log after the append.
     pub log_end: i64,
-    /// Start of the log.
+    /// The start of the log.
     pub log_start: i64,
-    /// Flush to await before the follower reports `log_end` to the leader; `None` if no flush is needed.
+    /// The flush that must end before the follower reports `log_end` to the leader. `None` if there is nothing to wait
+    /// for.
     pub flushed: Option<FlushTicket>,
 }
 
 impl Replica {
-    /// Returns the end of a follower's log, from which to fetch. Blocks while the log is opened.
+    /// Returns the end of the log, from which a follower fetches. Blocks while the log is opened.
     ///
     /// # Errors
-    /// [`StorageError`] if the log cannot be opened.
+    /// Fails with [`StorageError`] if the log cannot be opened.
     pub fn position(&self) -> Result<Position, StorageError> {
         self.position_in(&mut self.lock())
     }
@@ -87,11 +89,11 @@ impl Replica {
         Ok(self.log_to_read(state)?.map_or(nothing, |(log, _)| end(log)))
     }
 
-    /// Returns [`Replica::position`] of a follower. If the topic's settings require a flush of the records before that
-    /// position, returns the flush to await as the inner error.
+    /// Returns the end of a follower's log, from which it fetches. If the topic's settings require that the records
+    /// before it are flushed first, returns the flush to wait for as the inner error.
     ///
     /// # Errors
-    /// [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
+    /// Fails with [`StorageError`] if the checkpoints cannot be written or the log cannot be opened.
     pub fn flushed_position(self: &Arc<Self>) -> Result<Result<Position, FlushTicket>, StorageError> {
         let mut state = self.lock_checkpointed()?;
         let position = self.position_in(&mut state)?;
@@ -102,12 +104,13 @@ impl Replica {
         Ok(ticket.map_or(Ok(position), Err))
     }
 
-    /// Appends the leader's batches unchanged, as follower, and takes over the leader's high watermark and log start.
-    /// Blocks while a missing log is created. If the leader's log begins at 0, a response without records creates no
-    /// log.
+    /// Appends the leader's batches unchanged, and takes over the leader's high watermark and log start. Creates the
+    /// log if it is missing, which blocks. If the leader's log begins at 0 and the response has no records, no log is
+    /// created.
     ///
     /// # Errors
-    /// [`FollowError`] if the response cannot be used or written; batches before a bad one are in the log.
+    /// Fails with [`FollowError`] if the response cannot be used or written. The batches before a bad one are in the
+    /// log even then.
     pub fn append_from_leader(self: &Arc<Self>, from: FromLeader<'_>) -> Result<Replicated, FollowError> {
         self.check_disk()?;
         let mut state = self.lock_checkpointed().map_err(AppendError::from)?;
@@ -143,8 +146,8 @@ impl Replica {
         let start = from.log_start.min(log_end);
         let moved = if start > log.log_start() { log.delete_before(start, now_ms, space) } else { Ok(()) };
         let log_start = log.log_start();
-        // Only the checkpoint keeps a log start within a segment. The next fetch reports the new log start to the
-        // leader, which then confirms the deletion to its client. So the checkpoint is written before that fetch.
+        // A log start within a segment is stored only in the checkpoint. The next fetch reports the new log start, and
+        // the leader then confirms the deletion to its client. So the checkpoint must be written before that fetch.
         let is_cut_off = log_start > before_start && log.first_base_offset() < log_start;
         log.hand_over_written(&self.log_dir.flusher.page_cache);
         let rolled = log.active_base_offset() != active;
@@ -171,17 +174,19 @@ impl Replica {
         appended.map(|()| Replicated { log_end, log_start, flushed })
     }
 
-    /// Limits the log lines about records that the disk did not take to one a minute. If a line is due, returns the
-    /// number of lines left out since the last one. Otherwise counts a line as left out, and returns `None`.
+    /// Limits the log lines about records that the disk did not take to one per minute. If a line may be written now,
+    /// returns how many were suppressed since the last one. Otherwise counts this line as suppressed and returns
+    /// `None`.
     pub fn line_of_not_replicated(&self) -> Option<u64> {
         self.log_dir.not_replicated.due()
     }
 
-    /// Truncates a follower's log. `leader` is the end of the common epoch, from the leader's response to a fetch from
-    /// `asked`. Returns the new end; `None` if the log no longer ended at `asked`.
+    /// Truncates the log where it diverges from the leader's. `leader` is the end of the epoch that both logs share,
+    /// which the leader sent in response to a fetch from `asked`. Returns the new end of the log, or `None` if the log
+    /// did not end at `asked` any more.
     ///
     /// # Errors
-    /// [`FollowError`] if the role has changed or the disk fails.
+    /// Fails with [`FollowError`] if the role has changed or the disk fails.
     pub fn truncate_by(
         &self,
         leader_epoch: i32,
@@ -194,18 +199,18 @@ impl Replica {
         })
     }
 
-    /// Removes all records of a follower's log. The empty log begins at `offset`, where the leader's next records
-    /// begin.
+    /// Removes all records of a follower's log. The empty log then begins at `offset`, which is where the leader's next
+    /// records begin.
     ///
     /// # Errors
-    /// [`FollowError`] if the role has changed or the disk fails.
+    /// Fails with [`FollowError`] if the role has changed or the disk fails.
     pub fn truncate_fully_and_start_at(&self, leader_epoch: i32, offset: i64) -> Result<(), FollowError> {
         self.cut(leader_epoch, |log, now_ms, _| log.truncate_fully_and_start_at(offset, now_ms).map(|()| Some(offset)))
             .map(drop)
     }
 
-    /// Truncates the log with `cut`, notes the new end in the role, and writes the checkpoint. Returns the result of
-    /// `cut`, which is `None` if nothing was cut off.
+    /// Truncates the log with `cut`, updates the role, and writes the checkpoints. Returns the result of `cut`, which
+    /// is `None` if the log was not changed.
     fn cut(
         &self,
         leader_epoch: i32,
@@ -223,7 +228,8 @@ impl Replica {
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
-            // Files and memory may differ now: only records before the recovery point are certain.
+            // The files may differ from the state in memory now. Only the records before the recovery point are
+            // certain.
             log.give_up();
             log.recovery_point()
         };
@@ -242,10 +248,11 @@ impl Replica {
         done.map_err(failed)
     }
 
-    /// Closes the log after a truncation that failed midway for a passing reason. The next opening finds out which
-    /// records the disk has. A log that is being cleaned stays broken until the broker's next start.
+    /// Closes the log after a truncation that failed midway for a passing reason. When the log is opened again, the
+    /// recovery finds out which records are on the disk. A log that is being cleaned stays broken until the broker
+    /// restarts.
     pub(super) fn open_anew(&self) {
-        // No cleaning begins on a broken log, so none begins after this check.
+        // No cleaning can begin after this check, because the log is broken.
         if self.log_dir.cleanings.is_under_way(&self.key()) {
             return;
         }
@@ -257,16 +264,17 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Prevents the cleaner from replacing segments until the guard is dropped. Take the guard before the state's lock.
+    /// Prevents the cleaner from replacing segments until the guard is dropped. The guard must be taken before the lock
+    /// of the state.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }
 
-    /// Locks the state. If the checkpoints of a truncation are not written yet, writes them first. The older
+    /// Locks the state. If a truncation could not write its checkpoints, writes them first. Otherwise the old
     /// checkpoints would claim that records appended after the truncation are on the disk.
     ///
     /// # Errors
-    /// [`StorageError`] if the checkpoints cannot be written.
+    /// Fails with [`StorageError`] if the checkpoints cannot be written.
     fn lock_checkpointed(&self) -> Result<MutexGuard<'_, ReplicaState>, StorageError> {
         loop {
             let mut state = self.lock();
@@ -278,8 +286,8 @@ impl Replica {
         }
     }
 
-    /// Writes the checkpoints after a truncation. The caller has cleared `has_cut_to_checkpoint`; a failure sets it
-    /// again. Takes the state's lock.
+    /// Writes the checkpoints after a truncation, and locks the state for that. The caller has cleared
+    /// `has_cut_to_checkpoint`, and a failure sets it again.
     fn checkpoint_cut(&self) -> Result<(), StorageError> {
         let written = self.log_dir.checkpoints.write_of(self);
         if written.is_err() {
@@ -289,14 +297,14 @@ impl Replica {
     }
 }
 
-/// Returns the base offset of the first batch if `offset` lies in the batch after its base offset; otherwise `None`.
+/// Returns the base offset of the first batch if `offset` lies inside that batch, after its base offset.
 fn begins_within(offset: i64, records: &Bytes) -> Option<i64> {
     let first = batches(records).next()?.ok()?;
     (first.base_offset() < offset && offset <= first.last_offset()).then(|| first.base_offset())
 }
 
-/// Calls [`append_each`] with a permit to write to the disk. Drops the permit on return, because a caller that then
-/// frees space must not hold one.
+/// Calls [`append_each`] with a permit to write to the disk. The permit is dropped on return, because a caller that
+/// frees space afterwards must not hold one.
 fn append_in(
     space: &DiskSpace,
     from: &FromLeader<'_>,
@@ -315,9 +323,9 @@ fn append_in(
     appended
 }
 
-/// Passes the complete batches and their bytes to `append`, which takes a few at a time, until all are taken. Checks
-/// their checksums first. Refuses batches of a later epoch than the leader's, because a leader deposed during the read
-/// may have sent records of its successor.
+/// Verifies the batches that arrived completely, and passes them to `append` until it has taken all of them. `append`
+/// takes a few batches per call. A batch with a later epoch than the leader's is refused: if the leader was deposed
+/// while it read, it may have sent records of its successor.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,
@@ -344,7 +352,7 @@ fn append_each(
         left = rest;
     }
     match bad {
-        // If whole batches come before the bad one, the follower fetches again from their end.
+        // If there were good batches before the bad one, the follower fetches again from the end of the good ones.
         Some(error) if whole.is_empty() => Err(FollowError::Records(error)),
         _ => Ok(()),
     }
@@ -364,7 +372,7 @@ mod tests {
 
     use super::*;
 
-    /// The reserve of the disk is only for operations that free space, and a follower's batches free none.
+    /// The disk reserve is only for operations that free space, and a follower's append frees none.
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
         let folder = tempfile::tempdir().expect("temporary folder");

@@ -1,7 +1,7 @@
-//! Partition whose disk hangs: the broker refuses requests that would wait for a hanging write, or lets them wait on
-//! threads that serve no clients.
+//! Requests to a partition whose disk hangs. The broker refuses those that would wait for a hanging write, or lets them
+//! wait on threads that serve no clients.
 //!
-//! A thread that is in a write when the disk begins to hang stays blocked; other threads serve the clients.
+//! A thread that was writing when the disk began to hang stays blocked. Other threads take over its clients.
 
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
@@ -12,10 +12,11 @@ use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 
 impl Replica {
-    /// Refuses a write while the disk hangs, because the write would hang as well.
+    /// Refuses a write while the disk hangs, because the write would hang too.
     ///
     /// # Errors
-    /// [`AppendError::Storage`] while the disk hangs; instead [`AppendError::Role`] if another broker leads.
+    /// Fails with [`AppendError::Storage`] while the disk hangs, or with [`AppendError::Role`] if also another broker
+    /// leads.
     pub(super) fn check_disk(&self) -> Result<(), AppendError> {
         match self.log_dir.space.hangs().then(|| self.leads_in()) {
             None => Ok(()),
@@ -24,17 +25,16 @@ impl Replica {
         }
     }
 
-    /// Refuses a request that needs the log while a write to the log may hang.
+    /// Refuses a request that needs the log's lock while a hanging write may hold that lock.
     ///
     /// # Errors
-    /// KAFKA_STORAGE_ERROR while such a write hangs; instead NOT_LEADER_OR_FOLLOWER if another broker leads.
+    /// Returns KAFKA_STORAGE_ERROR in that case, or NOT_LEADER_OR_FOLLOWER if also another broker leads.
     pub fn check_answers(&self) -> Result<(), ErrorCode> {
         let may_hang = self.log_dir.space.hangs() && self.try_lock_as_it_is().is_none();
         if may_hang { self.check_disk().map_err(|error| error.code()) } else { Ok(()) }
     }
 
-    /// Locks the state. If a hanging write may hold the lock, other threads take over this thread's tasks during the
-    /// wait.
+    /// Locks the state. If the disk hangs and the lock is taken, other threads run this thread's tasks during the wait.
     pub(super) fn lock_state(&self) -> MutexGuard<'_, ReplicaState> {
         match self.state.try_lock() {
             Some(state) => state,

@@ -1,21 +1,24 @@
-//! This broker's copy of a partition: its log under a lock, its role, and its waiters.
+//! This broker's copy of a partition. A [`Replica`] holds the log and the role, and wakes the requests that wait for
+//! either to change.
 //!
-//! The role and the high watermark follow the metadata image (`role`); [`fullbore_rules::replica`] decides them. A
-//! leader appends (`append`; batches out of order in `out_of_order`, batches behind refused ones in `refused`), reads
-//! (`read`, `times`) and serves its followers (`follower_reads`). [`fullbore_log::partition::dirty_partitions`]
-//! notifies the fetch sessions. A follower appends its leader's batches (`following`).
+//! The metadata image decides the role and the high watermark, by the rules of [`fullbore_rules::replica`] (see
+//! `role`). A leader appends batches (`append`), and holds back those that arrive out of order (`out_of_order`) or
+//! after a refused one (`refused`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and
+//! notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its
+//! leader (`following`).
 //!
-//! The threads of [`data_dir::opener`] open a log when it is first needed (`opening`), and those of
-//! [`data_dir::flusher`] flush it. The deletion of a topic retires its logs (`retire`). All replicas of a data
+//! A log is opened when it is first needed (`opening`), by the threads of [`data_dir::opener`]. The threads of
+//! [`data_dir::flusher`] flush it. When a topic is deleted, its logs are retired (`retire`). All replicas in a data
 //! directory share one [`data_dir::LogDir`].
 //!
-//! A replica that was not used takes a few hundred bytes of memory. Its first use reads its directory, and its first
-//! write creates the directory and the files.
+//! An unused replica takes a few hundred bytes of memory. Its directory is read when the replica is first used, and
+//! created when it is first written to.
 //!
-//! Locks: `state` owns everything that changes; fetches read files without it. `renaming` is taken before `state`.
+//! Locks: `state` protects everything that changes. Fetches read the files without holding it. `renaming` must be taken
+//! before `state`.
 //!
-//! Invariant: an acknowledged batch is whole in the log at its offset, and on the disk and on other replicas as far as
-//! the response promises.
+//! Invariant: once a batch is acknowledged, the log contains all of it at the acknowledged offset. If the response
+//! promises a flush or other replicas, the batch is also on the disk or on those replicas.
 
 mod append;
 pub(crate) mod data_dir;
@@ -59,59 +62,60 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// Replica of a partition. Calls may block on the disk, except for the async functions of `opening`. The first call may
-/// block for as long as a recovery takes.
+/// This broker's replica of one partition. Every call may block on the disk, except the async functions of `opening`.
+/// The first call may block for as long as a recovery takes.
 #[derive(Debug)]
 pub struct Replica {
     topic: Arc<str>,
     topic_id: Uuid,
     index: i32,
     log_dir: Arc<LogDir>,
-    /// Settings, outside of the state, so that a change need not wait for the state's lock.
+    /// The topic's settings. They are not part of `state`, so that a change of settings does not wait for that lock.
     config: RwLock<Arc<TopicConfig>>,
-    /// Registration in the metadata.
+    /// The partition's registration in the newest metadata image.
     registered: RwLock<Arc<PartitionRegistration>>,
-    /// True until the state has taken over the registration and the settings.
+    /// True if `config` or `registered` has changed and `state` does not use the new values yet.
     has_news: AtomicBool,
     state: Mutex<ReplicaState>,
-    /// Held while files of the log are renamed without the state's lock. Also held during a truncation, because new
-    /// files may then get the old names. Taken before `state`.
+    /// Held while files of the log are renamed without the lock of `state`. A truncation also holds it, because the new
+    /// files may get the names of old ones. Must be taken before `state`.
     renaming: Mutex<()>,
-    /// Notified when an opening has ended.
+    /// Notified when a thread has finished opening or creating the log.
     opening_ended: Condvar,
-    /// Variant of [`LogState`] that the state has, and whether the partition is deleted.
+    /// The variant of [`LogState`] that `state` contains, and whether the partition is deleted. Can be read without the
+    /// lock.
     phase: PhaseCell,
-    /// Flags that show which of the opener's queues contain this replica.
+    /// Flags that record which of the opener's queues this replica is in.
     asked: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
-    /// Deleted partition whose directory may still have this partition's name.
+    /// A deleted partition of the same name whose directory may still have that name.
     predecessor: Mutex<Option<Arc<Replica>>>,
-    /// True if an earlier, deleted partition of this name had a log while this process ran, or has left producer tails.
+    /// True if a deleted partition of this name had a log while this process ran, or has left producer tails.
     pub(crate) is_preceded: bool,
-    /// Last deleted topic that had a partition of this name and number, if the metadata still lists the topic.
+    /// The last deleted topic that had a partition with this name and number, if the metadata still lists that topic.
     past: Option<Box<PastTopic>>,
-    /// Version of the image in which the partition was deleted; [`NOT_DELETED`] before that.
+    /// The version of the image in which the partition was deleted. [`NOT_DELETED`] while the partition exists.
     deleted_at: AtomicU64,
-    /// Exclusive upper bound of the producer ids that were allocated before the partition was created.
+    /// All producer ids that were allocated before the partition was created are below this one.
     producer_ids_below: i64,
-    /// Outcome of the retirement: `None` before it; false if the directory kept its name. Locked while the directory is
-    /// renamed.
+    /// The outcome of the retirement: `None` before it, and `Some(false)` if the directory could not be renamed. Locked
+    /// while the directory is renamed.
     retired: Mutex<Option<bool>>,
     waiters: Arc<Waiters>,
-    /// Refused batches of idempotent producers that will send them again.
+    /// Batches of idempotent producers that were refused and that the producers will send again.
     refused: Mutex<RefusedBatches>,
 }
 
-/// Value of [`Replica::deleted_at`] for a partition that is not deleted.
+/// The value of [`Replica::deleted_at`] for a partition that is not deleted.
 const NOT_DELETED: u64 = u64::MAX;
 
-/// Deleted partitions that had the name and number of a new partition.
+/// The deleted partition that a new partition follows under the same name and number.
 #[derive(Debug, Default)]
 pub struct Before {
-    /// Deleted partition whose directory may still have the name.
+    /// The deleted partition, if its directory may still have the name.
     pub replica: Option<Arc<Replica>>,
-    /// Last deleted topic that had a partition of that name and number, if the metadata still lists the topic.
+    /// The last deleted topic that had a partition with that name and number, if the metadata still lists the topic.
     pub topic: Option<PastTopic>,
 }
 
@@ -125,7 +129,7 @@ impl Replica {
         Before { replica: predecessor, topic: past }: Before,
     ) -> Replica {
         let key = (topic.to_string(), index);
-        // Without a hint the partition is new and has no directory. Checkpoints under its name are those of a deleted
+        // A partition without a hint is new and has no directory. Any checkpoints under its name belong to a deleted
         // partition.
         let log = if known.is_some() { LogState::Unopened } else { LogState::Absent };
         if known.is_none() {
@@ -133,7 +137,7 @@ impl Replica {
         }
         let had_log = |before: &Arc<Replica>| before.is_preceded || !before.phase().is_absent();
         let is_preceded = predecessor.as_ref().is_some_and(had_log) || log_dir.carried_tails.has(&key);
-        // The first lock of the state takes over the settings and the registration.
+        // These values are replaced when the state is first locked, because `has_news` is set.
         let settings = rules::ReplicaSettings { min_insync_replicas: 1, replica_lag_time_max_ms: i64::MAX };
         let phase = PhaseCell::new(log.phase());
         let state = ReplicaState {
@@ -201,12 +205,12 @@ impl Replica {
         self.phase.load()
     }
 
-    /// Returns the state of direct reads, which go around the page cache.
+    /// Returns the state of direct reads, which bypass the page cache.
     pub(crate) fn cold(&self) -> &DirectReads {
         &self.log_dir.cold
     }
 
-    /// Returns the files that a power loss has left beside the log. Reads the disk if there are such files.
+    /// Returns the files that a recovery after a power loss has set aside. Reads the disk if there may be any.
     pub fn set_aside(&self) -> SetAside {
         self.log_dir.aside.of(&self.dir())
     }
@@ -216,16 +220,17 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if the replica must leave every ISR, and takes no records as a follower. The reason is a failed
-    /// write or fsync, a damaged log, a directory that takes no files, or records that cannot be read.
+    /// Returns true if this replica cannot take records, neither as leader nor as follower, so that it must leave the
+    /// ISR. The reason is a failed write or fsync, a damaged log, a directory that takes no files, or records that
+    /// cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()
     }
 
-    /// Returns how complete the log is, if it cannot be appended to or read; otherwise
-    /// `None`. A log that is broken or not open may lack its end, and is `Unsure`. This broker must then leave the ELR
-    /// as well, because a replica in the ELR may become leader.
+    /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
+    /// A broken or closed log may lack its end, and is `Unsure`. The broker then leaves the ELR as well, because a
+    /// replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -243,8 +248,8 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
     }
 
-    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted, until the registration is
-    /// dropped. Register first, then check, then wait, so that no change is missed.
+    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted, until the caller drops the
+    /// registration. To miss no change, register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }
@@ -256,18 +261,18 @@ impl Replica {
 }
 
 impl Replica {
-    /// Locks the state without taking over the metadata, for callers that do not use the role.
+    /// Locks the state without applying new metadata. This suffices for callers that do not use the role.
     pub(crate) fn lock_as_it_is(&self) -> MutexGuard<'_, ReplicaState> {
         self.state.lock()
     }
 
-    /// Locks the state like [`Replica::lock_as_it_is`]; `None` if another thread has the lock.
+    /// Like [`Replica::lock_as_it_is`], but returns `None` if another thread holds the lock.
     pub(crate) fn try_lock_as_it_is(&self) -> Option<MutexGuard<'_, ReplicaState>> {
         self.state.try_lock()
     }
 
-    /// Returns true if the log was written or read in the last `rounds` rounds of housekeeping, or another thread has
-    /// its lock.
+    /// Returns true if the log was used in the last `rounds` rounds of housekeeping, or if another thread holds its
+    /// lock.
     pub(crate) fn is_in_use(&self, rounds: u32) -> bool {
         self.try_lock_as_it_is()
             .is_none_or(|state| matches!(&state.log, LogState::Open(log) if log.idle_rounds() < rounds))
@@ -275,8 +280,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Returns the number of records between last stable offset and high watermark. `None` if this broker does not
-    /// lead, the log is not open, or another thread has its lock.
+    /// Returns how far the last stable offset is behind the high watermark. Returns `None` if this broker does not
+    /// lead, if the log is not open, or if another thread holds the lock.
     pub(crate) fn stable_lag(&self) -> Option<u64> {
         self.leads_in()?;
         let mut state = self.try_lock_as_it_is()?;
@@ -286,14 +291,14 @@ impl Replica {
     }
 }
 
-/// Key and offsets for the checkpoints.
+/// Values that the checkpoint files need.
 impl Replica {
-    /// Returns the topic's name and the partition's number.
+    /// Returns the topic's name and the partition's number, under which the checkpoints list this partition.
     pub(crate) fn key(&self) -> TopicPartition {
         (self.topic.to_string(), self.index)
     }
 
-    /// Returns the offsets of an open log; `None` if the log is not open.
+    /// Returns the offsets to be checkpointed, or `None` if the log is not open.
     pub(crate) fn noted(&self) -> Option<Noted> {
         let state = self.state.lock();
         match &state.log {

@@ -1,10 +1,11 @@
-//! Opening of a partition's log: a state that callers wait for, and during which no thread holds the partition's lock.
+//! Opens and creates the logs of partitions. A log can take seconds to open, so the opening is a state that callers
+//! wait for, and no thread holds the partition's lock meanwhile.
 //!
-//! Not here: what is read or repaired
-//! ([`fullbore_log::recovery`]), and the threads that open ([`super::data_dir::opener`]). Requests queue the opening
-//! and wait asynchronously ([`Replica::opened`]). Background threads open logs themselves.
+//! Recovery itself is in [`fullbore_log::recovery`], and the threads that open logs are in [`super::data_dir::opener`].
+//! Requests queue an opening and wait for it asynchronously ([`Replica::opened`]), while background threads open logs
+//! themselves.
 //!
-//! Invariant: one thread at a time opens or creates a partition's log, and only that thread ends the phase
+//! Invariant: only one thread at a time opens or creates a partition's log, and only that thread ends the phase
 //! `Opening` or `Creating`.
 
 use std::io;
@@ -29,21 +30,21 @@ use fullbore_log::error::StorageError;
 use fullbore_log::files;
 use fullbore_log::recovery::RecoveryHint;
 
-/// Kind of work at a partition's directory.
+/// The work that [`Replica::step`] does in a partition's directory.
 #[derive(Clone, Copy)]
 enum Step {
-    /// Opening of the log, if its directory exists.
+    /// Opens the log if its directory exists.
     Open,
-    /// Creation of the log.
+    /// Creates the directory and an empty log.
     Make,
 }
 
 impl Replica {
-    /// Refuses a use of the log that would wait for a recovery.
+    /// Returns an error if a use of the log would have to wait for a recovery.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the log is being opened, while its opening is queued, and once the broker stops;
-    /// KAFKA_STORAGE_ERROR if no opening is queued.
+    /// Returns NOT_LEADER_OR_FOLLOWER while the log is being opened or waits to be opened, and when the broker stops.
+    /// Returns KAFKA_STORAGE_ERROR if no opening is queued.
     pub fn check_usable(&self) -> Result<(), ErrorCode> {
         if self.phase().is_usable() {
             return Ok(());
@@ -51,8 +52,8 @@ impl Replica {
         if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // Not queued: a thread may have taken the request off the queue. Such a thread changes the phase under the
-        // lock.
+        // No request is queued, but a thread may just have taken one off the queue. That thread changes the phase under
+        // the lock.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -60,25 +61,25 @@ impl Replica {
         }
     }
 
-    /// Queues the opening of the log. The end of the opening wakes the waiters.
+    /// Queues the opening of the log. The waiters are woken when it ends.
     pub fn ask_to_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
             self.log_dir.opener.ask(self);
         }
     }
 
-    /// Returns the error of the last opening if it failed at `time` or later; otherwise `None`. A caller that has
-    /// waited since `time` returns this error instead of requesting another opening.
+    /// Returns the error of the last opening if it failed at `time` or later. A caller that has waited since `time`
+    /// returns this error instead of trying again.
     pub fn open_failure_since(&self, time: Instant) -> Option<StorageError> {
         let state = self.lock();
         state.open_failure.as_deref().filter(|(at, _)| *at >= time).map(|(_, error)| error.clone())
     }
 
-    /// Waits asynchronously until the log is open, absent, damaged or gone.
+    /// Waits without blocking until the log is open, absent, damaged or gone.
     ///
     /// # Errors
-    /// Error of the failed opening; the next call requests another opening. [`StorageError::Gone`] once the broker
-    /// stops.
+    /// Returns the error of the opening if it fails. The next call tries again. Returns [`StorageError::Gone`] if the
+    /// broker stops.
     pub async fn opened(self: &Arc<Self>) -> Result<(), StorageError> {
         if self.phase().is_settled() {
             return Ok(());
@@ -102,7 +103,7 @@ impl Replica {
         }
     }
 
-    /// Returns the log, opened or created if necessary. Blocks during that, with the lock released.
+    /// Returns the log, and opens or creates it if necessary. Blocks meanwhile, with the lock released.
     pub(crate) fn log_to_write<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -124,8 +125,8 @@ impl Replica {
         }
     }
 
-    /// Returns the log, opened if necessary, and the high watermark; `None` if nothing was ever written. Blocks during
-    /// the opening, with the lock released.
+    /// Returns the log and the high watermark, and opens the log if necessary. Blocks meanwhile, with the lock
+    /// released. Returns `None` if nothing was ever written.
     pub(crate) fn log_to_read<'a>(
         &self,
         state: &'a mut MutexGuard<'_, ReplicaState>,
@@ -147,7 +148,7 @@ impl Replica {
         }
     }
 
-    /// Requests the thread that opens or creates the log to end early, and waits until it has.
+    /// Stops a thread that is opening or creating the log, and waits until it has ended.
     pub(crate) fn interrupt_opening(&self, state: &mut MutexGuard<'_, ReplicaState>) {
         while let LogState::Opening(stop) | LogState::Creating(stop) = &state.log {
             stop.store(true, Relaxed);
@@ -155,25 +156,25 @@ impl Replica {
         }
     }
 
-    /// Requests the thread that opens or creates the log to end early.
+    /// Makes a thread that is opening or creating the log end early. Does not wait for it.
     pub(crate) fn hurry(&self) {
         if let LogState::Opening(stop) | LogState::Creating(stop) = &self.lock().log {
             stop.store(true, Relaxed);
         }
     }
 
-    /// Replaces the state of the log, and with it the phase. Returns the previous state.
+    /// Replaces the state of the log together with the phase, and returns the previous state.
     ///
     /// # Panics
-    /// If the previous phase may not become the new one.
+    /// Panics if the previous phase may not be followed by the new one.
     pub(crate) fn put(&self, state: &mut ReplicaState, log: LogState) -> LogState {
         self.phase.change(state.log.phase(), log.phase());
         std::mem::replace(&mut state.log, log)
     }
 
-    /// Opens or creates the log without holding the lock. A damaged log stays refused. After any other error, such as a
-    /// lack of descriptors, the next call repeats the work. Refuses a partition that is leaving, because its deletion
-    /// waits for openings only once.
+    /// Opens or creates the log without holding the lock. If the log is damaged, it stays refused. After any other
+    /// error, for example a lack of file descriptors, the next call tries again. Fails if the partition is being
+    /// deleted, because a deletion waits for openings only once.
     fn step(&self, state: &mut MutexGuard<'_, ReplicaState>, step: Step) -> Result<(), StorageError> {
         if self.phase().is_leaving() || self.log_dir.opener.is_stopping() {
             return Err(StorageError::Gone);
@@ -197,7 +198,8 @@ impl Replica {
         let outcome = match done {
             Ok(log) => {
                 if let Some(log) = &log {
-                    // A created log is empty and keeps the role: a leader may already know its followers' positions.
+                    // A new log is empty, so the role stays valid. A leader may already know the positions of its
+                    // followers.
                     if matches!(step, Step::Open) {
                         state.role = self.role_over(log);
                     }
@@ -212,14 +214,14 @@ impl Replica {
                 }
                 Ok(())
             }
-            // The thread that set `stop` takes the log out of use, so the error is not logged.
+            // The thread that set `stop` is about to close the log, so the error is not logged.
             Err(_) if stop.load(Relaxed) => {
                 self.put(state, before);
                 Err(StorageError::Gone)
             }
             Err(error) => {
-                // `check_failing` requests the opening of an unwritable partition each second, and the error is logged
-                // already.
+                // The opening of an unwritable partition is tried every second (`check_failing`), and its error was
+                // logged before.
                 if !state.is_unwritable() {
                     self.tell(&error);
                 }
@@ -229,8 +231,8 @@ impl Replica {
                 } else {
                     self.put(state, before);
                 }
-                // Only openings count: a creation fails if the data directory takes no files, which is not the
-                // partition's failure.
+                // Only failed openings count against the partition. A creation fails if the whole data directory takes
+                // no files.
                 if matches!(step, Step::Open) {
                     state.note_opening(Err(&error), &self.log_dir);
                 }
@@ -243,7 +245,7 @@ impl Replica {
         outcome
     }
 
-    /// Logs why the log cannot be opened. A full disk is logged elsewhere; passing errors are rate-limited.
+    /// Logs why the log cannot be opened. A full disk is logged elsewhere, and passing errors are rate-limited.
     fn tell(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
@@ -255,13 +257,13 @@ impl Replica {
         }
     }
 
-    /// Opens the log in the partition's directory; `None` if there is no directory.
+    /// Opens the log in the partition's directory. Returns `None` if there is no directory.
     fn open_existing(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
-            // Without a directory, checkpoints under this name belong to an older topic.
+            // There is no directory, so the checkpoints under this name belong to an older topic.
             self.log_dir.checkpoints.forget(self.key());
             return Ok(None);
         }
@@ -269,26 +271,28 @@ impl Replica {
         let mut log = Log::open_unless(stop, &dir, known, now_ms(), &self.config())?;
         self.check_end(&dir, log.log_end())?;
         if log.is_blank() {
-            // A kill right after the creation of the directory may have prevented the takeover of the tails.
+            // If the broker was killed right after it created the directory, the log lacks the state of the deleted
+            // partition's producers.
             self.take_over_tails(&mut log);
         }
-        // The checkpoints may be past the log end: after a kill right after a truncation, or if this opening has
-        // truncated.
+        // The checkpoints may be past the log end, because this opening has truncated the log, or the broker was killed
+        // right after a truncation.
         self.log_dir.cleanings.cut_off(&self.key(), log.log_end());
         let lowered = self.log_dir.checkpoints.lower(&self.key(), log.log_end());
         lowered.map_err(|error| StorageError::io(dir.as_ref(), error))?;
         Ok(Some(log))
     }
 
-    /// Returns true if the log lacked committed records at its end when it was opened, and no other replica had them.
+    /// Returns true if committed records were missing at the end of the log when it was opened, and no other replica
+    /// had them.
     pub fn lacks_committed(&self) -> bool {
         self.lacks_committed.load(Relaxed)
     }
 
-    /// Refuses a log that ends below the checkpointed high watermark, for example because an older copy of its
-    /// directory was restored. Another replica in the ISR or ELR has the missing committed records. If this broker led,
-    /// that replica would be truncated to this log. If there is no such replica, or this broker is in neither ISR nor
-    /// ELR, the log is used as it is.
+    /// Refuses a log that ends below the checkpointed high watermark, for example because an old copy of its directory
+    /// was restored. If this broker led with such a log, the replicas that have the missing records would be truncated.
+    /// So the log is refused if another replica in the ISR or ELR has them. It is used as it is if there is no such
+    /// replica, or if this broker is in neither ISR nor ELR.
     fn check_end(&self, dir: &Path, log_end: i64) -> Result<(), StorageError> {
         let (key, own) = (self.key(), self.log_dir.cluster.node_id);
         let high_watermark = self.log_dir.checkpoints.high_watermark(&key);
@@ -308,7 +312,7 @@ impl Replica {
         Ok(())
     }
 
-    /// Creates the directory, and in it an empty log.
+    /// Creates the directory and an empty log in it.
     fn make(&self, stop: &AtomicBool) -> Result<Log, StorageError> {
         let dir = self.dir();
         self.clear_the_way(&dir)?;
@@ -317,8 +321,7 @@ impl Replica {
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
         let made = made.and_then(|()| files::write_topic_id(&dir, self.topic_id()));
         made.map_err(|error| {
-            // A directory without a topic id could not be read before a write completes it. `remove_dir` only removes
-            // an empty directory.
+            // Do not leave a directory that has no topic id. `remove_dir` fails if the directory is not empty.
             let _ = std::fs::remove_dir(&dir);
             StorageError::io(dir.as_ref(), error)
         })?;
@@ -327,7 +330,8 @@ impl Replica {
         Ok(log)
     }
 
-    /// Carries the tails of the deleted partition of this name over to the log, so that its producers can continue.
+    /// Gives the log the last sequences of the producers of the deleted partition of this name, so that these producers
+    /// can continue. See [`fullbore_rules::sequence::ProducerTails`].
     fn take_over_tails(&self, log: &mut Log) {
         let tails = self
             .log_dir
@@ -343,8 +347,8 @@ impl Replica {
         }
     }
 
-    /// Creates the log of a new partition if a deleted partition of its name has left tails. The tails are then in the
-    /// directory before the first record. Returns false if the creation failed.
+    /// Creates the log of a new partition at once if the deleted partition of its name has left producer tails. They
+    /// are then on the disk before the first record. Returns false if the log could not be created.
     fn keep_tails(&self) -> bool {
         self.retire_predecessors();
         if !self.log_dir.carried_tails.has(&self.key()) {
@@ -357,24 +361,24 @@ impl Replica {
         }
     }
 
-    /// Frees the name of the partition's directory: retires older partitions of the name, and sets any other topic's
-    /// directory aside.
+    /// Makes sure that the directory's name is free for this partition. Retires older partitions of the name, and sets
+    /// aside the directory of any other topic.
     fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
         self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
     }
 
-    /// Renames a directory that belongs to another topic of the same name, or has records and no topic id. The
-    /// directory is kept, since its records may still be wanted.
+    /// Renames the partition's directory if it belongs to another topic, or has records but no topic id. The directory
+    /// is kept under another name, since its records may still be wanted.
     fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
         let unique = match files::read_topic_id(dir)? {
             Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
             Some(topic_id) => u128::from_be_bytes(topic_id.0),
             None if !dir.try_exists()? => return Ok(()),
-            // A crash during the creation of this partition leaves such a directory.
+            // A crash while this partition was created leaves such a directory.
             None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
-            // The time distinguishes several directories without a topic id.
+            // The time makes the name unique among several directories without a topic id.
             None => u128::from(now_ms().unsigned_abs()),
         };
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
@@ -385,8 +389,8 @@ impl Replica {
 }
 
 impl Replica {
-    /// Opens the log, unless it is open or another thread is opening it. Logs a failure and returns it to the waiters.
-    /// Returns false if the log could not be opened, or not be created for the tails of a deleted partition.
+    /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
+    /// waiters. Returns false if the log could not be opened, or could not be created for inherited producer tails.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {
@@ -404,8 +408,8 @@ impl Replica {
         }
     }
 
-    /// Opens the log, or waits for the thread that is opening it, so that the recovery is over on return. Returns false
-    /// as [`Replica::open_now`] does.
+    /// Opens the log, or waits until another thread has opened it, so that the recovery is over on return. Returns
+    /// false in the same cases as [`Replica::open_now`].
     pub(super) fn recover_now(&self) -> bool {
         let mut state = self.lock();
         while matches!(state.log, LogState::Opening(_) | LogState::Creating(_)) {

@@ -1,8 +1,9 @@
-//! Batches of idempotent producers that arrive out of order over several connections, appended in sequence.
+//! Batches that an idempotent producer sends over several connections, and that arrive out of order. They are parked
+//! until the missing batches arrive, and are then appended in sequence.
 //!
-//! [`fullbore_rules::sequence::parking`] decides which batch may wait, and which is next. The waiting batches are in
-//! [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that follow, under the same
-//! lock, so that no other append comes between.
+//! The rule, which decides which batch may wait and which one is next, is [`fullbore_rules::sequence::parking`]. The
+//! waiting batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that
+//! follow it. It does so under the same lock, so that no other append comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -20,10 +21,11 @@ use fullbore_log::validation::ValidBatch;
 use fullbore_rules::sequence::Stamp;
 
 impl Replica {
-    /// Parks an out-of-order batch of a producer that uses several connections.
+    /// Parks a batch whose predecessors have not arrived yet.
     ///
     /// # Errors
-    /// [`AppendError`]: out of order if the batch cannot wait, `Storage` on a broken log, `Gone` if the broker stops.
+    /// Fails with an out-of-order error if the batch may not wait, with `Storage` if the log is broken, and with `Gone`
+    /// if the broker stops.
     pub(super) fn park_early(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -33,7 +35,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         if log.is_broken() {
-            // The predecessors of this batch cannot be appended to a broken log.
+            // The missing batches could not be appended to a broken log, so this one would wait in vain.
             return Err(AppendError::Storage);
         }
         let stamp = batch.stamp();
@@ -49,7 +51,8 @@ impl Replica {
         if parked.wants_watch() {
             task::spawn(expire(Arc::downgrade(self), reordering.clone()));
         }
-        // An empty buffer with an expiry task stays; otherwise the next batch would spawn another task.
+        // The buffer stays while its expiry task runs, even if it is empty. Otherwise the next batch would spawn
+        // another task.
         state.parked = Some(parked).filter(|parked| parked.is_watched());
         match answer {
             Err(OUT_OF_ORDER) => Err(self.out_of_turn(&stamp)),
@@ -57,10 +60,9 @@ impl Replica {
         }
     }
 
-    /// Appends the parked batches that follow the batch with
-    /// `stamp`, and refuses those of the producer's older epochs. `failed` is the error of the append of that batch.
-    /// After an error of the disk, in `failed` or of a parked batch, also refuses the producer's other parked batches.
-    /// Their predecessor would fail again.
+    /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
+    /// `failed` is the error if that batch itself could not be appended. After a disk error, the producer's other
+    /// parked batches are refused as well, because the batch before them would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,
@@ -73,9 +75,9 @@ impl Replica {
         while failed.is_none() {
             let Some(early) = parked.next_after(&stamp) else { break };
             stamp = early.batch().stamp();
-            // A replica may have left the ISR since the batch was parked.
+            // The check is repeated, because a replica may have left the ISR while the batch was parked.
             let written = state.check_append(early.acks());
-            // The predecessor has opened the transaction, so this batch needs no verification.
+            // The batch before this one has opened the transaction, so no verification is needed.
             let unknown = Verification::Unknown;
             match written.and_then(|()| self.write_batch(state, early.batch(), unknown, early.acks(), now_ms)) {
                 Ok((written, _)) => early.written(&written),
@@ -92,8 +94,8 @@ impl Replica {
         state.parked = Some(parked);
     }
 
-    /// Refuses batches that have waited too long. Returns the time at which the next one expires; `None` if none is
-    /// parked.
+    /// Refuses the batches that have waited too long. Returns the time at which the next one expires, or `None` if no
+    /// batch is left.
     fn expire_parked(&self, reordering: &Arc<ReorderBuffer>) -> Option<Instant> {
         let mut state = self.lock();
         let parked = state.parked.as_mut()?;
@@ -115,7 +117,7 @@ impl Replica {
     }
 }
 
-/// Expires parked batches until the partition has none.
+/// Expires parked batches until the partition has none left.
 async fn expire(partition: Weak<Replica>, reordering: Arc<ReorderBuffer>) {
     while let Some(due) = partition.upgrade().and_then(|partition| partition.expire_parked(&reordering)) {
         tokio::time::sleep_until(due).await;

@@ -1,44 +1,44 @@
-//! Phase of a replica's log, for readers that must not wait for the lock of its state.
+//! The state of a replica's log, readable without the lock of the replica.
 //!
-//! The phase repeats the variant of the state's [`LogState`](super::state::LogState).
-//! [`Replica::put`](super::Replica::put) writes both. A flag beside the phase shows that the partition is deleted; the
-//! log may still be open during the deletion.
+//! The phase is a copy of the variant of [`LogState`](super::state::LogState). [`Replica::put`](super::Replica::put)
+//! writes both. A separate flag records that the partition is deleted, because the log may still be open while the
+//! partition is being deleted.
 //!
-//! Invariant: a phase changes under the lock of the state, and only as [`TRANSITIONS`] allows.
+//! Invariant: a phase changes only while the replica's state is locked, and only as [`TRANSITIONS`] allows.
 
 use std::sync::atomic::AtomicU8;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 
-/// Phase of a replica's log.
+/// The state of a replica's log. See [`LogState`](super::state::LogState) for the data that belongs to each variant.
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// Log that was not read since the broker's start.
+    /// The log has not been opened since the broker started.
     Unopened,
-    /// Log that a thread is opening, if its directory exists.
+    /// A thread is looking for the log and opens it if its directory exists.
     Opening,
-    /// Log and directory that a thread creates. The creation ends soon, because there is nothing to recover.
+    /// A thread is creating the log and its directory. This ends soon, because there is nothing to recover.
     Creating,
-    /// Log that was never written.
+    /// The partition has no log, because nothing was ever written to it.
     Absent,
     Open,
-    /// Log with damaged files.
+    /// The log's files are damaged.
     Refused,
-    /// Log of a deleted partition, or closed by the stop of the broker.
+    /// The log is closed for good, because the partition was deleted or the broker stops.
     Gone,
 }
 
-/// Flag of a deleted partition, set once and in any phase.
+/// The flag of a deleted partition. It is set once, in any phase, and never cleared.
 const LEAVING: u8 = 0x80;
 
-/// Phases that may follow each phase. The comments name the functions of `Replica` that make the change, and the
-/// reasons in the order of the phases.
+/// The phases that may follow each phase. The comments name the functions of `Replica` that make the change, with the
+/// reasons in the order of the phases in that row.
 const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     // `step`; `leave`.
     (Phase::Unopened, &[Phase::Opening, Phase::Gone]),
-    // `step`, by the thread at the directory only: failed or ended early; no directory; opened; damaged.
+    // `step`, only by the thread that opens the log: failed or ended early; no directory; opened; damaged.
     (Phase::Opening, &[Phase::Unopened, Phase::Absent, Phase::Open, Phase::Refused]),
-    // `step`, by the thread at the directory only: failed or ended early; created; damaged.
+    // `step`, only by the thread that creates the log: failed or ended early; created; damaged.
     (Phase::Creating, &[Phase::Absent, Phase::Open, Phase::Refused]),
     // `step`; `leave`.
     (Phase::Absent, &[Phase::Creating, Phase::Gone]),
@@ -46,18 +46,18 @@ const TRANSITIONS: [(Phase, &[Phase]); 7] = [
     (Phase::Open, &[Phase::Unopened, Phase::Gone]),
     // `leave`.
     (Phase::Refused, &[Phase::Gone]),
-    // `leave`: a deletion while the broker stops.
+    // `leave`, if the partition is deleted while the broker stops.
     (Phase::Gone, &[Phase::Gone]),
 ];
 
 impl Phase {
-    /// Returns true if [`TRANSITIONS`] has a change from this phase to `to`.
+    /// Returns true if [`TRANSITIONS`] allows a change from this phase to `to`.
     fn may_become(self, to: Phase) -> bool {
         TRANSITIONS[self as usize].1.contains(&to)
     }
 }
 
-/// Phase of a replica and its deletion flag, from one load.
+/// The phase of a replica and its deletion flag, both read at one moment.
 #[derive(Debug, Clone, Copy)]
 pub struct PhaseView(u8);
 
@@ -66,39 +66,39 @@ impl PhaseView {
         TRANSITIONS[usize::from(self.0 & !LEAVING)].0
     }
 
-    /// Returns true if the partition is deleted: long work on it ends early, and no checkpoint of it is written.
+    /// Returns true if the partition is deleted. Long work on the partition then ends early, and its checkpoints are no
+    /// longer written.
     pub fn is_leaving(self) -> bool {
         self.0 & LEAVING != 0
     }
 
-    /// Returns true if no caller has to wait for a thread to open the log: the log is open, damaged or gone, or was
-    /// never written.
+    /// Returns true if no thread needs to open the log first: it is open, damaged or gone, or was never written.
     pub fn is_settled(self) -> bool {
         !matches!(self.phase(), Phase::Unopened | Phase::Opening | Phase::Creating)
     }
 
-    /// Returns true if a use of the log need not wait for a recovery.
+    /// Returns true if a caller can use the log without waiting for a recovery.
     pub fn is_usable(self) -> bool {
         self.is_settled() || self.is_creating()
     }
 
-    /// Returns true if a thread is creating the log; the creation ends soon.
+    /// Returns true if a thread is creating the log, which ends soon.
     pub fn is_creating(self) -> bool {
         self.phase() == Phase::Creating
     }
 
-    /// Returns true if the log is open. The first append to an absent log blocks, since it creates the directory.
+    /// Returns true if the log is open, so that an append does not block to create the directory.
     pub fn is_open(self) -> bool {
         self.phase() == Phase::Open
     }
 
-    /// Returns true if nothing was ever written, so that there is no log to be opened.
+    /// Returns true if nothing was ever written, so that there is no log to open.
     pub fn is_absent(self) -> bool {
         self.phase() == Phase::Absent
     }
 }
 
-/// Phase of one replica. Loads take no lock.
+/// Stores the phase of one replica. Loading it takes no lock.
 #[derive(Debug)]
 pub struct PhaseCell(AtomicU8);
 
@@ -112,15 +112,15 @@ impl PhaseCell {
         PhaseView(self.0.load(Acquire))
     }
 
-    /// Marks the replica as leaving, in whichever phase it is. Takes no lock.
+    /// Marks the replica as leaving, whatever its phase is. Takes no lock.
     pub fn set_leaving(&self) {
         self.0.fetch_or(LEAVING, Release);
     }
 
-    /// Changes the phase and keeps the deletion flag. The caller holds the lock of the state.
+    /// Changes the phase and keeps the deletion flag. The caller must hold the lock of the replica's state.
     ///
     /// # Panics
-    /// If the phase is not `from`, or may not become `to`.
+    /// Panics if the phase is not `from`, or may not be followed by `to`.
     pub fn change(&self, from: Phase, to: Phase) {
         let now = self.load().phase();
         assert!(now == from && from.may_become(to), "a log cannot go from {from:?} to {to:?} in the phase {now:?}");

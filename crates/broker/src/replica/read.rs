@@ -1,4 +1,4 @@
-//! Reads of a replica: records, offsets, producers and epochs.
+//! Reads records, offsets, producers and leader epochs from a replica's log.
 
 use std::io;
 
@@ -16,20 +16,21 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// Most plans that one read makes. It needs another plan if retention or compaction removes a file of the last one.
+/// How many times one read is planned. A new plan is needed if retention or compaction removes a file of the last one.
 const PLANS_MAX: usize = 8;
 
-/// Most bytes that the probe of a failed read reads. A larger first batch is read whole, in pieces of this size.
+/// How many bytes of a failed read are tried again. A larger first batch is read completely, in steps of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
-/// Kind of a read.
+/// For whom a read is, which decides how far it may go and how it ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReadMode {
-    /// Read for a consumer; the last batch may be cut.
+    /// For a consumer. The last batch may be incomplete.
     Consumer(Isolation),
-    /// Read of whole batches for a consumer.
+    /// For a consumer that gets only complete batches.
     ConsumerWhole(Isolation),
-    /// Read of whole batches for a follower, up to the log end, by the leader of this epoch.
+    /// For a follower, which gets complete batches up to the log end. This broker must be the leader in the given
+    /// epoch.
     LedIn(i32),
 }
 
@@ -42,20 +43,21 @@ impl ReadMode {
     }
 }
 
-/// Plan of a read, made under the lock and carried out without it.
+/// A read that was planned under the lock, so that it can be carried out without it.
 struct ReadPlan {
     offsets: OffsetLookup,
-    /// Lookup of transactions that were aborted at or after the first offset of the read; `None` if the reader does not
-    /// need them, or there are none.
+    /// Finds the aborted transactions in the range of the read. `None` if the reader does not need them or there are
+    /// none.
     aborted: Option<AbortedLookup>,
-    /// End of the offsets that the reader may see.
+    /// The reader may only see records before this offset.
     limit: i64,
-    /// True if the last batch must be whole.
+    /// True if the last batch must be complete.
     is_whole: bool,
 }
 
 impl ReadPlan {
-    /// Reads the slice. Notes in `read` where the slice ends, and which transactions in it were aborted.
+    /// Reads the records as a slice of a file. Sets in `read` where the slice ends and which of its transactions were
+    /// aborted.
     fn read(&self, max_bytes: u32, at_least_one: bool, cold: &DirectReads, read: &mut LeaderRead) -> io::Result<Slice> {
         let mut slice = self.offsets.read(max_bytes, at_least_one, cold)?;
         if let Slice::Of(slice) = &mut slice {
@@ -71,8 +73,8 @@ impl ReadPlan {
         Ok(slice)
     }
 
-    /// Returns the records of `slice`, which was read at offset `from`, without the aborted batches that clients do not
-    /// need.
+    /// Returns the records of `slice`, which begins at offset `from`, without the aborted batches that the client would
+    /// skip.
     fn records(&self, slice: FileSlice, from: i64, cold: &DirectReads, read: &LeaderRead) -> Records {
         let Some(aborted) = read.read.aborted.as_ref().filter(|aborted| !aborted.is_empty()) else {
             return Records::File(slice);
@@ -85,32 +87,32 @@ impl ReadPlan {
     }
 }
 
-/// Outcome of a read.
+/// The result of a read.
 #[derive(Debug)]
 pub struct LeaderRead {
-    /// Records and offsets, as the reader gets them.
+    /// The records and offsets that the reader gets.
     pub read: Read,
-    /// Offset after the records.
+    /// The offset after the records.
     pub end_offset: i64,
-    /// End of the log.
+    /// The end of the log.
     pub log_end: i64,
 }
 
 impl Replica {
-    /// Reads batches from the one with `offset` on, up to the high watermark and about `max_bytes`. The last batch may
-    /// be cut. With `at_least_one` the first batch is whole whatever its size. Without it, and at the log end, the
-    /// result may be empty.
+    /// Reads about `max_bytes` of batches, from the batch that contains `offset` up to the high watermark. The last
+    /// batch may be incomplete. With `at_least_one`, the first batch is returned complete even if it is larger than
+    /// `max_bytes`. Without it, or at the log end, the result may be empty.
     ///
     /// # Errors
-    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
+    /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.
     pub fn read(&self, offset: i64, max_bytes: u32, at_least_one: bool) -> Result<Read, ReadError> {
         self.read_at(Isolation::ReadUncommitted, offset, max_bytes, at_least_one)
     }
 
-    /// Reads as [`Replica::read`] does; at read_committed only up to the last stable offset.
+    /// Reads like [`Replica::read`], but at the isolation level read_committed only up to the last stable offset.
     ///
     /// # Errors
-    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
+    /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.
     pub fn read_at(
         &self,
         isolation: Isolation,
@@ -121,10 +123,10 @@ impl Replica {
         self.read_as(ReadMode::Consumer(isolation), offset, max_bytes, at_least_one).map(|read| read.read)
     }
 
-    /// Reads whole batches only, otherwise as [`Replica::read_at`]. The result contains the offset after them.
+    /// Reads like [`Replica::read_at`], but returns only complete batches, together with the offset after them.
     ///
     /// # Errors
-    /// [`ReadError`] if `offset` is out of range, or the log cannot be opened or read.
+    /// Fails with [`ReadError`] if `offset` is out of range, or if the log cannot be opened or read.
     pub fn read_whole(
         &self,
         isolation: Isolation,
@@ -138,7 +140,7 @@ impl Replica {
         Ok(read)
     }
 
-    /// Reads in `mode`.
+    /// Reads for the given kind of reader.
     pub(super) fn read_as(
         &self,
         mode: ReadMode,
@@ -150,7 +152,7 @@ impl Replica {
         loop {
             let mut state = self.lock();
             if let ReadMode::LedIn(epoch) = mode {
-                // Opening the log replaces the role, so it comes before the check.
+                // The log is opened before the check, because the opening replaces the role.
                 self.log_to_read(&mut state)?;
                 state.check_leads_in(epoch).map_err(ReadError::Role)?;
             }
@@ -207,11 +209,11 @@ impl Replica {
         }
     }
 
-    /// Probes a failed read: reads the records from `offset` on, whatever the role, and drops them. Succeeds if the log
-    /// no longer has that offset.
+    /// Repeats a failed read, and drops the records, to find out if they can be read again. The role does not matter.
+    /// Succeeds if the log no longer has that offset.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the records still cannot be read.
     pub(super) fn try_read(&self, offset: i64, max_bytes: u32) -> io::Result<()> {
         let mut plans = 0;
         loop {
@@ -246,7 +248,7 @@ impl Replica {
     }
 
     pub(crate) fn read_failed(&self, error: &io::Error) -> ReadError {
-        // A passing error affects every partition, and clients retry at once, so its log line is rate-limited.
+        // A passing error affects all partitions, and clients retry at once, so its log line is rate-limited.
         let left_out = if is_momentary(error) { self.log_dir.transient_read.due() } else { Some(0) };
         if let Some(left_out) = left_out {
             tracing::error!(topic = %self.topic, partition = self.index, %error, left_out, "cannot read a partition: clients get KAFKA_STORAGE_ERROR and retry; check the disk and the files' permissions");
@@ -254,10 +256,10 @@ impl Replica {
         ReadError::Storage
     }
 
-    /// Returns log start, high watermark and log end.
+    /// Returns the log start, the high watermark and the log end.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn offsets(&self) -> Result<LogOffsets, ReadError> {
         let mut state = self.lock();
         Ok(match self.log_to_read(&mut state)? {
@@ -268,11 +270,11 @@ impl Replica {
         })
     }
 
-    /// Returns the log start and the epoch of the leader that wrote there. The epoch is -1 if it is unknown, and the
-    /// current one if there are no records. The timestamp is -1.
+    /// Returns the log start and the leader epoch of the record there. The epoch is -1 if it is unknown. If there are
+    /// no records, it is the current epoch. The timestamp is always -1.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn earliest(&self) -> Result<TimestampOffset, ReadError> {
         let mut state = self.lock();
         let current = state.role.leader_epoch();
@@ -286,10 +288,11 @@ impl Replica {
         Ok(TimestampOffset { offset, timestamp: -1, leader_epoch })
     }
 
-    /// Returns the end of a leader epoch (KIP-101), or of the largest known one before it.
+    /// Returns the offset at which a leader epoch ends (KIP-101). If the log has no records of that epoch, returns the
+    /// largest earlier epoch and its end.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn epoch_end_offset(&self, leader_epoch: i32) -> Result<EpochEnd, ReadError> {
         let mut state = self.lock();
         let current = state.role.leader_epoch();
@@ -300,14 +303,14 @@ impl Replica {
         })
     }
 
-    /// Moves the log start to `offset`, or to the high watermark for -1. Returns the new log start. Records before the
-    /// new log start can no longer be read. Their segments are removed by the next retention, or on a full disk by this
-    /// call. [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts) writes the log start to
-    /// the disk.
+    /// Moves the log start to `offset`, or to the high watermark if `offset` is -1, and returns the new log start.
+    /// Earlier records can no longer be read. Their segments are removed by the next retention, or at once if the disk
+    /// is full. To make the log start durable, call
+    /// [`Partitions::keep_log_starts`](crate::partitions::Partitions::keep_log_starts).
     ///
     /// # Errors
-    /// [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or below -1; another [`ReadError`] if
-    /// the log cannot be opened or changed.
+    /// Fails with [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark or below -1, and with another
+    /// [`ReadError`] if the log cannot be opened or changed.
     pub fn delete_records_before(&self, offset: i64) -> Result<i64, ReadError> {
         let mut state = self.lock();
         let Some((log, high_watermark)) = self.log_to_read(&mut state)? else {
@@ -321,24 +324,25 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // Followers need the new log start even if no record is written.
+        // The followers are waiting, and must get the new log start even if no record is written.
         self.waiters.wake();
         Ok(log_start)
     }
 
-    /// Returns the state of each idempotent producer, the longest idle first.
+    /// Returns the state of each idempotent producer, the longest idle first. Producers with an open transaction come
+    /// last.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened.
+    /// Fails with [`ReadError`] if the log cannot be opened.
     pub fn producers(&self) -> Result<Vec<ProducerState>, ReadError> {
         let mut state = self.lock();
         Ok(self.log_to_read(&mut state)?.map_or_else(Vec::new, |(log, _)| log.producers().iter().collect()))
     }
 
-    /// Returns the bytes of the log's segments. Does not open the log.
+    /// Returns the size of the log's segments in bytes. Does not open the log.
     ///
     /// # Errors
-    /// I/O errors of the directory.
+    /// Fails with an I/O error if the directory cannot be read.
     pub fn size(&self) -> io::Result<u64> {
         match &self.lock().log {
             LogState::Open(log) => Ok(log.size()),
@@ -350,7 +354,7 @@ impl Replica {
     }
 }
 
-/// Returns the read of a partition that was never written.
+/// Returns the result of reading a partition that was never written to.
 fn empty_read(isolation: Isolation) -> Read {
     Read {
         records: Records::default(),

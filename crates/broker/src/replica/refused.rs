@@ -1,9 +1,9 @@
-//! Batches of a partition that were refused for a passing reason at any stage, even before the log was open or the
-//! batch was validated. Until such a batch is in the log, later batches of its producer get the same error.
+//! Remembers batches that were refused for a passing reason, for example because the log was not open yet. Until such a
+//! batch is in the log, later batches of its producer get the same error, so that the producer's order is kept.
 //!
-//! Not here: the rule ([`fullbore_rules::sequence::RefusedBatches`]), and the reasons of refusals.
+//! The rule itself is [`fullbore_rules::sequence::RefusedBatches`].
 //!
-//! Lock: `refused` is held for a moment only, never during disk I/O. It is taken after the state's lock.
+//! Lock: `refused` is held only briefly, never during disk I/O. It is taken after the lock of the state.
 
 use fullbore_rules::sequence::{SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
@@ -14,14 +14,14 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Notes that a batch was refused with `code`, if clients send a batch again after that error.
+    /// Remembers that a batch was refused with `code`, if clients send a batch again after that error.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());
         }
     }
 
-    /// Returns `outcome`, and notes it if it is a refusal of the batch.
+    /// Returns `outcome` unchanged, and remembers the batch if the outcome is an error.
     pub(super) fn noting_refusal<T>(
         &self,
         batch: &ValidBatch<'_>,
@@ -30,11 +30,11 @@ impl Replica {
         outcome.inspect_err(|why| self.turned_away(&batch.stamp(), why.code()))
     }
 
-    /// Refuses a batch behind a refused one: an earlier batch of its producer was refused and is not in the log. The
-    /// error is that of the earlier refusal.
+    /// Refuses a batch if an earlier batch of its producer was refused and is still missing from the log. The error is
+    /// the one that the earlier batch got.
     ///
     /// # Errors
-    /// [`SequenceRefusal::BehindRefused`] in that case.
+    /// Fails with [`SequenceRefusal::BehindRefused`] in that case.
     pub(super) fn check_behind(&self, log: &Log, stamp: &Stamp) -> Result<(), AppendError> {
         let refused = self.refused.lock();
         if refused.is_empty() || !has_sequence(stamp) {
@@ -49,12 +49,12 @@ impl Replica {
         }
     }
 
-    /// Returns the error of a batch out of order that cannot wait, or has waited too long.
+    /// Returns the error for an out-of-order batch that may not wait, or has waited too long.
     pub(super) fn out_of_turn(&self, stamp: &Stamp) -> AppendError {
         AppendError::Sequence(self.refused.lock().of_early(stamp, self.log_dir.cluster.elapsed()))
     }
 
-    /// Updates the refused batches of a producer after one of its batches was written.
+    /// Updates a producer's refused batches after one of its batches was written to the log.
     pub(super) fn note_written(&self, stamp: &Stamp) {
         let mut refused = self.refused.lock();
         if !refused.is_empty() {
@@ -68,7 +68,7 @@ impl Replica {
     }
 }
 
-/// Returns true if the batch has a sequence number. Batches of a group's offsets have none.
+/// Returns true if the batch has a sequence number. Batches of committed group offsets have none.
 fn has_sequence(stamp: &Stamp) -> bool {
     stamp.is_idempotent() && stamp.base_sequence >= 0
 }

@@ -1,6 +1,7 @@
-//! Retirement of a replica: its log goes out of use, and its directory is renamed.
+//! Retires the replica of a deleted partition: closes its log and renames its directory, so that a new partition can
+//! use the name.
 //!
-//! Not here: the removal of the files, `file.delete.delay.ms` later.
+//! The files are removed elsewhere, `file.delete.delay.ms` later.
 
 use std::fs;
 use std::io;
@@ -21,21 +22,21 @@ enum Name {
     Free {
         had_folder: bool,
     },
-    /// Name of another topic's directory. The checkpoint entries under the name are that topic's.
+    /// The directory belongs to another topic, and so do the checkpoints under its name.
     Anothers,
 }
 
 impl Replica {
-    /// Takes the log out of use and renames its directory, or waits for the thread that does so. Returns false if the
-    /// directory keeps its name.
+    /// Closes the log and renames its directory. If another thread is doing that, waits for it. Returns false if the
+    /// directory could not be renamed.
     pub(crate) fn retire(&self) -> bool {
         // If this partition never had a directory, its predecessor's directory may still have the name.
         self.retire_predecessors();
         self.retire_itself()
     }
 
-    /// Retires every predecessor with the directory's name, oldest first. A loop instead of a recursion: on a slow disk
-    /// a name may have any number of predecessors.
+    /// Retires all deleted partitions that had the directory's name before, the oldest first. On a slow disk there may
+    /// be any number of them, so this is a loop and not a recursion.
     pub(crate) fn retire_predecessors(&self) {
         let (mut line, mut next) = (Vec::new(), self.predecessor.lock().clone());
         while let Some(partition) = next {
@@ -61,10 +62,10 @@ impl Replica {
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_folder_away(was_open);
         let are_stops_unknown = match given_away {
-            // This process has not read the log, and does not know its tails.
+            // This process has not read the log, so it does not know its producers.
             Ok(Name::Free { had_folder: true }) => !was_open,
-            // A partition without a log has not taken over its predecessor's tails. If those are unknown, its own are
-            // as well.
+            // A partition without a log has not taken over its predecessor's tails. If those are unknown, so are its
+            // own.
             Ok(Name::Free { had_folder: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
@@ -74,7 +75,7 @@ impl Replica {
             self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
-            // The topic id in the directory keeps a later topic from using the directory as its own.
+            // A later topic of the name does not use the directory, because it has another topic id.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,
@@ -87,14 +88,14 @@ impl Replica {
             self.log_dir.checkpoints.forget(self.key());
             self.log_dir.cleanings.forget(&self.key());
         }
-        // A retired partition must keep no other partition in memory.
+        // A retired partition must not keep another one in memory.
         *self.predecessor.lock() = None;
         *retired = Some(given_away.is_ok());
         given_away.is_ok()
     }
 
-    /// Returns the tails of the log's producers. A replica that was not in sync returns partial tails, since its log
-    /// may lack records.
+    /// Returns the last sequences of the log's producers. A replica outside the ISR may lack records, so it returns
+    /// partial tails, which name no producers.
     fn tails_in(&self, log: &Log) -> ProducerTails {
         if !self.registered().isr.contains(&self.log_dir.cluster.node_id) {
             return ProducerTails::partial();
@@ -102,8 +103,8 @@ impl Replica {
         log.producers().tails()
     }
 
-    /// Renames the directory if it is this topic's, and schedules its removal. With `was_open`, the directory is known
-    /// to be this topic's.
+    /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
+    /// is known to belong to this topic.
     fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open && self.is_anothers(&dir)? {
@@ -123,8 +124,8 @@ impl Replica {
         Duration::from_millis(self.config().file_delete_delay_ms)
     }
 
-    /// Returns true if the directory with the partition's name is another topic's. A directory with records and no
-    /// topic id counts as another's.
+    /// Returns true if the directory with the partition's name belongs to another topic. This includes a directory that
+    /// has records but no topic id.
     fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
         match files::read_topic_id(dir)? {
             Some(topic_id) => Ok(topic_id != self.topic_id()),
@@ -138,10 +139,10 @@ impl Replica {
         self.retired.lock()
     }
 
-    /// Marks the partition as deleted: long work on it ends early, and no checkpoint of it is written.
+    /// Marks the partition as deleted. Long work on it then ends early, and its checkpoints are no longer written.
     pub(crate) fn announce_leaving(&self) {
         self.phase.set_leaving();
-        // Only the first call, by the deletion, sets the version.
+        // Only the first call, which comes from the deletion, sets the version.
         let _ = self.deleted_at.compare_exchange(NOT_DELETED, self.log_dir.carried_tails.epoch(), Relaxed, Relaxed);
     }
 
@@ -150,7 +151,7 @@ impl Replica {
         self.log_dir.carried_tails.leave(self.key(), self.topic_id(), tails, deleted_at);
     }
 
-    /// Takes the partition out of service and returns its log, if it was open. Refuses parked batches with `why`.
+    /// Closes the partition for good and returns its log if it was open. Parked batches are refused with `why`.
     pub(crate) fn leave(&self, why: AppendError) -> Option<Box<Log>> {
         let mut state = self.lock();
         self.interrupt_opening(&mut state);
@@ -159,7 +160,7 @@ impl Replica {
         let parked = state.parked.take();
         let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);
-        // A timed flush would otherwise keep the partition in memory until it is due.
+        // Otherwise a timed flush would keep the partition in memory until it is due.
         due.into_iter().flatten().for_each(|due| self.log_dir.flusher.take_back(due));
         if let Some(parked) = parked {
             parked.refuse(why);

@@ -1,10 +1,10 @@
-//! Role of this broker's replica by the metadata: whether it leads, which offsets readers may see, and when acks=all is
-//! satisfied.
+//! The role that the metadata gives this broker's replica: whether it leads, which offsets readers may see, and when
+//! acks=all is satisfied.
 //!
-//! Not here: the decisions ([`fullbore_rules::replica`]). The thread that applies an image leaves the new metadata
-//! beside the state, and waits for no lock. The next thread that locks the state takes the metadata over first.
+//! The decisions are made in [`fullbore_rules::replica`]. The thread that applies an image waits for no lock: it stores
+//! the new metadata beside the state. The next thread that locks the state then applies that metadata first.
 //!
-//! Invariant: no append, read or response uses metadata older than the newest that arrived before it locked the state.
+//! Invariant: an append, read or response uses the newest metadata that had arrived when it locked the state.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -25,7 +25,7 @@ use fullbore_log::partition::read::Isolation;
 use fullbore_log::partition::waiters::Registration;
 
 impl Replica {
-    /// Takes over registration and settings from the metadata, without blocking.
+    /// Stores the registration and the settings of a new metadata image, without blocking.
     pub fn follow(&self, registered: &Arc<PartitionRegistration>, config: &Arc<TopicConfig>) {
         let is_same = Arc::ptr_eq(&self.registered.read(), registered) && Arc::ptr_eq(&self.config.read(), config);
         if !is_same {
@@ -35,36 +35,37 @@ impl Replica {
         }
     }
 
-    /// Returns the registration that this broker knows.
+    /// Returns the partition's registration in the newest image that this broker has applied.
     pub fn registered(&self) -> Arc<PartitionRegistration> {
         Arc::clone(&self.registered.read())
     }
 
-    /// Marks role and settings to be taken over at the next lock of the state.
+    /// Notes that there is new metadata, applies it if the lock is free, and wakes the waiters.
     fn note_news(&self) {
-        // Sequentially consistent, like the count of waiters. If a waiter registers before
-        // `wake` reads that count, `wake` wakes it. If it registers later, it sees this flag.
+        // This store and the waiters' count are sequentially consistent. A waiter that registers before `wake` reads
+        // the count is woken, and a waiter that registers later sees this flag.
         self.has_news.store(true, SeqCst);
-        // If another thread holds the lock, the woken waiters check again and take the news over.
+        // If another thread holds the lock, the woken waiters lock the state themselves and then apply the metadata.
         if let Some(mut state) = self.state.try_lock() {
             self.catch_up(&mut state);
         }
         self.waiters.wake();
     }
 
-    /// Locks the state, after taking over the newest metadata.
+    /// Locks the state and applies the newest metadata to it.
     pub(crate) fn lock(&self) -> MutexGuard<'_, ReplicaState> {
         let mut state = self.lock_state();
         self.catch_up(&mut state);
         state
     }
 
-    /// Takes over the metadata that has arrived since the state was last locked.
+    /// Applies the metadata that has arrived since the state was last locked.
     pub(crate) fn catch_up(&self, state: &mut ReplicaState) {
         if !self.has_news.load(SeqCst) {
             return;
         }
-        // Cleared before the reads below, so that metadata that arrives during them is taken over at the next lock.
+        // The flag is cleared before the reads below. Metadata that arrives during them sets it again, for the next
+        // lock.
         self.has_news.swap(false, SeqCst);
         let (settings, registered) = (self.replica_settings(), self.registered());
         let has_moved = self.log_dir.cluster.at_this_moment(|now| {
@@ -89,33 +90,33 @@ impl Replica {
         }
     }
 
-    /// Returns this replica's role with a log that has just been opened.
+    /// Returns the role of this replica, with the offsets of a log that was just opened.
     pub(crate) fn role_over(&self, log: &Log) -> replica::Partition {
         let high_watermark = self.log_dir.checkpoints.high_watermark(&self.key());
         let found = LocalLog { start_offset: log.log_start(), end_offset: log.log_end(), high_watermark };
         let mut replica = replica::Partition::new(self.log_dir.cluster.node_id, found, self.replica_settings());
         let registered = self.registered();
-        // The effects need no handling here, because the end of the opening wakes the waiters.
+        // The effects can be ignored, because the end of the opening wakes the waiters.
         let _ = self.log_dir.cluster.at_this_moment(|now| replica.apply(&registered, now));
         replica
     }
 
-    /// Checks the leader epoch that a client assumes (KIP-320; -1 for none), and that this broker leads.
+    /// Checks that this broker leads, and in the epoch that the client believes (KIP-320, -1 for none).
     ///
     /// # Errors
-    /// FENCED_LEADER_EPOCH or UNKNOWN_LEADER_EPOCH if the client's epoch is older or newer; NOT_LEADER_OR_FOLLOWER if
-    /// another broker leads.
+    /// Returns FENCED_LEADER_EPOCH if the client's epoch is older, UNKNOWN_LEADER_EPOCH if it is newer, and
+    /// NOT_LEADER_OR_FOLLOWER if another broker leads.
     pub fn check_leads(&self, believed: i32) -> Result<(), ErrorCode> {
         let state = self.lock();
         state.role.check_leader_epoch(believed)?;
         if state.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// Returns, as leader, the latest offset that ListOffsets may show at the isolation level (KIP-207).
+    /// Returns the latest offset that the leader may show to ListOffsets at the isolation level (KIP-207).
     ///
     /// # Errors
-    /// OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if
-    /// another broker leads; errors of the disk.
+    /// Returns OFFSET_NOT_AVAILABLE while an earlier leader may have returned a larger offset, and
+    /// NOT_LEADER_OR_FOLLOWER if another broker leads. Fails with the code of the error if the log cannot be opened.
     pub fn latest_offset(&self, isolation: Isolation) -> Result<i64, ErrorCode> {
         let mut state = self.lock();
         let opened = self.log_to_read(&mut state).map_err(|error| ReadError::from(error).code())?;
@@ -124,22 +125,23 @@ impl Replica {
         Ok(readable_end.map_or(latest, |end| end.min(latest)))
     }
 
-    /// Returns the epoch in which this broker leads by the newest metadata; `None` if another broker leads.
+    /// Returns the leader epoch if this broker leads according to the newest metadata, and `None` if another broker
+    /// does.
     pub fn leads_in(&self) -> Option<i32> {
         let registered = self.registered.read();
         (registered.leader == Some(self.log_dir.cluster.node_id)).then_some(registered.leader_epoch)
     }
 
-    /// Returns the leader epoch of new batches.
+    /// Returns the leader epoch that new batches get.
     pub fn leader_epoch(&self) -> i32 {
         self.lock().role.leader_epoch()
     }
 
-    /// Waits until the high watermark reaches the present log end; returns at once without followers. The records are
-    /// then committed, so the wait succeeds even if the ISR is smaller than `min.insync.replicas` by that time.
+    /// Waits until all records that are in the log now are committed. Returns at once if there are no followers. The
+    /// wait succeeds even if the ISR has become smaller than `min.insync.replicas` in the meantime.
     ///
     /// # Errors
-    /// [`AppendError::Role`] if another broker has become leader.
+    /// Fails with [`AppendError::Role`] if another broker becomes leader.
     pub async fn replicated(self: &Arc<Self>) -> Result<(), AppendError> {
         let ticket = {
             let state = self.lock();
@@ -160,8 +162,8 @@ impl Replica {
         self.waiters.wake();
     }
 
-    /// Returns the ticket that the response must wait for after an append up to `end_offset`; `None` if acks is not
-    /// all, or the append is acknowledged already.
+    /// Returns the ticket that a response must wait for after an append up to `end_offset`. Returns `None` if acks is
+    /// not all, or if enough replicas have the records already.
     pub(crate) fn replication(
         self: &Arc<Self>,
         state: &ReplicaState,
@@ -181,7 +183,8 @@ impl Acknowledges for Replica {
     }
 
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement {
-        // Checked before the lock is taken: a hanging write may hold it, and thousands of waiters would block.
+        // This check comes before the lock, because a hanging write may hold the lock and would block thousands of
+        // waiters.
         if let Err(code) = self.check_answers() {
             return Acknowledgement::Refused(code);
         }

@@ -1,4 +1,4 @@
-//! State of a replica, under the replica's lock.
+//! The state of a replica that its lock protects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,49 +21,49 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// Empty set of brokers, for the role of a leader without followers, which depends on no other broker.
+/// An empty set of brokers. A leader without followers does not depend on other brokers, so its role gets this one.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
-/// State of a replica, under the replica's lock.
+/// The state of a replica that its lock protects.
 #[derive(Debug)]
 pub struct ReplicaState {
-    /// Recovery hint of a log that is not open.
+    /// The checkpointed offsets of a log that is not open, for its next opening.
     pub known: RecoveryHint,
     pub log: LogState,
-    /// True if the log was truncated, at either end, and the checkpoints may still claim more than is left.
+    /// True if the log was truncated at either end, but the checkpoint files may still have the old offsets.
     pub has_cut_to_checkpoint: bool,
-    /// Parked batches out of order, if there are any.
+    /// Batches that arrived out of order and wait for earlier ones. `None` if there are none.
     pub parked: Option<Box<OutOfOrderBatches>>,
-    /// Role of the partition, by the newest metadata taken over, with its high watermark.
+    /// The replica's role and its high watermark, according to the newest metadata that was applied.
     pub role: replica::Partition,
-    /// Flush requests.
+    /// Flushes that were requested, and the one under way.
     pub flush: Flushing,
-    /// Mark in the count of broken logs or in that of refused logs; `None` for any other log.
+    /// Counts this log as broken or as refused while it is either. `None` for a log that works.
     pub failed: Option<Mark>,
-    /// Appends or reads that fail although the log is not broken. Boxed, because few of 100,000 partitions have a
-    /// failure.
+    /// Set while appends or reads fail although the log is not broken. Boxed, because few of 100,000 partitions fail at
+    /// a time.
     pub failing: Option<Box<FailingLog>>,
-    /// Time of the last failure to open the log, and its error.
+    /// When the log last failed to open, and the error.
     pub open_failure: Option<Box<(Instant, StorageError)>>,
 }
 
-/// Flush requests, and the flush under way.
+/// The flushes that were requested for one partition, and the one under way.
 #[derive(Debug, Default)]
 pub struct Flushing {
-    /// True if the partition is in the flusher's queue, or is being flushed.
+    /// True if the partition is in the flusher's queue or is being flushed.
     pub is_queued: bool,
-    /// True if a requested flush has not begun.
+    /// True if a flush was requested and has not begun yet.
     pub is_wanted: bool,
     /// True if the requested flush includes the active segment.
     pub of_active: bool,
-    /// Flush that is due once flush.ms has passed.
+    /// The timed flush that `flush.ms` requires, if one is pending.
     pub timed: Option<Due>,
-    /// Next try of a flush that could not open a file.
+    /// The next try of a flush that failed because it could not open a file.
     pub again: Option<Due>,
 }
 
 impl ReplicaState {
-    /// Counts the log as broken, if it is. Called after each operation that may break the log.
+    /// Counts the log as broken, if it is. Call this after each operation that may break the log.
     pub fn mark_if_broken(&mut self, failures: &Failures) {
         let is_broken = matches!(&self.log, LogState::Open(log) if log.is_broken());
         if is_broken && self.failed.is_none() {
@@ -72,26 +72,26 @@ impl ReplicaState {
     }
 }
 
-/// State of a replica's log.
+/// The state of a replica's log. [`Phase`] has the same variants without the data.
 #[derive(Debug)]
 pub enum LogState {
-    /// Log that was not read since the broker's start.
+    /// The log has not been opened since the broker started.
     Unopened,
-    /// Log that a thread opens; the thread ends early once the flag is set.
+    /// A thread is opening the log. Setting the flag makes the thread stop early.
     Opening(Arc<AtomicBool>),
-    /// Log that a thread creates; the thread ends early once the flag is set.
+    /// A thread is creating the log. Setting the flag makes the thread stop early.
     Creating(Arc<AtomicBool>),
-    /// Log that was never written.
+    /// The partition has no log, because nothing was ever written to it.
     Absent,
     Open(Box<Log>),
-    /// Log whose files cannot be used until they are repaired.
+    /// The log's files are damaged and cannot be used until an operator repairs them.
     Refused(StorageError),
-    /// Log of a deleted partition, or closed by the stop of the broker.
+    /// The log is closed for good, because the partition was deleted or the broker stops.
     Gone,
 }
 
 impl LogState {
-    /// Returns the phase of this state, for readers without the lock.
+    /// Returns the phase that corresponds to this state.
     pub fn phase(&self) -> Phase {
         match self {
             LogState::Unopened => Phase::Unopened,
@@ -106,8 +106,8 @@ impl LogState {
 }
 
 impl ReplicaState {
-    /// Calls `what` with the role, the time and the brokers. Without followers the role depends on neither time nor
-    /// brokers.
+    /// Calls `what` with the role, the time and the brokers. A role without followers depends on neither time nor
+    /// brokers, so `what` then gets time 0 and no brokers.
     pub fn with_now<T>(
         &mut self,
         cluster: &ClusterView,
@@ -119,19 +119,19 @@ impl ReplicaState {
         what(&mut self.role, &Now { ms: 0, broker_epoch: replica::NO_BROKER_EPOCH, brokers: NO_BROKERS })
     }
 
-    /// Checks that this broker leads in `epoch`.
+    /// Checks that this broker leads the partition in leader epoch `epoch`.
     pub fn check_leads_in(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.role.check_leader_epoch(epoch)?;
         if self.role.is_leader() { Ok(()) } else { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) }
     }
 
-    /// Returns true if the batch is out of order: earlier batches of its producer are missing.
+    /// Returns true if the batch is out of order, which means that earlier batches of its producer are missing.
     pub fn is_early(&self, stamp: &Stamp) -> bool {
         let LogState::Open(log) = &self.log else { return false };
         stamp.is_idempotent() && log.producers().ahead(stamp) > 0
     }
 
-    /// Removes from memory the ends of transactions below the high watermark, which are replicated.
+    /// Forgets the ends of transactions that are below the high watermark, since these are replicated.
     pub fn forget_replicated_ends(&mut self) {
         let high_watermark = self.role.high_watermark();
         if let LogState::Open(log) = &mut self.log {
@@ -139,7 +139,7 @@ impl ReplicaState {
         }
     }
 
-    /// Checks that a batch may be appended.
+    /// Checks that the role allows an append with `acks`.
     pub fn check_append(&self, acks: Acks) -> Result<(), AppendError> {
         self.role.check_append(acks == Acks::All).map_err(AppendError::Role)
     }

@@ -1,4 +1,5 @@
-//! Random sequences of calls on one replica. A transition that the table of [`super::phase`] lacks panics.
+//! Calls functions of one replica in random order. A change of phase that the table in [`super::phase`] does not allow
+//! panics.
 
 use std::fs;
 use std::io;
@@ -28,7 +29,7 @@ enum Call {
     OpenNow,
     RecoverNow,
     Hurry,
-    /// Metadata by which this broker leads; with false, another broker.
+    /// Applies metadata in which this broker leads, or another broker if false.
     Lead(bool),
     AppendFromLeader,
     TruncateFully,
@@ -39,14 +40,13 @@ enum Call {
     Retire,
 }
 
-/// Steps of the sequential test.
+/// A step of the sequential test.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     Call(Call),
-    /// Change of a byte in the first batch, while the log is not open.
+    /// Changes a byte in the first batch if the log is not open.
     Damage,
-    /// Restart of the broker, after a clean shutdown if true. The restarted broker registers the topic as one that may
-    /// have records.
+    /// Restarts the broker, after a clean shutdown if true. The topic is then registered as one that may have records.
     Restart(bool),
 }
 
@@ -129,7 +129,7 @@ impl Broker {
         }
     }
 
-    /// Checks that the phase equals that of the log state.
+    /// Checks that the phase matches the state of the log.
     fn check_phase(&self) {
         let state = self.partition.lock();
         assert_eq!(self.partition.phase().phase(), state.log.phase());
@@ -181,8 +181,8 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A failed creation of the directory must not count as failing. Only an append would end that failure, and an
-/// unwritable partition is handed over and gets no appends.
+/// A log cannot be created while the data directory takes no files. This must not count as a failure of the partition.
+/// Only an append would end such a failure, and a partition that is handed over gets no appends.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
@@ -197,7 +197,7 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// Only the first segment cannot be opened. Appends, and reads of later records, succeed.
+/// The first segment cannot be opened. Appends and reads of later records still succeed.
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.
@@ -250,7 +250,7 @@ fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     read(0).expect("the records can be read again");
 }
 
-/// Consumers skip a damaged batch by its offsets. Other uses of the log still work.
+/// Consumers skip a damaged batch, and all other uses of the log still work.
 #[test]
 fn reads_of_a_damaged_batch_do_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);

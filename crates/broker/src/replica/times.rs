@@ -1,4 +1,4 @@
-//! ListOffsets by time: search of the segments while other threads change the log.
+//! Searches a log for timestamps (ListOffsets). The search runs without the lock while other threads change the log.
 
 use std::io;
 
@@ -8,16 +8,16 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// Most plans that one search makes. It needs another plan if retention or compaction removes the segment of the last
-/// one.
+/// How many times one search is planned. A new plan is needed if retention or compaction removes the segment of the
+/// last one.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
-    /// Returns the first record whose timestamp is at least `timestamp_ms`, among those that the isolation level may
-    /// read; `None` if all of them are older.
+    /// Returns the first readable record whose timestamp is at least `timestamp_ms`. Returns `None` if all records that
+    /// the isolation level can read are older.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened or read.
+    /// Fails with [`ReadError`] if the log cannot be opened or read.
     pub fn offset_for_timestamp(
         &self,
         isolation: Isolation,
@@ -48,12 +48,13 @@ impl Replica {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records.
+    /// Returns the record with the largest timestamp, or the first one if there are several. Returns `None` if there
+    /// are no records.
     ///
     /// # Errors
-    /// [`ReadError`] if the log cannot be opened or read.
+    /// Fails with [`ReadError`] if the log cannot be opened or read.
     pub fn max_timestamp(&self, isolation: Isolation) -> Result<Option<TimestampOffset>, ReadError> {
-        // The first search takes the largest timestamp from the indexes alone, and finds nothing if that record is
+        // Try the largest timestamp in the indexes first, which is cheap. This finds nothing if the record is already
         // deleted.
         if let Some(largest) = self.largest_indexed()?
             && let Some(found) = self.offset_for_timestamp(isolation, largest)?
@@ -82,8 +83,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start, and the largest timestamp from there on, in ms; `None` if there are no records. If the
-    /// log start lies within a segment, scans that segment.
+    /// Returns the log start and the largest timestamp after it, in ms, or `None` if there are no records. A log start
+    /// within a segment requires a scan of that segment.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {
@@ -104,8 +105,8 @@ impl Replica {
         }
     }
 
-    /// Returns the outcome of plan number `plans`; `None` if the segment was replaced during the search and the caller
-    /// must plan again.
+    /// Returns the outcome of plan number `plans`. Returns `None` if the segment was replaced during the search, so
+    /// that the caller must plan again.
     fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

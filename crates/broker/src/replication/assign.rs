@@ -1,4 +1,4 @@
-//! Assignment of followed partitions to replica fetchers, by the changes from each metadata image to the next.
+//! Assigns the followed partitions to replica fetchers. Each new metadata image is compared with the one before it.
 
 use super::context::Context;
 use super::followed::PartitionId;
@@ -8,7 +8,7 @@ use fullbore_rules::replica::PartitionRegistration;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Follows the images until the broker stops.
+/// Assigns partitions by each new image, until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let mut images = context.control.watch();
     let mut fetchers = LeaderFetchers { context: Arc::clone(&context), by_id: HashMap::new() };
@@ -38,8 +38,7 @@ struct LeaderFetchers {
 }
 
 impl LeaderFetchers {
-    /// Applies the change of a topic from `old` to `new`, which have the same id. `None` stands for a topic before its
-    /// creation or after its deletion.
+    /// Applies a change of one topic. `old` is `None` if the topic was created, and `new` is `None` if it was deleted.
     fn change(&mut self, old: Option<&Arc<Topic>>, new: Option<&Arc<Topic>>) {
         // Diskless topics have no followers.
         let Some(any) = new.or(old).filter(|topic| !topic.config.diskless) else { return };
@@ -58,14 +57,14 @@ impl LeaderFetchers {
         }
     }
 
-    /// Returns the fetcher over which this broker follows the partition, and the leader epoch; `None` if this broker
-    /// does not follow the partition.
+    /// Returns the fetcher for the partition and the leader epoch, or `None` if this broker does not follow the
+    /// partition.
     fn lane_of(&self, id: PartitionId, registered: &PartitionRegistration) -> Option<(FetcherId, i32)> {
         let own = self.context.config.node.id;
         let leader = registered.leader.filter(|leader| *leader != own && registered.replicas.contains(&own))?;
-        // Separate fetchers for replicas in sync: those out of sync must not delay acks=all.
+        // Replicas in sync have fetchers of their own, so that those out of sync cannot delay acks=all.
         let is_in_sync = registered.isr.contains(&own);
-        // The topic's id is included so that topics with a single partition spread over the fetchers.
+        // The topic's id counts too, so that topics with one partition are spread over all fetchers.
         let [.., a, b, c, d] = id.0.0;
         let spread = u32::from_be_bytes([a, b, c, d]).wrapping_add(id.1.unsigned_abs());
         let number = spread % self.context.config.replication.fetchers;
@@ -82,7 +81,7 @@ impl LeaderFetchers {
         {
             fetcher.leave(id);
         }
-        // The replica is missing if the topic was deleted after this image.
+        // There is no replica if the topic was deleted after this image.
         if let Some((fetcher_id, leader_epoch)) = now
             && let Some(replica) = self.context.partitions.find(&id.0, id.1)
         {

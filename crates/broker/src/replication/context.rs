@@ -1,4 +1,4 @@
-//! State that the modules of replication share.
+//! The state that the modules of replication share.
 
 use super::lags::Lags;
 use crate::partitions::Partitions;
@@ -12,18 +12,18 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Most bytes of a response besides its records. Each partition takes a few of them.
+/// Maximum size of a response without its records. Each partition takes a few bytes of it.
 const ANSWER_EXTRA_BYTES: usize = 16 << 20;
 
-/// State that the modules of replication share.
+/// The state that the modules of replication share.
 pub struct Context {
     pub config: Arc<BrokerConfig>,
     pub control: Control,
     pub partitions: Arc<Partitions>,
     pub metrics: Metrics,
-    /// Settings of connections to other brokers.
+    /// The settings for connections to other brokers.
     pub client: ClientConfig,
-    /// Slots for long appends.
+    /// Limits how many long appends run at a time.
     pub long_work: LongWork,
     pub lags: Arc<Lags>,
     pub stop: watch::Receiver<bool>,
@@ -32,7 +32,7 @@ pub struct Context {
 impl Context {
     /// Waits until the broker stops.
     pub async fn stopping(&self) {
-        // An error means that the sender is gone, and the broker with it.
+        // An error means that the sender was dropped, so the broker has stopped.
         let _ = self.stop.clone().wait_for(|stopping| *stopping).await;
     }
 }

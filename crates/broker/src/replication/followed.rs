@@ -1,9 +1,9 @@
-//! Partition that this broker follows in one leader epoch: makes the partition's entries in fetches, and handles the
-//! leader's responses. Errors are handled as in Kafka's `ReplicaFetcherThread`.
+//! A partition that this broker follows in one leader epoch. This module makes the partition's entries in fetches, and
+//! handles the leader's responses. Errors are handled as in Kafka's `ReplicaFetcherThread`.
 //!
-//! Not here: the times at which fetches are sent (`leader_fetcher`).
+//! `leader_fetcher` decides when fetches are sent.
 //!
-//! Invariant: records that a fetch acknowledges are in the log, and flushed if the topic's settings require a flush.
+//! Invariant: if a fetch acknowledges records, they are in the log, and are flushed if the topic's settings require it.
 
 use super::lags::Lag;
 use crate::partitions::{AppendError, FlushTicket, FollowError, FromLeader, Replica};
@@ -14,58 +14,58 @@ use fullbore_wire::{ErrorCode, Records, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A topic's id, and a partition's number.
+/// A topic's id and a partition's number.
 pub type PartitionId = (Uuid, i32);
 
-/// Pause after the first failure of a partition; each further failure doubles it.
+/// How long to wait after the first failure of a partition. Each further failure doubles this time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Partition that is followed.
+/// The state of a partition that this broker follows.
 pub struct FollowedPartition {
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
-    /// True if the partition is in the list for the next fetch.
+    /// True if the partition is already in the list for the next fetch.
     pub is_to_be_named: bool,
     pub lag: Lag,
     index: i32,
     pipe: PartitionPipe,
-    /// Log end from which the present series of fetches began.
+    /// The end of the log when the current series of fetches began.
     asked: Position,
     log_end: i64,
-    /// Start of the log, as the fetches report it.
+    /// The start of the log, as reported to the leader.
     log_start: i64,
     acknowledged: i64,
-    /// Offset up to which records must be flushed before a fetch acknowledges them to the leader.
+    /// Records before this offset must be flushed before a fetch may acknowledge them to the leader.
     to_be_flushed: i64,
-    /// Number of failures in a row.
+    /// How often the partition has failed in a row.
     failures: u32,
 }
 
-/// Entry of a partition in a fetch.
+/// The result of [`FollowedPartition::name`]: the partition's entry in a fetch, or why it has none.
 pub enum Naming {
     This(Box<FetchPartition>),
-    /// No entry, because the response to an earlier fetch is pending.
+    /// There is nothing to request, because an earlier fetch is still unanswered.
     Nothing,
-    /// No entry yet, because the log is being opened.
+    /// The log must be opened first.
     Opening,
-    /// No entry yet, because the end of the log must be flushed first.
+    /// The end of the log must be flushed first.
     Unflushed(FlushTicket),
     Failed,
 }
 
-/// Outcome of a response.
+/// The next step after a leader's response was handled.
 pub enum ResponseOutcome {
     Nothing,
-    /// Partition to be named in the next fetch.
+    /// The next fetch must name the partition.
     ToBeNamed,
-    /// Partition to be named once this flush is done. It covers the records before the offset.
+    /// A fetch must name the partition after this flush, which covers the records before the offset.
     Unflushed(FlushTicket, i64),
-    /// Partition to be fetched again after a pause.
+    /// The partition must be fetched again after a pause.
     Failed,
 }
 
 impl FollowedPartition {
-    /// Creates the state of a partition that the next fetch names.
+    /// Creates the state of a partition whose fetches begin at its log end.
     pub fn new((_, index): PartitionId, replica: Arc<Replica>, leader_epoch: i32, lag: Lag) -> FollowedPartition {
         FollowedPartition {
             replica,
@@ -83,21 +83,21 @@ impl FollowedPartition {
         }
     }
 
-    /// Restarts the fetches from the log end, for a new connection.
+    /// Makes the next fetch begin at the log end, because there is a new connection.
     pub fn restart_from_log_end(&mut self) {
         self.pipe.restart_from_log_end();
     }
 
-    /// Returns the pause before the next fetch, at most `most`, and counts a failure.
+    /// Counts a failure and returns how long to wait before the next fetch, at most `most`.
     pub fn pause(&mut self, most: Duration) -> Duration {
         let pause = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(most);
         self.failures += 1;
         pause
     }
 
-    /// Notes that all records before `upto` are on the disk. Returns true if the next fetch must acknowledge them.
+    /// Notes that all records before `upto` are flushed. Returns true if the next fetch must acknowledge them.
     pub fn flushed(&mut self, upto: i64) -> bool {
-        // Records after `to_be_flushed` need no flush.
+        // The records after `to_be_flushed` do not need a flush.
         let upto = if upto >= self.to_be_flushed { upto.max(self.log_end) } else { upto };
         let is_news = self.pipe.is_flowing() && upto > self.acknowledged && upto <= self.log_end;
         if is_news {
@@ -106,14 +106,15 @@ impl FollowedPartition {
         is_news
     }
 
-    /// Returns the entry for fetch `number`.
+    /// Returns the partition's entry for fetch number `number`.
     pub fn name(&mut self, number: i32, max_bytes: i32) -> Naming {
         if self.pipe.is_from_log_end() {
             if !self.replica.phase().is_settled() {
                 return Naming::Opening;
             }
             if self.replica.takes_no_records() {
-                // The leader would count this log end for the ISR, although this broker can append no records there.
+                // With this log end, the leader would count this broker in the ISR, although it cannot append more
+                // records.
                 return Naming::Failed;
             }
             match self.replica.flushed_position() {
@@ -129,7 +130,7 @@ impl FollowedPartition {
         }
         let (read_on, last_epoch) = match self.pipe.ask(number) {
             Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
-            // The leader has already compared the logs in this leader epoch.
+            // The leader has compared the logs in this leader epoch before.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
         };
@@ -145,7 +146,7 @@ impl FollowedPartition {
         }))
     }
 
-    /// Returns true if the handling of this response may take long.
+    /// Returns true if it may take long to handle this response.
     pub fn is_long(&self, data: &PartitionData) -> bool {
         let is_change = data.diverging_epoch.epoch >= 0 || data.error_code == ErrorCode::OFFSET_OUT_OF_RANGE;
         let has_records = data.records.as_ref().is_some_and(|records| !records.is_empty());
@@ -195,7 +196,7 @@ impl FollowedPartition {
             log_start: data.log_start_offset,
         };
         let appended = match self.replica.append_from_leader(from) {
-            // The leader's log start is within this batch, which the leader sends whole.
+            // The leader's log starts within this batch, and the leader sends the complete batch.
             Err(FollowError::BeginsWithin(base_offset)) => {
                 let begun = self.replica.truncate_fully_and_start_at(self.leader_epoch, base_offset);
                 begun.and_then(|()| self.replica.append_from_leader(FromLeader { from: base_offset, ..from }))
@@ -222,7 +223,7 @@ impl FollowedPartition {
         }
     }
 
-    /// Truncates the log where the leader's log diverges.
+    /// Truncates the log where it diverges from the leader's log.
     fn truncate(&mut self, data: &PartitionData) -> ResponseOutcome {
         let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
@@ -231,14 +232,14 @@ impl FollowedPartition {
                 tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
                 ResponseOutcome::ToBeNamed
             }
-            // Nothing was truncated: an immediate fetch would get the same response.
+            // Nothing was truncated, so an immediate fetch would get the same response.
             Ok(_) => ResponseOutcome::Failed,
             Err(error) => self.failed(&error),
         }
     }
 
-    /// Removes all records, and restarts the log within the range of the leader's log. This log ended before the
-    /// leader's log start, or past the leader's log end without a record to compare.
+    /// Removes all records and restarts the log where the leader has records. The log ended before the leader's log
+    /// begins, or after the leader's log ends and without a record to compare.
     fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {
@@ -260,13 +261,13 @@ impl FollowedPartition {
         let (topic, partition) = (self.replica.topic(), self.index);
         match error {
             FollowError::NotNext(_) => return ResponseOutcome::ToBeNamed,
-            // The metadata has changed, or the partition is gone; the fetcher gets an event for either.
+            // The metadata has changed or the partition is gone, and the fetcher will get an event for that.
             FollowError::Role(_) | FollowError::Append(AppendError::Gone) => {}
             FollowError::Records(_) | FollowError::BeginsWithin(_) => {
                 tracing::error!(topic, partition, %error, "cannot replicate a partition: this broker fetches the leader's records again");
             }
             FollowError::Append(_) => {
-                // On a full disk every partition fails many times a second.
+                // On a full disk, every partition fails many times per second.
                 if let Some(left_out) = self.replica.line_of_not_replicated() {
                     tracing::warn!(topic, partition, %error, left_out, "cannot replicate a partition: the disk did not take the records, and this broker fetches them again");
                 }

@@ -1,7 +1,7 @@
-//! ISR changes that this broker requests as a leader. A task gathers them into one command at a time, and gives each
-//! partition the outcome of its change.
+//! Requests ISR changes for the partitions that this broker leads. A task sends all waiting changes in one command at a
+//! time, and passes each partition the outcome of its change.
 //!
-//! Invariant: each requested change gets its outcome. A change of unknown outcome is requested again.
+//! Invariant: each requested change gets its outcome. If the outcome is unknown, the change is requested again.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -14,22 +14,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Delay before the partitions of changes with unknown outcome are checked again.
+/// How long to wait before a change with an unknown outcome is checked again.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// Most changes in one command.
+/// Maximum number of changes in one command.
 const GATHERED_MAX: usize = 10_000;
-/// Shortest interval between two rounds of checks.
+/// Minimum interval between two rounds of checks.
 const ROUND_MIN: Duration = Duration::from_millis(10);
 
-/// Change of the ISR that a partition requests.
+/// An ISR change that a partition requests.
 struct Proposal {
     replica: Arc<Replica>,
     proposal: AlterPartition,
-    /// Size of the ISR before the change.
+    /// The size of the ISR before the change.
     before: usize,
 }
 
-/// Requested changes that are not sent yet, at most one for each partition.
+/// The changes that were requested but not sent yet. Each partition has at most one.
 #[derive(Default)]
 pub struct IsrChanges {
     waiting: Mutex<Vec<Proposal>>,
@@ -37,7 +37,7 @@ pub struct IsrChanges {
 }
 
 impl IsrChanges {
-    /// Requests a change, whose outcome [`Replica::altered`] gets.
+    /// Requests a change. The outcome is passed to [`Replica::altered`].
     pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
         let before = replica.registered().isr.len();
         self.waiting.lock().push(Proposal { replica, proposal, before });
@@ -106,8 +106,8 @@ async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     check(&isr, unknown).await;
 }
 
-/// Checks for each partition that this broker leads whether followers lag or may join the ISR. Does so at intervals,
-/// and when brokers have come or gone.
+/// Checks if followers lag or may join the ISR, for all partitions that this broker leads. Runs at intervals, and when
+/// brokers have come or gone.
 pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     let every = (context.config.replication.lag_time_max / 2).max(ROUND_MIN);
     let mut images = context.control.watch();
@@ -125,7 +125,7 @@ pub(super) async fn tick(context: Arc<Context>, isr: Arc<IsrChanges>) {
     }
 }
 
-/// Checks `partitions` on a blocking thread, because another thread may hold a partition's lock while the disk is slow.
+/// Checks `partitions` on a blocking thread, because the lock of a partition may be held while the disk is slow.
 async fn check(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
     let isr = Arc::clone(isr);
     let checked = tokio::task::spawn_blocking(move || {

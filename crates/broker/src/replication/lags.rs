@@ -1,4 +1,4 @@
-//! Lags of the followed partitions behind their leaders, for metrics.
+//! Records how far each followed partition is behind its leader, for metrics.
 
 use fullbore_wire::Uuid;
 use parking_lot::Mutex;
@@ -6,25 +6,25 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// Lags of all followed partitions.
+/// The lags of all followed partitions.
 #[derive(Debug, Default)]
 pub struct Lags {
     of: Mutex<HashMap<(Uuid, i32), Arc<AtomicI64>>>,
 }
 
-/// Lag of one partition.
+/// The lag of one partition.
 #[derive(Debug)]
 pub struct Lag(Arc<AtomicI64>);
 
 impl Lags {
-    /// Adds a partition that is followed from now on, and returns its lag, 0 at first.
+    /// Adds a partition that this broker now follows. Its lag is 0 at first.
     pub fn add(&self, partition: (Uuid, i32)) -> Lag {
         let lag = Arc::<AtomicI64>::default();
         self.of.lock().insert(partition, Arc::clone(&lag));
         Lag(lag)
     }
 
-    /// Removes a partition that is no longer followed, unless another fetcher follows it.
+    /// Removes a partition that is no longer followed. Does nothing if another fetcher follows it now.
     pub fn remove(&self, partition: (Uuid, i32), lag: &Lag) {
         let mut of = self.of.lock();
         if of.get(&partition).is_some_and(|known| Arc::ptr_eq(known, &lag.0)) {
@@ -40,7 +40,7 @@ impl Lags {
 }
 
 impl Lag {
-    /// Sets the number of missing records.
+    /// Sets the number of records that are missing.
     pub fn is(&self, records: i64) {
         self.0.store(records, Relaxed);
     }

@@ -1,11 +1,11 @@
-//! Replica fetcher: a connection to one leader, and the partitions that are fetched over it.
+//! A replica fetcher: one connection to a leader, and the partitions that are fetched over it.
 //!
-//! A task receives the assignments, names changed partitions in the next fetch, and handles the responses in order.
-//! While records come, it keeps several fetches in flight ([`FetchPipe`]). A fetch session (KIP-227) lasts as long as
-//! its connection.
+//! The fetcher's task receives the assigned partitions, names those that have changed in the next fetch, and handles
+//! the responses in order. While there are records, several fetches are in flight ([`FetchPipe`]). A fetch session
+//! (KIP-227) ends with its connection.
 //!
-//! Not here: the meaning of a response for a partition (`followed`). The partitions and the fetches in flight bound the
-//! queue of events. Invariant: a partition that has just failed is fetched again only after a pause.
+//! The handling of a response for one partition is in `followed`. The queue of events is bounded by the number of
+//! partitions and of fetches in flight. Invariant: after a failure, a partition is fetched again only after a pause.
 
 use super::context::Context;
 use super::followed::{FollowedPartition, Naming, PartitionId, ResponseOutcome};
@@ -25,54 +25,54 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// Version of Fetch between brokers.
+/// The version of Fetch that brokers use among each other.
 const FETCH: i16 = 18;
-/// Pause before a new connection after the first failure; each further failure doubles it.
+/// How long to wait before the first reconnection. Each further failure doubles this time.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
-/// Number of failures in a row, about a second, before BROKER_ID_NOT_REGISTERED is logged as a warning. Until then, the
-/// leader may not know yet that this broker has started.
+/// How many failures in a row are tolerated before BROKER_ID_NOT_REGISTERED is logged as a warning. The leader may not
+/// know for about a second that this broker has started.
 const UNHEARD_MAX: u32 = 6;
-/// Most bytes of a response that is appended without a slot for long work.
+/// Larger responses are appended in a slot for long work.
 const LONG_BYTES: usize = 256 * 1024;
 
-/// Identity of a fetcher.
+/// Identifies a fetcher.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct FetcherId {
     pub leader: i32,
-    /// Number below `num.replica.fetchers`.
+    /// A number below `num.replica.fetchers`.
     pub number: u32,
-    /// True if this broker is in sync in the fetcher's partitions.
+    /// True if this broker is in the ISR of the fetcher's partitions.
     pub is_in_sync: bool,
 }
 
-/// Partition to be followed in a leader epoch.
+/// A partition that a fetcher must follow, in a leader epoch.
 pub struct Assignment {
     pub id: PartitionId,
     pub replica: Arc<Replica>,
     pub leader_epoch: i32,
 }
 
-/// Event of a fetcher.
+/// An event that a fetcher's task handles.
 enum LaneEvent {
     Follow(Assignment),
     Leave(PartitionId),
-    /// Partition that may be fetched: its log is open or has failed to open, or its log end is flushed.
+    /// The partition can be fetched now. Its log was opened or could not be opened, or the end of the log is flushed.
     Ready(PartitionId),
-    /// Flush of a partition's records, in a leader epoch, up to an offset.
+    /// The records of a partition up to this offset are flushed. They were fetched in the given leader epoch.
     Flushed(PartitionId, i32, i64),
-    /// Outcome of the connection attempt with this number.
+    /// The connection attempt with this number has ended.
     Connected(u64, Result<Connection, String>),
-    /// Response over the connection with this number.
+    /// A response has arrived on the connection with this number.
     Answered(u64, Result<FetchResponse, ConnectionError>),
 }
 
-/// Sender of a fetcher's events. The fetcher ends when the broker stops.
+/// Controls a running fetcher, which ends when the broker stops.
 pub struct FetcherHandle(UnboundedSender<LaneEvent>);
 
 impl FetcherHandle {
-    /// Fetches the partition over this fetcher, in its leader epoch.
+    /// Starts to fetch a partition.
     pub fn follow(&self, assignment: Assignment) {
-        // A fetcher ends only with the broker.
+        // Sending fails only if the broker stops.
         let _ = self.0.send(LaneEvent::Follow(assignment));
     }
 
@@ -82,28 +82,29 @@ impl FetcherHandle {
     }
 }
 
-/// State of a fetcher's task.
+/// The state of a fetcher's task.
 pub struct LeaderFetcher {
     context: Arc<Context>,
     id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
-    /// Partitions that the next fetch names. The same fetch removes those of `to_be_forgotten` from the session first.
-    /// The fetch skips partitions that have left, and second entries of a partition.
+    /// The partitions that the next fetch names, after it has removed those of `to_be_forgotten` from the session. A
+    /// partition may be in this list twice, or may have left, and is then skipped.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// Times at which partitions are named again after a failure.
+    /// When partitions that have failed are named again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
-    /// Number of the connection or of the attempt to connect. Each attempt and each end of a connection increases it.
+    /// The number of the current connection or connection attempt. It increases with each attempt and when a connection
+    /// ends.
     number: u64,
     failures: u32,
-    /// True if one of the present failures in a row was logged as a warning.
+    /// True if a warning was already logged for the current series of failures.
     has_warned: bool,
 }
 
 enum Link {
-    /// No connection; the next attempt begins at this time.
+    /// There is no connection, and the next attempt starts at this time.
     Down(Instant),
     Connecting,
     Up(Box<LeaderSession>),
@@ -113,15 +114,15 @@ struct LeaderSession {
     connection: Connection,
     pipe: FetchPipe,
     id: i32,
-    /// Epoch of the next request; 0 opens the session.
+    /// The session epoch of the next request. 0 opens a new session.
     epoch: i32,
     carried_out: i64,
-    /// True if the last response had records.
+    /// True if the last response contained records.
     do_records_come: bool,
 }
 
 impl LeaderFetcher {
-    /// Starts a fetcher without partitions.
+    /// Starts a fetcher that has no partitions yet.
     pub fn start(context: Arc<Context>, id: FetcherId) -> FetcherHandle {
         let (sender, events) = unbounded_channel();
         let fetcher = LeaderFetcher {
@@ -197,7 +198,7 @@ impl LeaderFetcher {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
-            // Events of a connection that was given up.
+            // These events belong to a connection that was given up.
             LaneEvent::Connected(..) | LaneEvent::Answered(..) => {}
         }
     }
@@ -207,7 +208,7 @@ impl LeaderFetcher {
         self.context.lags.remove(id, &left.lag);
         if let Link::Up(session) = &self.link {
             if self.followed.is_empty() {
-                // The session ends with the connection.
+                // This also ends the session.
                 session.connection.close();
                 self.number += 1;
                 self.to_be_forgotten.clear();
@@ -218,7 +219,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Adds the partition to the next fetch.
+    /// Adds the partition to the next fetch if it is not in it already.
     fn name(&mut self, id: PartitionId) {
         if let Some(followed) = self.followed.get_mut(&id)
             && !std::mem::replace(&mut followed.is_to_be_named, true)
@@ -253,7 +254,7 @@ impl LeaderFetcher {
         [again, connect].into_iter().flatten().min()
     }
 
-    /// Spawns a task that notifies this fetcher once a log is open, or after a pause if the opening has failed.
+    /// Spawns a task that notifies this fetcher when a log is open, or after a pause if the log cannot be opened.
     fn name_when_open(&self, id: PartitionId) {
         let Some(followed) = self.followed.get(&id) else { return };
         let (replica, sender) = (Arc::clone(&followed.replica), self.sender.clone());
@@ -267,11 +268,11 @@ impl LeaderFetcher {
         });
     }
 
-    /// Spawns a task that notifies this fetcher once a flush is done.
+    /// Spawns a task that notifies this fetcher when a flush is done.
     fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
-            // A log that cannot be flushed takes no more records either.
+            // If the flush fails, the log takes no more records, so there is nothing to notify.
             if ticket.wait().await.is_ok() {
                 let _ = sender.send(told);
             }
@@ -279,7 +280,7 @@ impl LeaderFetcher {
     }
 }
 
-/// Connection to the leader.
+/// The connection to the leader.
 impl LeaderFetcher {
     fn connect_if_due(&mut self) {
         let is_due = matches!(self.link, Link::Down(until) if until <= Instant::now());
@@ -308,13 +309,14 @@ impl LeaderFetcher {
         }
     }
 
-    /// Ends the connection. After a pause, the next connection fetches all partitions from their log ends.
+    /// Ends the connection after a failure. The fetcher reconnects after a pause, and then fetches all partitions from
+    /// the ends of their logs.
     fn give_up(&mut self, why: &str) {
         self.end_link(why, true);
     }
 
-    /// Ends the connection and logs the failure. With `is_worth_warning`, logs a warning if none of the failures in a
-    /// row has been one.
+    /// Ends the connection and logs the failure. With `is_worth_warning`, the first failure in a series is logged as a
+    /// warning.
     fn end_link(&mut self, why: &str, is_worth_warning: bool) {
         let replication = &self.context.config.replication;
         let most = Duration::from_millis(replication.backoff_max_ms);
@@ -349,7 +351,7 @@ impl LeaderFetcher {
             let has_to_say = !self.to_be_named.is_empty() || !self.to_be_forgotten.is_empty();
             let Link::Up(session) = &mut self.link else { return };
             let may_send = match session.epoch {
-                // The session has no id before the first response.
+                // There is no session yet, so only one request may be sent until it is answered.
                 0 => session.pipe.outstanding() == 0 && has_to_say,
                 _ => session.pipe.may_send(session.do_records_come, has_to_say),
             };
@@ -396,7 +398,7 @@ impl LeaderFetcher {
         request
     }
 
-    /// Returns the entries of fetch `number`.
+    /// Returns the partitions for fetch number `number`.
     fn named(&mut self, number: i32, max_bytes: i32) -> Vec<FetchTopic> {
         let mut topics: BTreeMap<Uuid, FetchTopic> = BTreeMap::new();
         for id in std::mem::take(&mut self.to_be_named) {
@@ -418,7 +420,7 @@ impl LeaderFetcher {
     }
 }
 
-/// Connects to the leader, over the listener between brokers.
+/// Connects to the leader's listener for other brokers.
 async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
     let listener = &context.config.network.listeners[context.config.replication.listener].name;
     let image = context.control.image();
@@ -433,7 +435,7 @@ async fn connect(context: &Context, leader: i32) -> Result<Connection, String> {
     }
 }
 
-/// Responses of the leader.
+/// The leader's responses.
 impl LeaderFetcher {
     async fn answered(&mut self, response: FetchResponse) {
         let Link::Up(session) = &mut self.link else { return };

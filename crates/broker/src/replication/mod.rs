@@ -1,19 +1,19 @@
-//! Replication between brokers: fetches as a follower, and ISR changes as a leader.
+//! Replication between brokers: this broker fetches from leaders as a follower, and changes ISRs as a leader.
 //!
-//! - `assign`: assigns followed partitions to fetchers, at each new metadata image.
-//! - `leader_fetcher`: a connection to a leader, the partitions fetched over it, their session, and several fetches in
+//! - `assign`: assigns the followed partitions to fetchers whenever the metadata changes.
+//! - `leader_fetcher`: the connection to a leader and the partitions that are fetched over it, with several fetches in
 //!   flight.
-//! - `followed`: one followed partition: its entries in fetches, and its handling of responses.
-//! - `context`: state that the modules share.
-//! - `lags`: lags of the followed partitions.
-//! - `isr`: ISR changes that this broker requests as a leader, gathered into commands.
-//! - `resign`: withdrawal from the ISRs of partitions that this broker cannot write or read.
+//! - `followed`: a followed partition. It makes the partition's entries in fetches and handles the responses.
+//! - `context`: the state that these modules share.
+//! - `lags`: how far the followed partitions are behind their leaders.
+//! - `isr`: sends the ISR changes that this broker requests as a leader.
+//! - `resign`: withdraws this broker from the ISRs of partitions that it cannot write or read.
 //!
-//! Not here: the responses of a leader (`api/fetch/replica`), and changes of a log (`replica/`).
-//! [`fullbore_rules::replica`] decides.
+//! A leader's responses are in `api/fetch/replica`, and the changes of a follower's log in `replica/`.
+//! [`fullbore_rules::replica`] makes the decisions.
 //!
-//! Invariant: one fetcher at a time fetches a partition. Late records of an earlier fetcher are refused, because the
-//! log does not end where they begin.
+//! Invariant: only one fetcher at a time fetches a partition. If records of an earlier fetcher still arrive, they are
+//! refused, because the log no longer ends where they begin.
 
 mod assign;
 mod context;
@@ -39,14 +39,14 @@ use lags::Lags;
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Fetches of this broker as a follower, and changes of ISRs as a leader.
+/// Replicates the partitions that this broker follows, and changes the ISRs of those that it leads.
 pub struct Replication {
     isr: Arc<IsrChanges>,
     lags: Arc<Lags>,
 }
 
 impl Replication {
-    /// Starts the tasks, which end once the broker stops. Needs a tokio runtime.
+    /// Starts the tasks, which end when the broker stops. Must be called in a tokio runtime.
     pub fn start(
         config: &Arc<BrokerConfig>,
         control: &Control,
@@ -74,12 +74,12 @@ impl Replication {
         Replication { isr, lags }
     }
 
-    /// Returns the queue of ISR changes that this broker requests as a leader.
+    /// Returns the queue for ISR changes that this broker requests as a leader.
     pub fn isr(&self) -> &Arc<IsrChanges> {
         &self.isr
     }
 
-    /// Returns the largest lag of a followed partition, in records.
+    /// Returns the lag of the followed partition that lags most, in records.
     pub fn max_lag(&self) -> u64 {
         self.lags.max()
     }

@@ -1,8 +1,8 @@
-//! Withdrawal of this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
-//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Another replica leads
-//! afterwards, and no leader waits for this broker.
+//! Withdraws this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
+//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Afterwards another replica
+//! leads, and leaders no longer wait for this broker.
 //!
-//! Not here: the choice of the leader (the control plane's). Nothing changes if no other replica may lead.
+//! The control plane chooses the new leader. If no other replica can lead, nothing changes.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -12,12 +12,12 @@ use fullbore_rules::cluster::ResignedLog;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Interval of the checks.
+/// How often the partitions are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Most partitions in one command.
+/// Maximum number of partitions in one command.
 const ASKED_MAX: usize = 10_000;
 
-/// Once a second, withdraws from unusable partitions, until the broker stops.
+/// Withdraws from unusable partitions once a second, until the broker stops.
 pub(super) async fn run(context: Arc<Context>) {
     let (refused, unwritten) = (LogRateLimit::default(), LogRateLimit::default());
     loop {
@@ -51,16 +51,16 @@ pub(super) async fn run(context: Arc<Context>) {
     }
 }
 
-/// Returns the partitions that this broker cannot write or read and must withdraw from. It withdraws from a partition
-/// that it leads if the ISR has another member. It withdraws from a partition that another broker leads if this broker
-/// is in the ISR. If this broker's log may lack its end, members of the ELR count like those of the ISR.
+/// Returns the partitions that this broker cannot write or read and must withdraw from. If it leads a partition, it
+/// withdraws only if the ISR has another member. If another broker leads, it withdraws if it is in the ISR itself. If
+/// its log may lack records at the end, the members of the ELR count like those of the ISR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {
         let registered = replica.registered();
         let (isr, elr) = (&registered.isr, &registered.elr);
         let leads = registered.leader? == own;
-        // Locks the partition only if this broker is in its ISR or ELR.
+        // The partition is locked only if this broker is in its ISR or ELR.
         let log = if isr.contains(&own) || elr.contains(&own) { replica.resigned_log()? } else { return None };
         let mut counted = isr.iter().chain(if log == ResignedLog::Unsure { elr.iter() } else { [].iter() });
         let is_needless = if leads { counted.any(|id| *id != own) } else { counted.any(|id| *id == own) };

@@ -1,4 +1,4 @@
-//! Three brokers in this process, over one control plane in memory and real sockets.
+//! Tests with several brokers in one process. They share a control plane in memory and use real sockets.
 
 mod cluster;
 mod failing;

@@ -1,7 +1,8 @@
-//! Effects of a machine: answers go out at once, records through the shard, markers through the partitions.
+//! Carries out the effects of a transaction's state machine. Answers are sent at once, records are written to the
+//! shard, and markers to the partitions.
 //!
-//! Invariant: effects of one event are carried out in order. The outcome of a record, or of markers, is a new event of
-//! the machine.
+//! The effects of one event are carried out in order. When a record or the markers are written, the outcome is a new
+//! event for the state machine.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -21,14 +22,14 @@ use std::task::Poll;
 use std::time::Instant;
 
 impl Transactions {
-    /// Passes an event to an id, and carries out the effects.
+    /// Passes an event to a transactional id and carries out the effects.
     pub(super) fn happen(self: &Arc<Self>, entry: &Arc<Entry>, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) {
         let mut state = entry.lock();
         let effects = self.turn(&mut state, event);
         self.follow(entry, state, effects);
     }
 
-    /// Sends the leading answers, and spawns a task for the other effects.
+    /// Sends the answers that come first, and spawns a task for the effects after them.
     pub(super) fn follow(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -41,8 +42,8 @@ impl Transactions {
         }
     }
 
-    /// Carries out effects on the caller's task, up to an answer or a wait. A request that need not wait is thus
-    /// answered without a switch of tasks. Returns the rest, which the caller must run; `None` if nothing is left.
+    /// Carries out effects on the caller's task until the first answer or wait. A request that does not have to wait is
+    /// then answered without a task switch. Returns the rest, which the caller must run, or `None` if nothing is left.
     pub(super) fn follow_here(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -60,7 +61,8 @@ impl Transactions {
         }
     }
 
-    /// Sends the leading answers, and returns the other effects. Removes a vacant id.
+    /// Sends the answers that come first and returns the effects after them. If the id is no longer needed, it is
+    /// removed.
     fn answer_first(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
@@ -85,8 +87,8 @@ impl Transactions {
         effects
     }
 
-    /// Carries out effects, and those that follow from them, until there are none. With `is_here`, pauses once after
-    /// the first answer until the future is polled again, so that the caller's task can send the answer.
+    /// Carries out effects, and the effects that follow from them, until there are none. With `is_here`, pauses once
+    /// after the first answer until the future is polled again, so that the caller's task can send that answer.
     async fn carry_out(self: Arc<Self>, entry: Arc<Entry>, mut effects: VecDeque<Effect>, mut is_here: bool) {
         while let Some(effect) = effects.pop_front() {
             let more = match effect {
@@ -97,7 +99,7 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // If an earlier wait has moved this future to a task of its own, this wakes that task.
+                                // If this future was moved to a task of its own, this wakes that task again.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }
@@ -135,7 +137,7 @@ impl Transactions {
         effects
     }
 
-    /// Stores a state, and measures the stages of a commit: until its decision, and until its last marker.
+    /// Stores a state. Also measures how long a commit takes until its decision, and until its last marker.
     async fn keep_measured(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let state = next.map(|next| next.state);
         if state.is_some_and(TransactionState::is_complete)
@@ -151,8 +153,8 @@ impl Transactions {
         kept
     }
 
-    /// Appends a state, or the tombstone of the id. Returns once the record is on all replicas in sync, and on the disk
-    /// if commits are flushed.
+    /// Appends a state, or the tombstone of the id. Returns once all in-sync replicas have the record. If commits are
+    /// flushed, a state that later steps rely on is also on the disk by then.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
         let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
@@ -187,7 +189,7 @@ impl Transactions {
     }
 }
 
-/// Returns the fault point that follows the record of a state.
+/// Returns the fault point that comes after a state was recorded.
 fn step_of(state: TransactionState) -> FaultPoint {
     match state {
         TransactionState::Ongoing => FaultPoint::Added,

@@ -1,4 +1,4 @@
-//! Transactional id, with the requests that wait for its answers.
+//! A transactional id, with the requests that wait for its answers.
 
 use super::room::{TransactionShare, TransactionsRoom};
 use super::tally::Counted;
@@ -12,24 +12,24 @@ use std::time::Instant;
 
 pub(super) struct Entry {
     pub id: Text,
-    /// Shard that keeps the id.
+    /// The shard that stores the id.
     pub shard: Arc<Shard>,
     state: Mutex<EntryState>,
-    /// Earliest time at which a task handles a deadline of the id, in ms; `i64::MAX` for none. Written under the id's
-    /// lock.
+    /// The earliest time, in milliseconds, at which a task will handle a deadline of the id. `i64::MAX` if there is
+    /// none. Written under the id's lock.
     pub alarm: AtomicI64,
 }
 
 pub(super) struct EntryState {
     pub transaction: Transaction,
     waiting: Waiting<TransactionAnswer>,
-    /// Share of the broker's memory budget.
+    /// The id's share of the broker's memory budget.
     pub share: TransactionShare,
     /// True once the id is out of service.
     pub is_gone: bool,
-    /// Share of the id in the counts of all ids.
+    /// How the id is counted at present among all ids.
     pub counted: Counted,
-    /// Time at which the markers of a commit began to be written.
+    /// When the markers of a commit began to be written.
     pub marked_since: Option<Instant>,
 }
 
@@ -52,7 +52,7 @@ impl Entry {
 }
 
 impl EntryState {
-    /// Returns a ticket and its pending answer.
+    /// Creates a ticket for a request, and its pending answer.
     pub fn ticket(&mut self) -> (RequestTicket, PendingAnswer<TransactionAnswer>) {
         let (number, pending) = self.waiting.ticket();
         (RequestTicket(number), pending)

@@ -1,11 +1,11 @@
-//! Flushes of commits before their responses (`fullbore.transaction.flush`).
+//! Flushes commits to the disk before they are answered (`fullbore.transaction.flush`).
 //!
-//! A commit flushes the records of its transaction in those partitions that this broker leads. One fsync of each file
-//! serves all transactions that wait at that time. In a cluster other brokers may lead partitions; these flush before
-//! they answer Produce ([`crate::replica`]).
+//! A commit flushes the records of its transaction in the partitions that this broker leads. One fsync of a file serves
+//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. They
+//! flush before they answer Produce ([`crate::replica`]).
 //!
-//! Invariant: records and offsets of a transaction are on the disk before its commit is. The commit is on the disk
-//! before any marker is written, and all markers are on the disk before the record of the completion.
+//! The records and offsets of a transaction are on the disk before its commit is. The commit is on the disk before any
+//! marker is written. All markers are on the disk before the transaction is recorded as complete.
 
 use super::{MARKERS_A_TURN, Transactions};
 use crate::partitions::{AnyPartition, AppendError, FlushTicket, Replica};
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 impl Transactions {
     /// Flushes the records of a transaction in the partitions that this broker leads, before the commit `next` is
-    /// stored. Does nothing if `next` is another state, or commits are not flushed.
+    /// stored. If `next` is another state, or if commits are not flushed, nothing is done.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if records of the transaction may not be on the disk.
     pub(super) async fn flush_before(&self, next: &TransactionMetadata) -> Result<(), ErrorCode> {
         if !self.config.flushes || next.state != TransactionState::PrepareCommit {
             return Ok(());
@@ -48,7 +48,7 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns the replica of a classic partition that this broker leads; `None` for any other partition.
+    /// Returns the replica of a classic partition if this broker leads it, and `None` otherwise.
     pub(super) fn led_here(&self, partition: &TopicPartition) -> Option<Arc<Replica>> {
         let id = self.control.image().topic(&partition.topic)?.id;
         match self.logs.find_any(&id, partition.partition)? {
@@ -57,12 +57,14 @@ impl Transactions {
         }
     }
 
-    /// Flushes a stored state on which later steps rely, if the broker flushes at all: a commit and, with transaction
-    /// version 1, the begin of a transaction. Version 1 keeps the producer epoch: if a begin were lost, the markers of
-    /// the previous commit would also commit the new transaction's records.
+    /// Flushes a state that was stored, if the broker flushes and later steps rely on that state. These are commits
+    /// and, with transaction version 1, the begin of a transaction.
+    ///
+    /// In version 1 the producer keeps its epoch. If the begin were lost, the markers of the previous commit would also
+    /// commit the records of the new transaction.
     ///
     /// # Errors
-    /// [`AppendError::Storage`] if the flush fails.
+    /// Fails with [`AppendError::Storage`] if the flush fails.
     pub(super) async fn flush_after(&self, next: &TransactionMetadata, log: &Arc<Replica>) -> Result<(), AppendError> {
         let begins = next.state == TransactionState::Ongoing && next.start_ms == next.last_update_ms;
         let is_relied_on = match next.state {

@@ -1,5 +1,5 @@
-//! Load of transactional ids from a shard's log, each in the state of its last record, and their removal when the shard
-//! is left.
+//! Loads transactional ids from a shard's log, and removes them when this broker leaves the shard. Each id begins in
+//! the state of its last record.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -52,15 +52,15 @@ impl Coordinator for Transactions {
     }
 
     fn clear(&self) {
-        // No coordinator ends the transactions of these ids any more: they have to be searched for and aborted.
+        // No coordinator will end the transactions of these ids any more, so they must be searched for and aborted.
         self.unsettled.set();
         self.kill_all(|_| true);
     }
 }
 
 impl Transactions {
-    /// Flushes the records that were read from a shard's log, if commits are flushed. A broker may have been killed
-    /// between the append of a decision and its flush, and the markers of the decision are written next.
+    /// If commits are flushed, flushes the records that were read from a shard's log. A broker may have been killed
+    /// after it appended a decision and before it flushed it. The markers of that decision are written next.
     fn flush_loaded(&self, shard: &Shard) -> Result<(), ReplayError> {
         if !self.config.flushes {
             return Ok(());
@@ -71,13 +71,14 @@ impl Transactions {
         }
     }
 
-    /// Takes the ids for which `is_meant` returns true out of service. Their waiting requests get NOT_COORDINATOR.
+    /// Takes every id for which `is_meant` returns true out of service. The requests that wait for them get
+    /// NOT_COORDINATOR.
     fn kill_all(&self, is_meant: impl Fn(&Entry) -> bool) {
         let left: Vec<_> = self.ids.lock().values().filter(|entry| is_meant(entry)).cloned().collect();
         left.iter().for_each(|entry| self.kill(entry, ErrorCode::NOT_COORDINATOR));
     }
 
-    /// Puts an id in service in the state of its last record, and continues a decided transaction.
+    /// Restores an id in the state of its last record. If its transaction was decided, the decision is carried out.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
         let mut effects = Vec::new();
         let turn = &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects };

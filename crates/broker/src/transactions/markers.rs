@@ -1,8 +1,9 @@
-//! Markers of decided transactions: appended here if this broker leads the partition, and otherwise sent to its leader.
-//! This broker writes the marker of a diskless partition itself, unless it has no object store.
+//! Writes the markers that end a decided transaction. They are appended here if this broker leads the partition, and
+//! otherwise sent to its leader. This broker also writes the markers of diskless partitions, unless it has no object
+//! store.
 //!
-//! Invariant: a partition counts as marked once its marker is on all replicas in sync or in the index, the partition is
-//! deleted, or it has refused the marker's epoch.
+//! A partition counts as marked once all in-sync replicas or the index have its marker. It also counts if it was
+//! deleted, or has refused the epoch of the marker.
 
 use super::Transactions;
 use super::entry::Entry;
@@ -23,44 +24,44 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
-/// Pause before a marker is written again after its first failure; each further failure doubles it.
+/// How long the broker waits after a marker could not be written for the first time. Each further failure doubles this.
 const AGAIN_FIRST: Duration = Duration::from_millis(20);
-/// Longest pause before a marker is written again.
+/// How long the broker waits at most before it tries to write a marker again.
 const AGAIN_MOST: Duration = Duration::from_secs(1);
-/// Longest wait for replicas before a marker is written again.
+/// How long a marker waits for its replicas before it is written again.
 const REPLICATED_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for replicas of a marker that another broker has requested. That broker sends no other marker during
-/// the wait.
+/// How long a marker waits for its replicas if another broker has requested it. That broker sends no other marker
+/// meanwhile.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Number of markers after which other tasks run.
+/// After this many markers, other tasks get a turn.
 pub const TURN: usize = 64;
 
-/// Outcome of the append of a marker.
+/// The outcome of an attempt to write a marker.
 enum Marked {
-    /// The marker is on all replicas in sync, or in the index.
+    /// All in-sync replicas, or the index, have the marker.
     Done,
-    /// The partition is deleted.
+    /// The partition was deleted.
     Gone,
-    /// The marker is in the log, and waits for flush or replicas.
+    /// The marker is in the log, but not yet flushed or replicated.
     Written(Box<WrittenBatch>),
-    /// The coordinator of `__consumer_offsets` has queued the marker, or waits for replicas.
+    /// The coordinator of `__consumer_offsets` has queued the marker, or waits until it is replicated.
     Queued(PendingWrite<MarkerOutcome>),
-    /// The log is not open yet.
+    /// The partition's log is not open yet.
     Closed,
-    /// The marker waits for the object store and the index, or for a slot in the queue.
+    /// The marker waits for a slot in the queue, or for the object store and the index.
     Committing(Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>),
-    /// The partition's coordinator is reading its log.
+    /// The partition's coordinator is still loading it.
     Loading,
     /// Another broker writes to the partition.
     Elsewhere(MarkerRoute),
-    /// The marker is not written.
+    /// The marker could not be written.
     Not(AppendError),
 }
 
 impl Marked {
-    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end: the producer has
-    /// continued there in a later epoch, so the marker of this decision is written already or not needed.
+    /// Returns true if the transaction has ended in the partition. A refused epoch counts as an end. It means that the
+    /// producer has already continued there in a later epoch, so this marker was written before or is not needed.
     fn is_over(&self) -> bool {
         let is_past = |error: &AppendError| *error == AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
         match self {
@@ -76,18 +77,18 @@ impl Marked {
     }
 }
 
-/// Treatment of a log that is not open when a marker comes.
+/// How to treat a log that is not open when a marker comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClosedLog {
-    /// Opening of the log, which blocks the caller's thread.
+    /// Open the log, which blocks the caller's thread.
     Open,
-    /// Request that the log is opened; nothing is appended.
+    /// Only request that the log is opened, and append nothing.
     Pass,
 }
 
 impl Transactions {
-    /// Appends the markers of one decision. Returns the partitions that count as marked already. For each other
-    /// partition, a task writes the marker and reports it to the id.
+    /// Appends the markers of a decision. Returns the partitions that already count as marked. For each of the others,
+    /// a task writes the marker and then notifies the id.
     pub(super) async fn write_markers(self: &Arc<Self>, entry: &Arc<Entry>, markers: &Markers) -> Vec<TopicPartition> {
         let marker = Marker {
             producer_id: markers.producer_id,
@@ -118,7 +119,7 @@ impl Transactions {
         done
     }
 
-    /// Writes one marker, and retries after each failure, until the transaction has ended in the partition
+    /// Writes one marker. After each failure it is tried again, until the transaction has ended in the partition
     /// ([`Marked::is_over`]) or the id is out of service.
     async fn mark(
         self: &Arc<Self>,
@@ -175,7 +176,7 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Reason why the write is not confirmed, for a log line. The marker may be written all the same.
+    /// Returns the reason, for the log, why the write is not confirmed. The marker may have been written all the same.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -190,14 +191,14 @@ impl Transactions {
             }
         };
         match code {
-            // The same codes as in `Marked::is_over`.
+            // Must be the same codes as in `Marked::is_over`.
             ErrorCode::NONE | ErrorCode::INVALID_PRODUCER_EPOCH => Ok(()),
             code => Err(format!("broker {}: {}", route.broker, code.message())),
         }
     }
 
-    /// Appends a marker for another broker, a tool, or an abort, and waits until it is on all replicas in sync or in
-    /// the index. Returns NOT_LEADER_OR_FOLLOWER if another broker must write the marker.
+    /// Appends a marker on behalf of another broker, a tool, or an abort. Waits until all in-sync replicas or the index
+    /// have it. Returns NOT_LEADER_OR_FOLLOWER if another broker must write it.
     pub async fn write_marker(self: &Arc<Self>, partition: &TopicPartition, marker: &Marker, version: i8) -> ErrorCode {
         let marked = match self.append_marker(partition, marker, version, ClosedLog::Pass) {
             Marked::Closed => match self.append_blocking(partition, marker, version).await {
@@ -229,7 +230,7 @@ impl Transactions {
         tokio::task::spawn_blocking(append).await.unwrap_or(Marked::Not(AppendError::Storage))
     }
 
-    /// Appends one marker to `__consumer_offsets` through its coordinator, which applies or drops the offsets of the
+    /// Appends a marker to `__consumer_offsets`. The coordinator of groups then applies or drops the offsets of the
     /// transaction.
     fn append_offsets_marker(&self, partition: i32, marker: &Marker, version: i8) -> Marked {
         match Arc::clone(&self.offsets).write_marker(partition, *marker, version) {
@@ -239,7 +240,7 @@ impl Transactions {
         }
     }
 
-    /// Appends one marker if this broker leads the partition.
+    /// Appends a marker, if this broker leads the partition.
     fn append_marker(&self, partition: &TopicPartition, marker: &Marker, version: i8, closed: ClosedLog) -> Marked {
         let image = self.control.image();
         let topic = image.topic(&partition.topic);
@@ -268,8 +269,8 @@ impl Transactions {
         }
     }
 
-    /// Queues one marker of a diskless partition for the next object. A broker that has lost the store leaves the
-    /// marker to a broker that has it.
+    /// Queues the marker of a diskless partition for the next object. If this broker has lost the object store, another
+    /// broker has to write the marker.
     fn append_diskless_marker(
         &self,
         image: &Image,
@@ -289,8 +290,8 @@ impl Transactions {
         }
     }
 
-    /// Returns another broker that serves diskless partitions, the same one for each marker of a producer; `None` if
-    /// there is none.
+    /// Returns another broker that serves diskless partitions, or `None` if there is none. All markers of a producer go
+    /// to the same one.
     fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
         let brokers = image.nodes().iter().filter(|(id, node)| {
             let registration = &node.registration;
@@ -302,7 +303,7 @@ impl Transactions {
     }
 }
 
-/// Queues a marker of a diskless partition.
+/// Queues the marker of a diskless partition.
 fn commit_to(partition: Arc<DisklessPartition>, marker: Marker, version: i8) -> Marked {
     let mut written: Pin<Box<dyn Future<Output = _> + Send>> =
         Box::pin(async move { partition.write_marker(&marker, version).await });
@@ -312,7 +313,7 @@ fn commit_to(partition: Arc<DisklessPartition>, marker: Marker, version: i8) -> 
     }
 }
 
-/// Appends a marker to a replica that this broker leads.
+/// Appends a marker to a partition that this broker leads.
 fn append_to(replica: &Arc<Replica>, marker: &Marker, version: i8) -> Marked {
     let appended = replica.append_marker(marker, version, None, now_ms());
     if appended.is_ok() {
@@ -329,7 +330,7 @@ async fn replicated(written: WrittenBatch, within: Duration) -> Result<(), Appen
     written.durability.wait(Instant::now() + within).await
 }
 
-/// Waits for the outcome of a marker of a diskless partition.
+/// Waits until the marker of a diskless partition is written.
 async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>> + Send>>) -> Marked {
     let outcome = pending.await;
     if outcome.is_ok() {
@@ -338,7 +339,7 @@ async fn committed(pending: Pin<Box<dyn Future<Output = Result<(), AppendError>>
     of_outcome(outcome)
 }
 
-/// Waits for a coordinator's write of a marker.
+/// Waits until the coordinator of groups has written a marker.
 async fn kept_outcome(pending: PendingWrite<MarkerOutcome>) -> Marked {
     of_outcome(pending.kept().await.and_then(|kept| kept))
 }

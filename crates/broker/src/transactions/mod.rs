@@ -1,11 +1,9 @@
-//! Coordinator of transactions: finds a transactional id, locks it, passes an event to its state machine, and carries
-//! out the effects.
+//! The coordinator of transactions. It finds and locks a transactional id, passes an event to its state machine, and
+//! carries out the effects. The decisions are made in [`fullbore_rules::transaction`].
 //!
-//! Not here: the decisions ([`fullbore_rules::transaction`]). Ids are stored in `__transaction_state`, through
-//! [`coordinator`](crate::coordinator). No lock is held across an await: while a record is replicated, the id takes
-//! further events.
-//!
-//! Invariant: each request gets one answer: that of the machine, or an error once its shard is left.
+//! Ids are stored in `__transaction_state` through [`coordinator`](crate::coordinator). No lock is held across an
+//! await, so an id takes further events while its record is replicated. Each request gets exactly one answer: that of
+//! the state machine, or an error if this broker leaves the shard.
 
 mod carry;
 mod entry;
@@ -53,80 +51,80 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tally::Tally;
 
-/// Longest wait of a client's request for the end of the previous transaction, in ms. Kafka's client pauses for the
+/// How many milliseconds a client's request waits for the previous transaction to end. Kafka's client pauses for the
 /// same time after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// Longest wait of a batch for the end of the previous transaction, in ms. Its client would pause longer
+/// How many milliseconds a batch waits for the previous transaction to end. Its client would pause for longer
 /// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
 pub const BATCH_WAIT_MS: i64 = 100;
-/// Longest wait of one transaction in a request of another broker, in ms. Other transactions wait for the same
-/// response.
+/// How many milliseconds one transaction may take in a request of another broker. The other transactions wait for the
+/// same response.
 pub const BATCH_ANSWER_MS: u64 = 1_000;
-/// Longest wait for the end of the previous transaction while its markers of diskless partitions are not written, in
-/// ms. A marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.
+/// How many milliseconds a request waits for the previous transaction if markers of diskless partitions are missing.
+/// Such a marker waits for a PUT of 100 to 200 ms, and for a second one if the first gets no response.
 const DISKLESS_WAIT_MS: i64 = 1_000;
 
-/// Transactional ids that this broker coordinates.
+/// The transactional ids that this broker coordinates.
 pub struct Transactions {
     ids: Mutex<HashMap<Text, Arc<Entry>>>,
-    /// `__transaction_state`.
+    /// The internal topic `__transaction_state`.
     topic: CoordinatorTopic,
     control: Control,
     logs: Arc<Partitions>,
-    /// Other brokers of the cluster.
+    /// The other brokers of the cluster.
     peers: Arc<Peers>,
     node_id: i32,
     /// The coordinator of `__consumer_offsets`.
     offsets: Arc<dyn MarkedCoordinator>,
     config: TransactionConfig,
-    /// Memory budget for ids, and for the partitions of all transactions.
+    /// The memory budget for ids and for the partitions of all transactions.
     room: TransactionsRoom,
-    /// Rate limit of the log line for an id past the limit.
+    /// Limits how often an id beyond the limit is logged.
     uncounted: LogRateLimit,
-    /// Rate limit of the log line for transactions that have used up the budget.
+    /// Limits how often it is logged that transactions have used up the budget.
     crowded: LogRateLimit,
-    /// Rate limit of the log line for a record that could not be appended.
+    /// Limits how often a record that could not be appended is logged.
     unkept: LogRateLimit,
-    /// Rate limit of the log line for a marker that could not be written.
+    /// Limits how often a marker that could not be written is logged.
     unmarked: LogRateLimit,
-    /// Counts of the ids.
+    /// Counts the ids by state.
     tally: Tally,
     metrics: Metrics,
-    /// Marker file for transactions that may have lost their state.
+    /// A file that exists while some transactions may have lost their state.
     unsettled: Unsettled,
 }
 
-/// Description of a transactional id, for ListTransactions.
+/// A transactional id, as ListTransactions shows it.
 #[derive(Clone, Debug)]
 pub struct ListedTransaction {
     /// The id.
     pub transactional_id: Text,
-    /// Producer of the transaction.
+    /// The producer of the transaction.
     pub producer_id: i64,
-    /// State in force.
+    /// The present state.
     pub state: TransactionState,
 }
 
-/// Counts of the transactional ids that a broker coordinates.
+/// How many transactional ids a broker coordinates, and the oldest of their transactions.
 #[derive(Clone, Debug, Default)]
 pub struct TransactionCounts {
-    /// Ids by state, in the order of [`TransactionCounts::STATES`].
+    /// How many ids are in each state, in the order of [`TransactionCounts::STATES`].
     pub by_state: [usize; TransactionCounts::STATES.len()],
-    /// Oldest transaction that is not complete.
+    /// The oldest transaction that is not complete.
     pub oldest_open: Option<OldestOpen>,
 }
 
-/// Oldest transaction that is open, or whose markers are not all written.
+/// The oldest transaction that is still open or still lacks markers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OldestOpen {
     /// Transactional id.
     pub transactional_id: Text,
-    /// Time since the transaction began, in ms.
+    /// How many milliseconds ago the transaction began.
     pub age_ms: i64,
 }
 
 impl TransactionCounts {
-    /// States that a recorded id can have.
+    /// The states that an id can have once it is recorded.
     pub const STATES: [TransactionState; 6] = [
         TransactionState::Empty,
         TransactionState::Ongoing,
@@ -138,7 +136,7 @@ impl TransactionCounts {
 }
 
 impl Transactions {
-    /// Creates the coordinator without ids; [`Transactions::start`] loads them. `offsets` coordinates
+    /// Creates a coordinator without ids. [`Transactions::start`] loads them. `offsets` is the coordinator of
     /// `__consumer_offsets`.
     pub fn new(
         config: &BrokerConfig,
@@ -175,10 +173,11 @@ impl Transactions {
         })
     }
 
-    /// Waits for a limited time until the shards of `ids` are loaded. With `creates`, first creates a missing topic.
+    /// Waits for a limited time until the shards of `ids` are loaded. With `creates`, first creates the topic if it is
+    /// missing.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if the topic cannot be created.
     pub async fn prepare<'a>(
         self: &Arc<Self>,
         creates: bool,
@@ -187,12 +186,13 @@ impl Transactions {
         CoordinatorTopic::prepare(self, creates, ids).await
     }
 
-    /// Passes an event to an id, which is created if it is unknown. The event gets the ticket of its answer. `behind`
-    /// is the [`Unwritten`] of the connection that sends the answer, if there is one: it carries out the remaining
-    /// effects after the response.
+    /// Passes an event to an id, which is created if it is unknown. The event gets the ticket that the answer will use.
+    /// If a connection sends the answer, `behind` is its [`Unwritten`]. It carries out the remaining effects after the
+    /// response.
     ///
     /// # Errors
-    /// Error code of a shard that does not serve here; COORDINATOR_NOT_AVAILABLE past the limit of ids.
+    /// Returns the error of a shard that is not serving here. Fails with COORDINATOR_NOT_AVAILABLE if there are too
+    /// many ids.
     pub fn put_to(
         self: &Arc<Self>,
         id: &str,
@@ -202,7 +202,7 @@ impl Transactions {
         loop {
             let entry = self.known_or_new(id)?;
             let mut state = entry.lock();
-            // The shard may have been left between the search and the lock, and the id is then out of the table.
+            // Between the lookup and the lock, the shard may have been left. The id is then no longer in the table.
             if state.is_gone {
                 continue;
             }
@@ -217,18 +217,18 @@ impl Transactions {
         }
     }
 
-    /// Returns the time, in ms, at which a request stops waiting for the previous transaction of an id. It is `wait_ms`
-    /// from now, or later if markers of diskless partitions are to be written.
+    /// Returns until when, in milliseconds, a request may wait for the previous transaction of an id. This is `wait_ms`
+    /// from now, or later if markers of diskless partitions are still to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
             let is_diskless = |name: &str| image.topic(name).is_some_and(|topic| topic.config.diskless);
             let lacks_marker = |transaction: &Transaction| {
                 let state = transaction.describe()?;
-                // Partitions of a topic are adjacent.
+                // Partitions of the same topic are adjacent in this list.
                 let mut topics: Vec<_> = state.partitions.iter().map(|partition| &partition.topic).collect();
                 topics.dedup();
-                // An InitProducerId aborts the open transaction, which then has markers to come.
+                // If the transaction is still open, InitProducerId will abort it, and it then has markers to write.
                 let has_markers_to_come = state.state.is_prepared() || state.state == TransactionState::Ongoing;
                 Ok(has_markers_to_come && topics.into_iter().any(|topic| is_diskless(topic)))
             };
@@ -238,10 +238,10 @@ impl Transactions {
         Some(now_ms().saturating_add(wait_ms))
     }
 
-    /// Adds partitions to the transaction of an id. Returns once the addition is recorded.
+    /// Adds partitions to the transaction of an id. Returns once this is recorded.
     ///
     /// # Errors
-    /// Errors of AddPartitionsToTxn, and of the id's shard.
+    /// Returns the errors of AddPartitionsToTxn, and those of the id's shard.
     pub async fn add_partitions(self: &Arc<Self>, id: &str, added: AddPartitions) -> Result<(), ErrorCode> {
         let pending =
             self.put_to(id, None, |transaction, ticket, turn| transaction.add_partitions(added, ticket, turn))?;
@@ -251,10 +251,11 @@ impl Transactions {
         }
     }
 
-    /// Returns the result of `read` on the machine of an id.
+    /// Calls `read` with the state machine of an id and returns its result.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND; errors of the id's shard, and of `read`.
+    /// Fails with TRANSACTIONAL_ID_NOT_FOUND if the id does not exist. Also returns the errors of the id's shard and of
+    /// `read`.
     pub fn inspect<T>(
         &self,
         id: &str,
@@ -266,20 +267,21 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before an answer about the id,
-    /// so that the epoch is never newer than the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before they get an answer about
+    /// the id, so that it is never newer than the answer.
     ///
     /// # Errors
-    /// Errors of the id's shard.
+    /// Returns the error of the id's shard if it is not serving.
     pub fn coordinator_epoch(&self, id: &str) -> Result<i32, ErrorCode> {
         Ok(self.serving(id)?.leader_epoch())
     }
 
-    /// Returns NONE for each partition in the transaction of this producer, and TRANSACTION_ABORTABLE for others.
+    /// Checks partitions against the transaction of this producer. Returns NONE for each that is part of it, and
+    /// TRANSACTION_ABORTABLE for the others.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS by the state of the id; errors of the
-    /// id's shard.
+    /// Fails with INVALID_PRODUCER_ID_MAPPING, PRODUCER_FENCED or CONCURRENT_TRANSACTIONS, depending on the state of
+    /// the id. Also returns the error of the id's shard.
     pub fn verify_partitions(
         &self,
         id: &str,
@@ -296,18 +298,18 @@ impl Transactions {
         })
     }
 
-    /// Returns the state in force of an id.
+    /// Returns the present state of an id.
     ///
     /// # Errors
-    /// Errors of [`Transactions::inspect`].
+    /// Fails as [`Transactions::inspect`] does.
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
         self.inspect(id, |transaction| transaction.describe().cloned())
     }
 
-    /// Returns the ids that pass `filter` and for which `matches` returns true. Takes long if there are many.
+    /// Returns the ids that pass `filter` and for which `matches` returns true. Takes long if there are many ids.
     ///
     /// # Errors
-    /// COORDINATOR_LOAD_IN_PROGRESS while a shard is loaded.
+    /// Fails with COORDINATOR_LOAD_IN_PROGRESS while any shard is loading.
     pub fn list(
         &self,
         filter: &TransactionFilter<'_>,
@@ -317,7 +319,7 @@ impl Transactions {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
         let now = now_ms();
-        // The table is not locked below: a pattern may be slow, and there may be very many ids.
+        // From here on the table is not locked, because a pattern may be slow and there may be very many ids.
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
             let (producer_id, state) = entry.lock().transaction.list(filter, now)?;
@@ -326,8 +328,8 @@ impl Transactions {
         Ok(entries.iter().filter(|entry| matches(&entry.id)).filter_map(listed).collect())
     }
 
-    /// Returns the served partitions of `__transaction_state`, each with its leader epoch. If a partition is served
-    /// both before and after a pass over the ids, the pass has seen all ids of the partition.
+    /// Returns the partitions of `__transaction_state` that this broker serves, with their leader epochs. If a
+    /// partition is served both before and after a pass over the ids, the pass has seen all of its ids.
     pub fn served(&self) -> Vec<(i32, i32)> {
         let topic = self.topic.read();
         let shards = topic.iter().flat_map(|topic| topic.shards());
@@ -335,7 +337,7 @@ impl Transactions {
         serving.map(|shard| (shard.partition().index(), shard.leader_epoch())).collect()
     }
 
-    /// Returns the counts of the ids, without a pass over them.
+    /// Returns the counts of the ids. They are kept up to date, so no pass over the ids is needed.
     pub fn counts(&self, now_ms: i64) -> TransactionCounts {
         self.tally.counts(now_ms)
     }
@@ -345,20 +347,20 @@ impl Transactions {
         &self.config
     }
 
-    /// Returns the settings of the machines at this moment: the level of `transaction.version` may change.
+    /// Returns the present settings of the state machines. The level of `transaction.version` may change at any time.
     fn settings(&self) -> TransactionSettings {
         let level = self.control.image().feature_level(&TRANSACTION_VERSION);
         let server_version = TransactionVersion::from_level(level).unwrap_or(self.config.rules.server_version);
         TransactionSettings { server_version, ..self.config.rules }
     }
 
-    /// Returns true if the coordinator verifies a batch of an older client before it begins a transaction in a
-    /// partition.
+    /// Returns true if a batch of an older client must be verified with the coordinator before it begins a transaction
+    /// in a partition.
     fn verifies_partitions(&self) -> bool {
         self.control.image().live().verifies_partitions
     }
 
-    /// Passes an event to the machine of an id, and returns the effects.
+    /// Passes an event to the state machine of an id and returns the effects.
     fn turn(&self, state: &mut EntryState, event: impl FnOnce(&mut Transaction, &mut Turn<'_>)) -> Vec<Effect> {
         let (mut effects, mut settings) = (Vec::new(), self.settings());
         if self.room.is_full() {
@@ -375,16 +377,17 @@ impl Transactions {
         effects
     }
 
-    /// Returns the shard of an id, if it serves.
+    /// Returns the shard of an id, if it is serving.
     ///
     /// # Errors
-    /// COORDINATOR_NOT_AVAILABLE without `__transaction_state`; errors of `InternalTopic::serving`.
+    /// Fails with COORDINATOR_NOT_AVAILABLE if `__transaction_state` does not exist, and otherwise as
+    /// `InternalTopic::serving` does.
     fn serving(&self, id: &str) -> Result<Arc<Shard>, ErrorCode> {
         self.topic.read().as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id).cloned()
     }
 
-    /// Returns the entry of an id, and creates it if the id is unknown. Holds the topic's lock, because no id may be
-    /// added to a shard that was left.
+    /// Returns the entry of an id, and creates it if the id is unknown. The topic's lock is held meanwhile, so that no
+    /// id is added to a shard that was left.
     fn known_or_new(&self, id: &str) -> Result<Arc<Entry>, ErrorCode> {
         let topic = self.topic.read();
         let shard = topic.as_ref().ok_or(ErrorCode::COORDINATOR_NOT_AVAILABLE)?.serving(id)?;
@@ -402,7 +405,7 @@ impl Transactions {
             }
             return Err(ErrorCode::COORDINATOR_NOT_AVAILABLE);
         }
-        // A copy, since the id shares memory with its frame.
+        // Copies the id, which would otherwise keep its whole request in memory.
         let id = Text::from(id);
         let transaction = Transaction::new(shard.leader_epoch());
         let entry = Entry::new(id.clone(), transaction, Arc::clone(shard), &self.room);
@@ -410,7 +413,7 @@ impl Transactions {
         Ok(entry)
     }
 
-    /// Takes an id out of service, and answers every request about it with `code`.
+    /// Takes an id out of service. Every request that waits for it gets `code`.
     fn kill(&self, entry: &Arc<Entry>, code: ErrorCode) {
         let mut state = entry.lock();
         state.is_gone = true;
@@ -426,7 +429,7 @@ impl Transactions {
         self.forget(entry);
     }
 
-    /// Removes an id from the table, unless another entry has replaced it.
+    /// Removes an id from the table. If another entry has already replaced it, that entry stays.
     fn forget(&self, entry: &Arc<Entry>) {
         let mut ids = self.ids.lock();
         if ids.get(&entry.id).is_some_and(|known| Arc::ptr_eq(known, entry)) {

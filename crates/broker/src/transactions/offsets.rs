@@ -1,7 +1,7 @@
-//! Verification of offsets that a group commits in a transaction (KIP-447, KIP-890).
+//! Verifies offsets that a group commits in a transaction (KIP-447, KIP-890).
 //!
-//! For clients that send TxnOffsetCommit 5, the broker adds the group's partition to the transaction. Other clients
-//! have added it before.
+//! If a client sends TxnOffsetCommit 5, the broker adds the group's partition to the transaction. Older clients have
+//! added it themselves before.
 
 use super::Transactions;
 use super::verify::CoordinatorAnswer;
@@ -11,18 +11,20 @@ use fullbore_rules::transaction::ProducerIdAndEpoch;
 use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 
-/// First TxnOffsetCommit version whose client lets the broker add the partition (KIP-890 part 2).
+/// First version of TxnOffsetCommit in which the broker adds the partition (KIP-890 part 2).
 const ADDS_FROM: i16 = 5;
-/// First TxnOffsetCommit version whose client knows TRANSACTION_ABORTABLE (KIP-890).
+/// First version of TxnOffsetCommit whose clients know TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 4;
 
 impl Transactions {
-    /// Adds `partition` of `__consumer_offsets` to a transaction or, for older versions of TxnOffsetCommit, checks that
-    /// the transaction includes it. Returns the leader epoch of the transaction's coordinator; `None` if verification
-    /// is off, or the coordinator did not send the epoch.
+    /// Adds `partition` of `__consumer_offsets` to a transaction. For older versions of TxnOffsetCommit, only checks
+    /// that it was added.
+    ///
+    /// Returns the leader epoch of the transaction's coordinator. `None` if verification is turned off or the
+    /// coordinator did not send its epoch.
     ///
     /// # Errors
-    /// Refusal by the coordinator, as a code that a client of `version` knows.
+    /// Returns the coordinator's refusal, as a code that clients of `version` know.
     pub async fn begin_offsets(
         self: &Arc<Self>,
         transactional_id: &str,
@@ -48,12 +50,13 @@ impl Transactions {
     }
 }
 
-/// Returns the error of a commit (`AddPartitionsToTxnManager`, `CoordinatorOperationExceptionHelper` of Kafka).
+/// Translates an error into one for the response to a commit, as Kafka's `AddPartitionsToTxnManager` and
+/// `CoordinatorOperationExceptionHelper` do.
 fn as_commit_error(code: ErrorCode, version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // The client retries at this coordinator, without searching for it again.
+        // With this code the client retries at this coordinator and does not search for another.
         ErrorCode::NETWORK_EXCEPTION => ErrorCode::COORDINATOR_LOAD_IN_PROGRESS,
         code => code,
     }

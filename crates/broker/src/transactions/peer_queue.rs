@@ -1,22 +1,22 @@
-//! Queue of items to be sent to another broker, over a connection of its own. One request is in flight at a time; items
-//! queued during it go with the next one.
+//! A queue of items for another broker, with its own connection. Only one request is in flight at a time. Items that
+//! are queued meanwhile go into the next one.
 //!
-//! Invariant: each queued item is taken out, or dropped once its sender no longer wants it. At most one task sends.
+//! Each item is either taken out, or dropped once its sender no longer needs it. At most one task is sending.
 
 use fullbore_client::tokio::Connection;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Items that wait for their request.
+/// The items that wait for the next request.
 pub(super) struct PeerQueue<T> {
-    /// Connection to the broker, which may have closed it; `None` if the next request must connect.
+    /// The connection to the broker, which may have closed it meanwhile. `None` if the next request must connect first.
     pub connection: tokio::sync::Mutex<Option<Connection>>,
     queue: Mutex<Queue<T>>,
 }
 
 struct Queue<T> {
     waiting: VecDeque<T>,
-    /// True while a task sends the waiting items.
+    /// True while a task is sending the waiting items.
     is_sending: bool,
 }
 
@@ -28,16 +28,17 @@ impl<T> Default for PeerQueue<T> {
 }
 
 impl<T> PeerQueue<T> {
-    /// Queues an item. Returns true if no task sends: the caller must then spawn one.
+    /// Queues an item. Returns true if no task is sending, and the caller must then spawn one.
     pub fn put(&self, item: T) -> bool {
         let mut queue = self.queue.lock();
         queue.waiting.push_back(item);
         !std::mem::replace(&mut queue.is_sending, true)
     }
 
-    /// Takes the first `wanted` items: at most `count_max`, and at most `size_max` in total, unless the first alone is
-    /// larger. Drops unwanted items before and among them. Returns `None` if no item is left: the task that sends must
-    /// then end.
+    /// Takes the first `wanted` items. There are at most `count_max`, and their total size is at most `size_max`,
+    /// unless already the first one is larger. Unwanted items before and among them are dropped.
+    ///
+    /// Returns `None` if no item is left. The task that sends must then end.
     pub fn take(
         &self,
         count_max: usize,
@@ -83,7 +84,8 @@ mod tests {
         assert!(queue.put(1));
     }
 
-    /// A marker for a leader that was replaced is sent to the next leader, and not wanted here any more.
+    /// If the leader of a partition is replaced, its marker goes to the next leader and is no longer wanted in this
+    /// queue.
     #[test]
     fn unwanted_item_is_dropped_and_those_behind_it_are_taken() {
         let queue = PeerQueue::default();

@@ -1,12 +1,12 @@
-//! Connections of coordinators to other brokers, over the listener between brokers, and the markers for partitions of
-//! these brokers.
+//! Connects coordinators to other brokers, over the listener between brokers, and sends them the markers for their
+//! partitions.
 //!
-//! Markers for one broker are gathered across transactions. One WriteTxnMarkers is in flight at a time, and the next
-//! request has all markers that were queued meanwhile. A leader responds only once the markers are replicated, so the
-//! connection carries no other request.
+//! The markers of all transactions for one broker share its requests. Only one WriteTxnMarkers is in flight, and the
+//! next one carries everything that was queued meanwhile. A leader responds only once the markers are replicated, so
+//! this connection carries no other requests.
 //!
-//! Invariant: each queued marker gets an answer: the code in the response, or the failure of its request. A marker that
-//! takes another path is not sent, and needs no answer.
+//! Each queued marker gets an answer: the code in the response, or the failure of its request. If a marker was sent to
+//! another broker instead, it is dropped here and needs no answer.
 
 use super::peer_queue::PeerQueue;
 use super::verifications::Verifications;
@@ -30,29 +30,29 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Most markers in one request.
+/// Maximum number of markers in one request.
 const MARKERS_MAX: usize = 1_000;
-/// Longest wait for a response to markers: longer than a leader waits for its replicas.
+/// How long to wait for the response to markers. Must be longer than a leader waits for its replicas.
 const ANSWER_WITHIN: Duration = Duration::from_secs(8);
-/// Longest wait for a response to a search, for which a broker may have to open logs.
+/// How long to wait for the response to a search. The other broker may have to open logs for it.
 const SEARCH_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Brokers to which this one writes as a coordinator.
+/// The other brokers that this one writes to as a coordinator.
 pub(super) struct Peers {
     client: ClientConfig,
-    /// Name of the listener between brokers.
+    /// The name of the listener between brokers.
     listener: String,
     control: Control,
     peers: Mutex<HashMap<MarkerRoute, Arc<Peer>>>,
 }
 
-/// Broker that writes a marker, and its queue. Markers of diskless partitions have a queue and a connection of their
-/// own, because their responses wait for the object store.
+/// The broker that should write a marker, and through which queue. Markers of diskless partitions have a queue and a
+/// connection of their own, because their responses wait for the object store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct MarkerRoute {
     /// The broker's id.
     pub broker: i32,
-    /// True for a diskless partition.
+    /// True for the markers of diskless partitions.
     pub is_diskless: bool,
 }
 
@@ -66,12 +66,12 @@ impl MarkerRoute {
 #[derive(Default)]
 pub(super) struct Peer {
     markers: PeerQueue<QueuedMarker>,
-    /// Connection for [`Peers::ask`].
+    /// The connection for [`Peers::ask`].
     searches: PeerQueue<()>,
     pub verifications: Verifications,
 }
 
-/// Marker for one partition of another broker.
+/// A marker for one partition of another broker.
 struct QueuedMarker {
     marker: Marker,
     transaction_version: i8,
@@ -89,10 +89,10 @@ impl Peers {
         Peers { client, listener: listener.name.clone(), control, peers: Mutex::default() }
     }
 
-    /// Sends a marker to a broker, and returns the error code for its partition.
+    /// Sends a marker to a broker and returns the error code for its partition.
     ///
     /// # Errors
-    /// Reason why the request has no response, for a log line. The marker may be written all the same.
+    /// Returns the reason, for the log, why there is no response. The marker may have been written all the same.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -107,9 +107,9 @@ impl Peers {
         pending.await.unwrap_or_else(|_| Err("the broker is stopping".to_owned()))
     }
 
-    /// Waits until the broker of `route` no longer leads the classic partition, by this broker's metadata: a broker
-    /// that hangs sends no response, while its partitions get other leaders. For a diskless partition, which has no
-    /// leader, waits until the broker is fenced.
+    /// Waits until the broker of `route` no longer leads the classic partition, according to the metadata of this
+    /// broker. A broker that hangs sends no response, but its partitions get other leaders. A diskless partition has no
+    /// leader, so this waits until the broker is fenced.
     pub async fn replaced(&self, route: MarkerRoute, topic: &str, partition: i32) {
         let mut images = self.control.watch();
         let leader = |image: &Image| image.topic(topic)?.partition(partition)?.leader;
@@ -118,21 +118,21 @@ impl Peers {
             false => leader(image) != Some(route.broker),
         };
         if images.wait_for(|image| is_replaced(image)).await.is_err() {
-            // The broker is stopping.
+            // This broker is stopping, so there will be no more images.
             std::future::pending::<()>().await;
         }
     }
 
-    /// Sends a request that searches for transactions, over a connection for such requests.
+    /// Sends a request that searches for transactions. Such requests have a connection of their own.
     ///
     /// # Errors
-    /// Reason why the request has no response, for a log line.
+    /// Returns the reason, for the log, why there is no response.
     pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
 
-    /// Closes the connections of transaction searches, because searches are rare.
+    /// Closes the connections that were used for searches, since searches are rare.
     pub async fn end_searches(&self) {
         let peers: Vec<_> = self.peers.lock().values().cloned().collect();
         for peer in peers {
@@ -145,13 +145,14 @@ impl Peers {
         Arc::clone(self.peers.lock().entry(route).or_default())
     }
 
-    /// Sends a request over the connection of `queue`, and returns the response. Calls `request` once the broker is
-    /// connected, because the request's items may be unwanted by then; sends nothing if `request` returns `None`. If
-    /// connecting and the response take longer than `within`, closes the connection: the broker hangs, and another one
-    /// will lead soon.
+    /// Sends a request over the connection of `queue` and returns the response. `request` is called once the broker is
+    /// connected, because some items may no longer be wanted by then. If it returns `None`, nothing is sent.
+    ///
+    /// If connecting and the response take longer than `within`, the connection is closed. The broker hangs in this
+    /// case, and another one will lead soon.
     ///
     /// # Errors
-    /// Reason why there is no response, for a log line.
+    /// Returns the reason, for the log, why there is no response.
     pub async fn call<T, R: Request>(
         &self,
         broker: i32,
@@ -192,7 +193,7 @@ impl Peers {
         Ok(connection)
     }
 
-    /// Sends queued markers, one request after another, until the queue is empty.
+    /// Sends the queued markers, one request after another, until the queue is empty.
     async fn send_markers(self: Arc<Self>, route: MarkerRoute) {
         let peer = self.peer(route);
         while let Some(mut batch) = peer.markers.take(MARKERS_MAX, MARKERS_MAX, |_| 1, QueuedMarker::is_wanted) {
@@ -206,20 +207,20 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker takes another path, because its broker was replaced. A late write at that broker
-    /// might end the next transaction of an older client, which has the same epoch.
+    /// Returns false once the marker takes another way, because the broker that it was queued for was replaced. A late
+    /// write there might end the next transaction of an older client, which has the same epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
 }
 
-/// Drops unwanted markers, and returns the request for the others; `None` if there are none.
+/// Drops markers that are no longer wanted, and returns the request for the others. `None` if there are none.
 fn request_of_wanted(batch: &mut Vec<QueuedMarker>) -> Option<WriteTxnMarkersRequest> {
     batch.retain(QueuedMarker::is_wanted);
     (!batch.is_empty()).then(|| request(batch))
 }
 
-/// Returns the request for these markers, in their order. Adjacent partitions of one marker share an entry.
+/// Returns the request for these markers, in their order. Neighbouring partitions of the same marker share an entry.
 fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     let mut markers: Vec<WritableTxnMarker> = Vec::new();
     let same = |chunk: &QueuedMarker, next: &QueuedMarker| {
@@ -246,7 +247,8 @@ fn request(batch: &[QueuedMarker]) -> WriteTxnMarkersRequest {
     WriteTxnMarkersRequest { markers, ..Default::default() }
 }
 
-/// Answers each marker with the error code of its partition. A marker missing in the response must be written again.
+/// Answers each marker with the error code of its partition. If the response lacks a marker, that one must be written
+/// again.
 fn answer(batch: Vec<QueuedMarker>, response: &WriteTxnMarkersResponse) {
     let mut codes = HashMap::new();
     for marker in &response.markers {

@@ -1,4 +1,4 @@
-//! Records of transactional ids in `__transaction_state`, as Kafka writes them.
+//! The records of transactional ids in `__transaction_state`, as Kafka writes them.
 
 use crate::coordinator::KeyValue;
 use bytes::Bytes;
@@ -8,19 +8,19 @@ use fullbore_rules::transaction::{
 use fullbore_wire::coordinator::{PartitionsSchema, TransactionLogKey, TransactionLogRecord, TransactionLogValue};
 use fullbore_wire::{DecodeError, EncodeError, Text};
 
-/// Record of a transactional id.
+/// A record in `__transaction_state`.
 #[derive(Debug, PartialEq)]
 pub(super) enum IdRecord {
-    /// State of an id; `None` once the id is removed.
+    /// The state of an id. `None` if the id was removed.
     Id(Text, Option<TransactionMetadata>),
-    /// Record or state that this version does not know.
+    /// A record or a state that this version does not know.
     Other,
 }
 
-/// Returns the record of an id's state, or its tombstone.
+/// Returns the record of an id's state, or its tombstone if `state` is `None`.
 ///
 /// # Errors
-/// Error for a name longer than a record can hold.
+/// Returns an error if a name is longer than a record allows.
 pub(super) fn encode(
     id: &str,
     state: Option<&TransactionMetadata>,
@@ -31,10 +31,10 @@ pub(super) fn encode(
     TransactionLogRecord::Transaction(key, state.map(value)).encode(version)
 }
 
-/// Reads a record. The result shares no memory with key and value.
+/// Reads a record. The result shares no memory with `key` and `value`.
 ///
 /// # Errors
-/// Error for bytes that are not a record of Kafka.
+/// Returns an error if the bytes are not a record of Kafka.
 pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, DecodeError> {
     let TransactionLogRecord::Transaction(key, value) = TransactionLogRecord::decode(key, value)? else {
         return Ok(IdRecord::Other);
@@ -62,7 +62,7 @@ fn value(state: &TransactionMetadata) -> TransactionLogValue {
     }
 }
 
-/// Returns the state; `None` if this version does not know it.
+/// Returns the state, or `None` if this version does not know it.
 fn metadata(value: TransactionLogValue) -> Option<TransactionMetadata> {
     let mut partitions = std::collections::BTreeSet::new();
     for topic in value.transaction_partitions.unwrap_or_default() {

@@ -1,29 +1,30 @@
-//! Memory budget for transactional ids, which may be 32 KB long, and for the partitions of open transactions. A request
-//! of a few kilobytes can add ten thousand partitions.
+//! Limits the memory that transactional ids and the partitions of open transactions may take. An id can be 32 KB long,
+//! and a request of a few kilobytes can add ten thousand partitions.
 //!
-//! Invariant: a share counts as long as its id is in service.
+//! A share counts as long as its id is in service.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Most partitions of all transactions together, which take about 150 MB. Past this limit no partition can be added.
+/// Maximum number of partitions in all transactions together. They take about 150 MB. Beyond this, no partition can be
+/// added.
 const PARTITIONS_MAX: usize = 2_000_000;
 
-/// Most bytes of all ids together. Past this limit a new id is refused.
+/// Maximum length of all ids together, in bytes. Beyond this, a new id is refused.
 const ID_BYTES_MAX: usize = 128 << 20;
 
-/// Memory budget of a broker.
+/// The memory budget of a broker.
 #[derive(Clone, Default)]
 pub(super) struct TransactionsRoom(Arc<Held>);
 
-/// Totals of all ids.
+/// The totals of all ids.
 #[derive(Default)]
 struct Held {
     partitions: AtomicUsize,
     id_bytes: AtomicUsize,
 }
 
-/// Share of one transactional id.
+/// The share of one transactional id. Dropping it gives the memory back.
 pub(super) struct TransactionShare {
     room: TransactionsRoom,
     partitions: usize,
@@ -31,17 +32,17 @@ pub(super) struct TransactionShare {
 }
 
 impl TransactionsRoom {
-    /// Returns true if no partition can be added to any transaction.
+    /// Returns true if no more partitions can be added to any transaction.
     pub fn is_full(&self) -> bool {
         self.0.partitions.load(Relaxed) >= PARTITIONS_MAX
     }
 
-    /// Returns true if a new id fits.
+    /// Returns true if there is memory for a new id.
     pub fn has_room_for(&self, id: &str) -> bool {
         self.0.id_bytes.load(Relaxed).saturating_add(id.len()) <= ID_BYTES_MAX
     }
 
-    /// Returns the share of an id whose transaction has `partitions`.
+    /// Takes the share of an id whose transaction has this many partitions.
     pub fn share(&self, id: &str, partitions: usize) -> TransactionShare {
         self.0.partitions.fetch_add(partitions, Relaxed);
         self.0.id_bytes.fetch_add(id.len(), Relaxed);
@@ -50,7 +51,7 @@ impl TransactionsRoom {
 }
 
 impl TransactionShare {
-    /// Updates the share to `partitions` of the transaction.
+    /// Changes the share after the transaction's number of partitions has changed.
     pub fn set(&mut self, partitions: usize) {
         if self.partitions != partitions {
             let held = &self.room.0.partitions;

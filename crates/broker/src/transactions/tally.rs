@@ -1,7 +1,7 @@
-//! Counts of transactional ids by state, and the oldest open transaction. Both are updated as states change, so that a
-//! query costs the same whatever the number of ids.
+//! Counts the transactional ids by state and keeps track of the oldest open transaction. Both are updated when a state
+//! changes, so a query costs the same for any number of ids.
 //!
-//! Invariant: an id is counted as it was at the last event of its machine.
+//! An id counts as it was after the last event of its state machine.
 
 use super::{OldestOpen, TransactionCounts};
 use fullbore_rules::transaction::{Transaction, TransactionState};
@@ -10,20 +10,20 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Number of transactional ids in each state, and the open transactions by age.
+/// How many transactional ids are in each state, and the open transactions by age.
 #[derive(Default)]
 pub(super) struct Tally {
     by_state: [AtomicUsize; TransactionCounts::STATES.len()],
-    /// Times of begin, and ids, of transactions that are open or whose markers are not all written.
+    /// The transactions that are open or still lack markers, each as the time when it began and its id.
     open: Mutex<BTreeSet<(i64, Text)>>,
 }
 
-/// Share of one id in the counts.
+/// The part of one id in the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// Index of the state in [`TransactionCounts::STATES`].
+    /// The index of its state in [`TransactionCounts::STATES`].
     state: Option<usize>,
-    /// Time at which the open transaction began, in ms.
+    /// When its open transaction began, in milliseconds.
     open_since: Option<i64>,
 }
 
@@ -39,12 +39,12 @@ impl Counted {
 }
 
 impl Tally {
-    /// Replaces `counted`, the id's share in the counts, by its current one. The caller holds the id's lock.
+    /// Updates the counts for an id. `counted` is how it was counted before. The caller holds the id's lock.
     pub fn count(&self, id: &Text, counted: &mut Counted, transaction: &Transaction) {
         let now = Counted::of(transaction);
         let before = std::mem::replace(counted, now);
         if now.state != before.state {
-            // The new state is counted first, so that no count is ever too low.
+            // The new state is counted first, so that a count may be too high for a moment but never too low.
             now.state.and_then(|at| self.by_state.get(at)).inspect(|count| _ = count.fetch_add(1, Ordering::Relaxed));
             before
                 .state

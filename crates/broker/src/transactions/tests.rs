@@ -1,4 +1,4 @@
-//! Tests of the coordinator on one broker, over logs that fail.
+//! Tests the coordinator on one broker, including logs that fail.
 
 use super::*;
 use crate::coordinator::Coordinator;
@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 const ID: &str = "id";
 const TOPIC: &str = "t";
-/// Name of a diskless topic.
+/// The name of a diskless topic.
 const REMOTE: &str = "remote";
 
 struct Opened {
@@ -72,7 +72,7 @@ impl Opened {
         self.transactions.put_to(ID, None, event).expect("it serves").answer().await.expect("it is answered")
     }
 
-    /// Begins a transaction with a record.
+    /// Begins a transaction that has written one record.
     async fn begin(&self) -> ProducerIdAndEpoch {
         self.transactions.prepare(true, [ID]).await.expect("there is room");
         let init = InitProducerId { current: None, timeout_ms: 60_000, wait_until: None };
@@ -88,7 +88,7 @@ impl Opened {
         producer
     }
 
-    /// Opens a transaction that no id has, in a diskless partition.
+    /// Opens a transaction in a diskless partition. No transactional id knows of it.
     async fn begin_in(&self, partition: &DisklessPartition, producer: ProducerIdAndEpoch) {
         let (bytes, key) = (first_batch(producer), ProducerKey::Id(producer.id));
         let batch = ValidBatch::unchecked(&bytes);
@@ -120,7 +120,7 @@ impl Opened {
         self.transactions.describe(ID).expect("known").state
     }
 
-    /// Returns the offset below which every record of the partition is on the disk.
+    /// Returns the offset before which all records of the partition are on the disk.
     fn recovery_point(&self) -> i64 {
         self.partition().noted().expect("open").recovery_point
     }
@@ -133,7 +133,7 @@ fn first_batch(producer: ProducerIdAndEpoch) -> Bytes {
     builder.seal(stamp).expect("sealed").0.freeze()
 }
 
-/// Returns the terms of a batch whose partition the coordinator has added.
+/// Returns the terms of a batch whose partition was added by the coordinator.
 fn terms_of_added() -> AppendTerms<'static> {
     AppendTerms { verification: Verification::Added, ..AppendTerms::in_turn(Acks::Leader, 0) }
 }
@@ -155,8 +155,8 @@ async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered
     }
 }
 
-/// A broker may have been killed between the append of a decision and its flush. Unless loading flushes the decision, a
-/// power loss after the markers would lose it.
+/// A broker may have been killed after it appended a decision and before it flushed it. If loading did not flush the
+/// decision, a power loss after the markers would lose it.
 #[tokio::test]
 async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -181,7 +181,7 @@ async fn transaction_with_unflushable_records_is_not_committed() {
     assert_eq!(opened.state(), TransactionState::Ongoing);
 }
 
-/// State after a power loss: the index has its commits, and the log with the ids has lost its end.
+/// This is the state after a power loss: the index still has its commits, but the log with the ids has lost its end.
 #[tokio::test]
 async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -190,7 +190,7 @@ async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
     for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
         opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
     }
-    // Deletes the records of the second partition. The states of its open transactions stay.
+    // The records of the second partition are deleted, but its open transactions are still known.
     partitions[1].delete_records_before(-1).await.expect("deleted");
     opened.transactions.unsettled.set();
     while opened.transactions.unsettled.is_set() {
@@ -228,7 +228,7 @@ async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_an
     }
 }
 
-/// The write of markers for 128 partitions yields several times, so that the request continues in a task of its own.
+/// Writing the markers of 128 partitions yields several times, so the rest of the request runs in a task of its own.
 #[tokio::test]
 async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;

@@ -1,4 +1,4 @@
-//! Deadlines of transactional ids: waits that end, transactions that time out, ids that expire.
+//! Handles the deadlines of transactional ids: waits that end, transactions that time out, and ids that expire.
 
 use super::Transactions;
 use super::entry::{Entry, EntryState};
@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 impl Transactions {
-    /// Begins to load transactional ids, and spawns their tasks, which run until the broker stops.
+    /// Begins to load the transactional ids and spawns the coordinator's tasks, which run until the broker stops.
     pub fn start(self: &Arc<Self>, stop: &watch::Sender<bool>) {
         CoordinatorTopic::adopt(self);
         let (this, mut stopping) = (Arc::clone(self), stop.subscribe());
@@ -43,20 +43,20 @@ impl Transactions {
         }));
     }
 
-    /// Calls `each` for every id in service, in each round.
+    /// In each round, calls `each` for every id in service.
     async fn run(self: Arc<Self>, mut rounds: Rounds, each: impl Fn(&Arc<Self>, &Arc<Entry>) + Send) {
         while rounds.next().await {
             let entries: Vec<_> = self.ids.lock().values().cloned().collect();
             for entry in entries.iter().filter(|entry| entry.shard.status() == Status::Serving) {
                 each(&self, entry);
-                // Yields, because there may be very many ids while requests wait.
+                // There may be very many ids, so other requests get a chance in between.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Spawns a task for the id's next deadline, unless a task waits for that deadline or an earlier one. The caller
-    /// holds the id's lock.
+    /// Spawns a task for the id's next deadline. If a task is already waiting for that deadline or an earlier one,
+    /// nothing is done. The caller holds the id's lock.
     pub(super) fn arm(self: &Arc<Self>, entry: &Arc<Entry>, state: &EntryState) {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };
@@ -65,7 +65,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the clock was set back, the deadline is not due yet, and `happen` arms the id again.
+            // If the clock was set back, the deadline is not due yet. `happen` then arms the id again.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

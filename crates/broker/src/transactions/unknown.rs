@@ -1,13 +1,13 @@
-//! Search on all brokers for transactions that are open in a partition and that no transactional id has; they are
-//! aborted.
+//! Finds transactions that are open in a partition but that no transactional id knows of, on all brokers, and aborts
+//! them.
 //!
-//! A transaction's state names a partition from before the transaction's first record there until the marker there is
-//! written. So a transaction has lost its state if it is open before and after a pass over all ids, and no id has it.
-//! In a cluster the pass counts only if a broker answers for each partition of `__transaction_state`, in the leader
+//! A partition is part of a transaction's state before the first record is written there, and until the marker is
+//! written. So if a transaction is open both before and after a pass over all ids, and no id has it, then its state is
+//! lost.
+//!
+//! In a cluster, a pass counts only if a broker answers for each partition of `__transaction_state`, in the leader
 //! epoch of the newest metadata or a later one. A coordinator that was replaced does not know the transactions of its
-//! successor.
-//!
-//! Invariant: nothing is aborted unless every coordinator has answered.
+//! successor. Nothing is aborted before every coordinator has answered.
 
 use super::Transactions;
 use super::peers::MarkerRoute;
@@ -24,25 +24,25 @@ use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Number of ids or partitions after which other tasks run.
+/// After this many ids or partitions, other tasks get a turn.
 pub(super) const TURN: usize = 256;
-/// Most partitions, producers or ids in one request.
+/// Maximum number of partitions, producers or ids in one request.
 const ASKED_MAX: usize = 1_000;
-/// Most transactions that are aborted at a time; markers of diskless partitions share a PUT.
+/// Maximum number of transactions that are aborted at the same time. Markers of diskless partitions then share a PUT.
 const ABORTS: usize = 256;
 
-/// Transaction that is open in a partition.
+/// A transaction that is open in a partition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct OpenTransaction {
     partition: TopicPartition,
     producer: ProducerIdAndEpoch,
-    /// Epoch of the coordinator that ended the producer's last transaction in the partition.
+    /// The epoch of the coordinator that ended the producer's previous transaction in this partition.
     coordinator_epoch: i32,
     first_offset: i64,
 }
 
 impl OpenTransaction {
-    /// Returns the open transaction of a producer, if it has one.
+    /// Returns the open transaction of a producer, or `None` if it has none.
     fn of(partition: &TopicPartition, state: &ProducerState) -> Option<OpenTransaction> {
         Some(OpenTransaction {
             partition: partition.clone(),
@@ -53,15 +53,14 @@ impl OpenTransaction {
     }
 }
 
-/// Partitions by the broker that leads them.
+/// The partitions that each broker leads.
 type LedPartitions = BTreeMap<i32, Vec<TopicPartition>>;
 
-/// Producer ids and partitions of transactions that are not complete.
+/// The transactions that are not complete, as producer ids and partitions.
 type KnownTransactions = HashSet<(i64, TopicPartition)>;
 
 impl Transactions {
-    /// Aborts the transactions that no id has. Returns true if every partition was searched and no such transaction is
-    /// left.
+    /// Aborts the transactions that no id knows of. Returns true if every partition was searched and none is left.
     pub(super) async fn abort_unknown(self: &Arc<Self>) -> bool {
         let (led, is_led) = led_partitions(&self.control.image());
         let (mut open, mut is_whole) = self.open_transactions(&led).await;
@@ -88,8 +87,7 @@ impl Transactions {
         is_done
     }
 
-    /// Adds to `open` the transactions that are open in diskless partitions, by the index. Returns true if the index
-    /// could be read.
+    /// Adds the transactions that are open in diskless partitions to `open`. Returns true if the index could be read.
     async fn open_in_index(&self, open: &mut Vec<OpenTransaction>) -> bool {
         let Some(diskless) = self.logs.diskless() else { return true };
         let Ok(partitions) = diskless.with_open_transactions().await else { return false };
@@ -106,7 +104,8 @@ impl Transactions {
         is_whole
     }
 
-    /// Returns the transactions that are open in the partitions of `led`, and true if each partition could be read.
+    /// Returns the transactions that are open in the partitions of `led`. Also returns true if all of these partitions
+    /// could be read.
     async fn open_transactions(&self, led: &LedPartitions) -> (Vec<OpenTransaction>, bool) {
         let (mut open, mut is_whole) = (Vec::new(), true);
         for (&leader, partitions) in led {
@@ -135,8 +134,7 @@ impl Transactions {
                 is_whole = false;
                 continue;
             }
-            // A partition that cannot be read counts as searched, because it serves no client until the broker is
-            // restarted.
+            // A partition that cannot be read serves no client until the broker is restarted, so it counts as searched.
             let producers = replica.producers().unwrap_or_default();
             open.extend(producers.iter().filter_map(|state| OpenTransaction::of(partition, state)));
         }
@@ -172,12 +170,12 @@ impl Transactions {
         is_whole && answered == partitions.len()
     }
 
-    /// Returns metadata at least as new as this call; `None` while the database is unreachable.
+    /// Returns metadata that is at least as new as this call. `None` while the database cannot be reached.
     async fn newest_image(&self) -> Option<Arc<Image>> {
         if self.control.beats().is_none() {
             return Some(self.control.image());
         }
-        // A command is decided on the newest metadata, which is published before the answer.
+        // A command is decided with the newest metadata. That is published before the command's answer.
         let topic = CreateTopic {
             name: TRANSACTION_STATE.to_owned(),
             num_partitions: 1,
@@ -192,7 +190,7 @@ impl Transactions {
         is_decided.then(|| self.control.image())
     }
 
-    /// Returns the transactions of these producers that are not complete; `None` unless every coordinator has answered.
+    /// Returns the transactions of these producers that are not complete. `None` if any coordinator has not answered.
     async fn known_transactions(&self, image: &Image, producers: &HashSet<i64>) -> Option<KnownTransactions> {
         let mut known = HashSet::new();
         let Some(topic) = image.topic(TRANSACTION_STATE) else { return Some(known) };
@@ -213,7 +211,8 @@ impl Transactions {
         Some(known)
     }
 
-    /// Adds to `known` the transactions of this broker's ids. Returns the shards whose ids were all read.
+    /// Adds the transactions that this broker's ids know of to `known`. Returns the shards whose ids have all been
+    /// read.
     async fn known_here(&self, producers: &HashSet<i64>, known: &mut KnownTransactions) -> Vec<(i32, i32)> {
         let served = self.served();
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
@@ -232,8 +231,8 @@ impl Transactions {
         served.into_iter().filter(|shard| still.contains(shard)).collect()
     }
 
-    /// Adds to `known` the transactions of another broker's ids. Returns that broker's shards; `None` if the broker
-    /// does not answer, or answers with an error.
+    /// Adds the transactions that another broker's ids know of to `known`. Returns the shards of that broker. `None` if
+    /// it does not answer or returns an error.
     async fn known_at(
         &self,
         broker: i32,
@@ -261,7 +260,7 @@ impl Transactions {
                 DescribeTransactionsRequest { transactional_ids: transactional_ids.to_vec(), ..Default::default() };
             for found in self.peers.ask(broker, request).await.ok()?.transaction_states {
                 match found.error_code {
-                    // The id has expired, so it has no transaction.
+                    // The id has expired, and with it any transaction.
                     ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => {}
                     code if code.is_err() => return None,
                     _ => known.extend(found.topics.iter().flat_map(|topic| {
@@ -274,11 +273,11 @@ impl Transactions {
         served
     }
 
-    /// Writes the abort marker of a transaction whose state is lost. Returns true once the marker is written or not
+    /// Writes the abort marker of a transaction whose state is lost. Returns true if the marker was written or is not
     /// needed.
     async fn abort(self: &Arc<Self>, led: &LedPartitions, open: &OpenTransaction) -> bool {
         let OpenTransaction { partition, producer, coordinator_epoch, first_offset } = open;
-        // The producer may still send in its epoch, so the marker has the next one.
+        // The producer may still be sending in its epoch, so the marker uses the next one.
         let (epoch, version) = producer.epoch.checked_add(1).map_or((producer.epoch, 1), |next| (next, 2));
         let marker = Marker {
             producer_id: producer.id,
@@ -318,21 +317,22 @@ impl Transactions {
         written.is_ok()
     }
 
-    /// Returns true once every shard is loaded that this broker leads or has the only replica of.
+    /// Returns true if all shards that this broker leads are loaded. Shards whose only replica is here must be loaded
+    /// as well.
     pub(super) fn are_own_shards_served(&self) -> bool {
         let topic = self.topic.read();
         let Some(topic) = topic.as_ref() else { return self.control.image().topic(TRANSACTION_STATE).is_none() };
         topic.shards().iter().all(|shard| match shard.status() {
             Status::Serving => true,
-            // After a power loss such a shard has no leader until this broker has reported its log's end.
+            // After a power loss, such a shard has no leader before this broker has reported the end of its log.
             Status::Elsewhere => shard.partition().registered().replicas != [self.node_id],
             Status::Loading | Status::Failed | Status::Gone => false,
         })
     }
 }
 
-/// Returns the classic partitions, except those of `__transaction_state`, by the broker that leads them; false if one
-/// of them has no leader.
+/// Groups the classic partitions by the broker that leads them, except those of `__transaction_state`. Also returns
+/// false if one of them has no leader.
 fn led_partitions(image: &Image) -> (LedPartitions, bool) {
     let (mut led, mut are_led) = (LedPartitions::new(), true);
     for topic in image.topics().filter(|topic| !topic.config.diskless && topic.name != TRANSACTION_STATE) {

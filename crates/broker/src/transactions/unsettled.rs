@@ -1,16 +1,14 @@
-//! Transactions whose state may be lost. The causes are a power loss that may have truncated logs, committed records of
-//! `__transaction_state` missing at a start, and the deletion of that topic. Undecided transactions are aborted, and
-//! earlier clients are fenced.
+//! Resolves transactions that may have lost their state. A power loss may have truncated logs, committed records of
+//! `__transaction_state` may be missing at a start, or that topic may have been deleted. Undecided transactions are
+//! then aborted, and earlier clients fenced.
 //!
-//! Recorded ids are fenced as their shards are loaded ([`Transaction::load_unsure`]). In a cluster other replicas have
-//! the records that this broker has lost, so only shards without a second replica are affected. Transactions without a
-//! record are searched for in all partitions, and aborted there ([`super::unknown`]). Once all are resolved, the file
-//! [`FILE`] in the data directory is removed.
+//! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,
+//! other replicas have the records that this broker has lost, so only shards without a second replica are affected.
+//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]). Once all
+//! are resolved, the file [`FILE`] is removed from the data directory.
 //!
-//! Not here: the effects of a power loss on a log (`fullbore_log`).
-//!
-//! Invariant: the file is on the disk before the data directory records this boot, so that a kill between the two loses
-//! nothing.
+//! The file is on the disk before the data directory records this boot, so a kill between the two loses nothing. The
+//! effects of a power loss on a log are in `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -30,39 +28,40 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// Name of the marker file in the data directory.
+/// The name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// First pause between two passes, and the longest one.
+/// How long the broker pauses between two passes, at first and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Longest pause between two passes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
-/// Marker of a data directory whose transactions may have lost their state.
+/// A note in the data directory that transactions may have lost their state.
 #[derive(Debug)]
 pub struct Unsettled {
     file: PathBuf,
-    /// Number of times that the marker was set, and the last such number for which all transactions were resolved.
-    /// Locked while the file changes.
+    /// How many times the note was set, and for how many of these all transactions have been resolved. Locked while the
+    /// file changes.
     sets: Mutex<(u64, u64)>,
-    /// Notified when the marker is set.
+    /// Notified when the note is set.
     changed: Notify,
     /// True if the previous process did not stop cleanly.
     is_unclean: bool,
-    /// True once an id was fenced or a transaction aborted since the marker was set.
+    /// True if an id was fenced or a transaction aborted since the note was set.
     pub(super) has_found: AtomicBool,
-    /// True after a kill of a standalone broker, until it has searched once for transactions without an id.
+    /// True if a standalone broker was killed and has not yet searched for transactions without an id.
     must_search: AtomicBool,
 }
 
 impl Unsettled {
-    /// Checks a data directory that is about to be used again, and sets the marker if its logs may be truncated.
+    /// Checks a data directory that is about to be used again. If its logs may be truncated, the note is set.
     pub fn open(data_dir: &Path, ended: PreviousShutdown) -> Unsettled {
         let file = data_dir.join(FILE);
         let sets = Mutex::new((u64::from(file.exists()), 0));
         let (is_unclean, has_found) = (ended != PreviousShutdown::Clean, AtomicBool::new(false));
         let (changed, must_search) = (Notify::new(), AtomicBool::new(false));
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
-        // Any partition counts: the directories of `__transaction_state` may be lost, and diskless partitions have no
-        // directories.
+        // Any partition counts. The directories of `__transaction_state` may be lost, and diskless partitions have
+        // none.
         let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
         let has_partitions = has_folders || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
@@ -71,18 +70,18 @@ impl Unsettled {
         unsettled
     }
 
-    /// Returns true until every transaction is resolved.
+    /// Returns true as long as some transactions may not be resolved.
     pub fn is_set(&self) -> bool {
         self.seen().is_some()
     }
 
-    /// Returns how often the marker was set; `None` if all transactions were resolved after the last time.
+    /// Returns how many times the note was set. `None` if all transactions have been resolved since the last time.
     fn seen(&self) -> Option<u64> {
         let (sets, settled) = *self.sets.lock();
         (sets != settled).then_some(sets)
     }
 
-    /// Sets the marker, also on the disk: transactions may have lost their state.
+    /// Sets the note in memory and on the disk, because transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
         let folder = self.file.parent().unwrap_or(Path::new("."));
@@ -95,9 +94,11 @@ impl Unsettled {
         self.changed.notify_one();
     }
 
-    /// Notes at the broker's start whether `__transaction_state` exists. After a kill, a missing topic may have been
-    /// deleted right before, so the marker is set in memory. A standalone broker (`is_alone`) searches for transactions
-    /// without an id after each kill, since the directory of one of the topic's partitions may be gone.
+    /// Called when the broker starts. `is_there` is true if `__transaction_state` exists. After a kill, a missing topic
+    /// may have been deleted right before, so the note is then set in memory.
+    ///
+    /// A standalone broker (`is_alone`) searches for transactions without an id after each kill, because the directory
+    /// of one of the topic's partitions may be gone.
     pub(super) fn note_topic(&self, is_there: bool, is_alone: bool) {
         if self.is_unclean && !is_there {
             self.sets.lock().0 += 1;
@@ -105,11 +106,11 @@ impl Unsettled {
         self.must_search.store(self.is_unclean && is_alone, Ordering::Relaxed);
     }
 
-    /// Notes that all transactions are resolved for the first `seen` settings of the marker. Removes the file, unless
-    /// the marker was set again since.
+    /// Notes that all transactions are resolved for the first `seen` times that the note was set. If it was not set
+    /// again since, the file is removed.
     ///
     /// # Errors
-    /// I/O errors; the file stays.
+    /// Returns the error of the file system. The file stays in this case.
     fn clear(&self, seen: u64) -> io::Result<()> {
         let mut sets = self.sets.lock();
         sets.1 = seen;
@@ -124,12 +125,12 @@ impl Unsettled {
 }
 
 impl Transactions {
-    /// Returns true if records at the end of the shard's log may be lost, and no other replica has them.
+    /// Returns true if records at the end of the shard's log may be lost, and no other replica has them either.
     pub(super) fn may_lack_its_end(&self, shard: &Shard) -> bool {
         self.unsettled.is_set() && shard.partition().registered().replicas.len() <= 1
     }
 
-    /// Resolves all transactions whenever their state may have been lost, and retries until that succeeds.
+    /// Resolves all transactions whenever their state may have been lost. If that fails, it is tried again.
     pub(super) async fn resolve_forever(self: &Arc<Self>) {
         loop {
             let seen = self.unsettled.seen();
@@ -159,7 +160,7 @@ impl Transactions {
         }
     }
 
-    /// Resolves transactions in one pass. Returns true once no transaction is left to resolve.
+    /// Makes one pass over the transactions. Returns true if none is left to resolve.
     async fn resolve_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {

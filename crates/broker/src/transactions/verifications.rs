@@ -1,12 +1,12 @@
-//! Questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
+//! Sends questions to coordinators on other brokers about batches that begin a transaction (AddPartitionsToTxn 4 and 5,
 //! KIP-890).
 //!
-//! Questions for one broker are gathered: each queue has one request in flight, and the next request has all questions
-//! that were queued during it. A producer whose previous transaction is not over delays the response to its whole
-//! request. That producer's next question goes to a queue for such producers, so that others do not wait behind it.
+//! Questions for the same broker share a request. Each queue has one request in flight, and the next one carries
+//! everything that was queued meanwhile. If the previous transaction of a producer is not over, the producer delays the
+//! response for the whole request. Its next question therefore goes to a separate queue for such producers, so that
+//! others do not have to wait behind it.
 //!
-//! Invariant: each question gets an answer, from the response or from the failure of its request, unless its sender no
-//! longer waits.
+//! Each question gets an answer, from the response or because its request failed, as long as its sender still waits.
 
 use super::peer_queue::PeerQueue;
 use super::peers::{MarkerRoute, Peers};
@@ -22,25 +22,25 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 
-/// Most transactions in one request: as many as a coordinator handles at the same time.
+/// Maximum number of transactions in one request. A coordinator handles this many at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// Longest wait for a response. A coordinator takes a second at most ([`super::BATCH_ANSWER_MS`]). A client's
-/// connection waits as long.
+/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). The client's
+/// connection waits just as long.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
-/// Most partitions in one request, unless one transaction has more.
+/// Maximum number of partitions in one request, unless a single transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
-/// Number of queues over which producers are spread.
+/// Producers are spread over this many queues.
 const QUEUES: usize = 4;
-/// Most producers with an unfinished previous transaction that are remembered for each broker.
+/// For each broker, at most this many producers are remembered as unfinished.
 const UNFINISHED_MAX: usize = 10_000;
 
-/// Questions for one broker.
+/// The questions for one broker.
 #[derive(Default)]
 pub(super) struct Verifications {
     queues: [PeerQueue<Question>; QUEUES],
-    /// Queue of producers in `unfinished`.
+    /// The queue for the producers in `unfinished`.
     slow: PeerQueue<Question>,
-    /// Producers whose last verification the coordinator could not decide yet.
+    /// The producers for which the coordinator could not decide the last question yet.
     unfinished: Mutex<HashSet<i64>>,
 }
 
@@ -54,7 +54,7 @@ impl Verifications {
         place.and_then(|place| self.queues.get(place)).unwrap_or(&self.slow)
     }
 
-    /// Returns the index of a producer's queue; `None` for the queue of unfinished producers.
+    /// Returns the index of a producer's queue. `None` stands for the queue of unfinished producers.
     fn place(&self, producer_id: i64) -> Option<usize> {
         let is_unfinished = self.unfinished.lock().contains(&producer_id);
         (!is_unfinished).then(|| usize::try_from(producer_id.rem_euclid(QUEUES as i64)).unwrap_or(0))
@@ -77,11 +77,11 @@ impl Verifications {
 }
 
 impl Peers {
-    /// Requests the coordinator to check that the transaction includes the partitions, or to add them. Returns the
-    /// coordinator's code for each partition, in the order of the request.
+    /// Requests that the coordinator checks or adds the partitions of a transaction. Returns its code for each
+    /// partition, in the order of the request.
     ///
     /// # Errors
-    /// Reason why the request has no response; the partitions may have been added.
+    /// Returns the reason why there is no response. The partitions may have been added all the same.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
@@ -99,7 +99,7 @@ impl Peers {
         Ok(answer)
     }
 
-    /// Sends the questions of a queue, one request after the other, until the queue is empty.
+    /// Sends the questions of a queue, one request after another, until the queue is empty.
     async fn send_questions(self: Arc<Self>, broker: i32, place: Option<usize>) {
         let peer = self.peer(MarkerRoute::classic(broker));
         let queue = peer.verifications.queue(place);
@@ -117,13 +117,13 @@ impl Peers {
 }
 
 impl Question {
-    /// Returns false once the question's client has disconnected, or another broker coordinates the transaction.
+    /// Returns false if the client has disconnected, or if another broker now coordinates the transaction.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }
 }
 
-/// Drops unwanted questions, and returns the request for the others; `None` if there are none.
+/// Drops questions that are no longer wanted, and returns the request for the others. `None` if there are none.
 fn request_of_wanted(questions: &mut Vec<Question>) -> Option<AddPartitionsToTxnRequest> {
     questions.retain(Question::is_wanted);
     let transactions = questions.iter().map(|question| question.transaction.clone()).collect();
@@ -134,10 +134,10 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the answer about each transaction, in the order of the request; `sizes` are their numbers of partitions.
+/// Returns the answer for each transaction, in the order of the request. `sizes` has the number of partitions of each.
 ///
 /// # Errors
-/// Error for a response about other partitions.
+/// Returns an error if the response is about other partitions.
 fn each_answer(response: AddPartitionsToTxnResponse, sizes: &[usize]) -> Result<Vec<CoordinatorAnswer>, String> {
     if response.error_code.is_err() {
         let refused =

@@ -1,7 +1,7 @@
-//! Verification of batches that begin a transaction in their partition (KIP-890).
+//! Verifies batches that begin a transaction in their partition (KIP-890).
 //!
-//! For clients that send Produce 12 or later, the broker adds the partition to the transaction. Other clients have
-//! added it before.
+//! If a client sends Produce 12 or later, the broker adds the partition to the transaction. Older clients have added it
+//! themselves before.
 
 use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
@@ -17,22 +17,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::sleep;
 
-/// Pause before the same request is sent to a coordinator again.
+/// How long to wait before the same request is sent to a coordinator again.
 const ASKED_AGAIN_AFTER: Duration = Duration::from_millis(5);
-/// First Produce version whose client knows TRANSACTION_ABORTABLE (KIP-890).
+/// First version of Produce whose clients know TRANSACTION_ABORTABLE (KIP-890).
 const ABORTABLE_FROM: i16 = 11;
 
-/// Answer of a coordinator about partitions of a transaction.
+/// A coordinator's answer about partitions of a transaction.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CoordinatorAnswer {
-    /// Error of each partition, or NONE.
+    /// The error of each partition, or NONE.
     pub codes: Vec<ErrorCode>,
-    /// Epoch that the coordinator had before its answer; `None` if the answer lacks it.
+    /// The epoch that the coordinator had before it answered. `None` if the answer does not contain it.
     pub coordinator_epoch: Option<i32>,
 }
 
 impl CoordinatorAnswer {
-    /// Adds `epoch` to an answer without one: a coordinator of an older build sends none.
+    /// Sets the epoch if the answer has none, as from a coordinator of an older version.
     fn in_epoch(self, epoch: Option<i32>) -> CoordinatorAnswer {
         CoordinatorAnswer { coordinator_epoch: self.coordinator_epoch.or(epoch), ..self }
     }
@@ -60,12 +60,12 @@ impl TransactionVerifier for Arc<Transactions> {
     }
 }
 
-/// Work that a broker requests from the coordinator of a transaction.
+/// The request to the coordinator of a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wanted {
-    /// Check that the transaction includes the partitions.
+    /// Check that the partitions are part of the transaction.
     Find,
-    /// Addition of the partitions to the transaction.
+    /// Add the partitions to the transaction.
     Add,
 }
 
@@ -90,7 +90,7 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes: vec![ErrorCode::NONE; beginning.partitions.len()], coordinator_epoch })
     }
 
-    /// Checks that the transaction includes the partitions, which the client has added.
+    /// Checks that the client has added the partitions to its transaction.
     pub(super) async fn find(
         self: &Arc<Self>,
         beginning: &BeginningTransaction,
@@ -105,7 +105,8 @@ impl Transactions {
         Ok(CoordinatorAnswer { codes, coordinator_epoch })
     }
 
-    /// Returns the other broker that coordinates an id; `None` if this broker coordinates it, or no broker does.
+    /// Returns the broker that coordinates an id, if that is another broker. `None` if it is this one, or if there is
+    /// no coordinator.
     fn coordinator_elsewhere(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         let topic = image.topic(TRANSACTION_STATE)?;
@@ -119,15 +120,16 @@ impl Transactions {
         partition_for(id, count)
     }
 
-    /// Returns the leader epoch of an id's coordinator in this broker's metadata; `None` if they lack the partition.
+    /// Returns the leader epoch of an id's coordinator, according to this broker's metadata. `None` if the partition is
+    /// not in it.
     fn known_coordinator_epoch(&self, id: &str) -> Option<i32> {
         let image = self.control.image();
         Some(image.topic(TRANSACTION_STATE)?.partition(self.partition_of(id))?.leader_epoch)
     }
 
-    /// Adds the partitions to the transaction by requests to another broker. Repeats them, for [`DISKLESS_WAIT_MS`] at
-    /// most, until the previous transaction has ended, which may take as long as a PUT. The coordinator lets each
-    /// request wait only for a moment, since others are behind it on the connection.
+    /// Requests that another broker adds the partitions to the transaction. The previous transaction may still have to
+    /// end, which can take as long as a PUT. The request is therefore repeated for up to [`DISKLESS_WAIT_MS`]. The
+    /// coordinator lets each request wait only briefly, since others are behind it on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
         let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
@@ -135,12 +137,13 @@ impl Transactions {
             if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
                 return Ok(added);
             }
-            // Pauses, because a coordinator with many waiting requests answers further ones at once.
+            // If many requests are waiting at the coordinator, it answers further ones at once. So a pause is needed
+            // here.
             sleep(ASKED_AGAIN_AFTER).await;
         }
     }
 
-    /// Sends the partitions to the coordinator of the id, which checks or adds them.
+    /// Sends the partitions to the coordinator of the id, which checks them or adds them.
     async fn verify_at(
         &self,
         coordinator: i32,
@@ -181,12 +184,13 @@ fn partitions<'b>(beginning: &'b BeginningTransaction) -> impl Iterator<Item = T
     beginning.partitions.iter().map(partition)
 }
 
-/// Returns the error for a producer of this version (`AddPartitionsToTxnManager`, `ReplicaManager` of Kafka).
+/// Translates an error into one for the producer's version, as Kafka's `AddPartitionsToTxnManager` and `ReplicaManager`
+/// do.
 fn as_produce_error(code: ErrorCode, produce_version: i16) -> ErrorCode {
     match code {
         ErrorCode::TRANSACTION_ABORTABLE if produce_version < ABORTABLE_FROM => ErrorCode::INVALID_TXN_STATE,
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
-        // Clients retry at this broker, without a refresh of the metadata.
+        // With this code, clients retry at this broker and do not refresh their metadata.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NETWORK_EXCEPTION
         | ErrorCode::COORDINATOR_LOAD_IN_PROGRESS

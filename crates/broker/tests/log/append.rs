@@ -1,4 +1,4 @@
-//! Appends: their checks, the bytes that they write, and their results.
+//! Tests how batches are appended: the checks, the bytes that are written, and the results.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Compaction compared with a plain map, through cleanings, restarts and crashes. The newest record of each key stays
-//! at its offset, nothing is added, and every offset can be read.
+//! Compares a compacted log with a plain map, through cleanings, restarts and crashes. The newest record of each key
+//! must stay at its offset, nothing may be added, and every offset must be readable.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,18 +18,19 @@ const DELETE_RETENTION_MS: i64 = 1000;
 const CODECS: [Compression; 5] =
     [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
 
-/// Key, value, timestamp.
+/// A record as its key, value and timestamp.
 type Row = (u8, Option<Vec<u8>>, i64);
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Producer (3 is none), codec, records: key, bytes of the value (0 is a tombstone).
+    /// Appends a batch: the producer (3 means none), the codec, and the records. Each record is its key and the length
+    /// of its value (0 is a tombstone).
     Append(usize, usize, Vec<(u8, u8)>),
     Clean,
     Wait(i64),
     Restart,
     Crash,
-    /// A crash after which the producers' snapshots are lost.
+    /// Crashes and then loses the snapshots of the producers.
     CrashWithoutSnapshots,
     DeleteBefore(u8),
     SegmentBytes(u64),
@@ -55,10 +56,10 @@ struct World {
     history: Vec<Row>,
     now_ms: i64,
     log_start: i64,
-    /// Last batch of each producer, with its offset.
+    /// The last batch of each producer, with its offset.
     last: HashMap<usize, (BytesMut, i64)>,
     sequences: [i32; 3],
-    /// Time at which each offset was appended.
+    /// When the record at each offset was appended.
     appended_ms: Vec<i64>,
 }
 
@@ -134,7 +135,7 @@ impl World {
         self.check_clean();
     }
 
-    /// Checks that closed segments have each key once.
+    /// Checks that each key occurs only once in the closed segments.
     fn check_clean(&self) {
         let active_base: i64 = self.folder.files(".log").last().expect("one")[..20].parse().expect("an offset");
         let mut newest = HashMap::new();
@@ -203,8 +204,8 @@ impl World {
             let expected = records.iter().find(|(_, row)| row.2 >= time).map(|(offset, row)| (*offset, row.2));
             let found = self.partition.offset_for_timestamp(Isolation::ReadUncommitted, time).expect("looked up");
             let found = found.map(|found| (found.offset, found.timestamp));
-            // Records of a batch with LogAppendTime share one timestamp. A lookup finds the batch's first offset, even
-            // if that record is gone.
+            // With LogAppendTime, the records of a batch share one timestamp. A lookup finds the batch's first offset,
+            // even if that record is gone.
             match self.folder.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
@@ -212,7 +213,7 @@ impl World {
         }
     }
 
-    /// Checks that a retry of each producer's last batch is recognised, and the next batch accepted.
+    /// Checks that a retry of each producer's last batch is recognised and that its next batch is accepted.
     fn check_producers(&mut self) {
         for (who, (bytes, base_offset)) in self.last.clone() {
             let appended = append(&self.partition, &bytes).expect("known");
@@ -229,7 +230,7 @@ impl World {
             }
         }
         if self.log_start > 0 {
-            // The checkpoint of the log start is only written once a minute, or at a clean shutdown: an unclean restart
+            // The checkpoint of the log start is only written once a minute and at a clean stop, so an unclean restart
             // may lose it.
             self.partition.delete_records_before(self.log_start).expect("deleted");
         }
@@ -297,7 +298,7 @@ proptest! {
     }
 }
 
-/// The remedy of docs/troubleshooting.md for a damaged segment.
+/// This is the remedy that docs/troubleshooting.md gives for a damaged segment.
 #[test]
 fn compacted_log_without_its_last_segment_opens_after_a_kill() {
     let mut world = World::new(400, 1 << 20, false);

@@ -1,5 +1,5 @@
-//! Apache Kafka's own tool reads our files. Needs Java and Kafka's jars in `KAFKA_LIB`, by default
-//! `~/.cache/kafka-peer/lib`; without them it prints a note and passes.
+//! Reads our files with Apache Kafka's own tool. This needs Java, and Kafka's jars in `KAFKA_LIB` or
+//! `~/.cache/kafka-peer/lib`. Without them, the tests print a note and pass.
 
 use std::path::PathBuf;
 use std::process::Command;

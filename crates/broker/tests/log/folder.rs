@@ -1,4 +1,4 @@
-//! A data directory with one partition that tests write to, crash and open again.
+//! A data directory with one partition. Tests write to it, crash and open it again.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -24,13 +24,13 @@ pub struct Folder {
     pub config: TopicConfig,
     pub settings: BrokerConfig,
     pub logs: Arc<Partitions>,
-    /// Owner of the directory, which its drop removes.
+    /// Owns the directory and removes it when dropped.
     _temporary: Option<tempfile::TempDir>,
 }
 
 impl Folder {
     pub fn new() -> Folder {
-        // The directory is in memory if possible: these tests do not need fsync, and have thousands of crashes.
+        // These tests crash thousands of times and do not need fsync, so the directory is in memory if possible.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let temporary = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -60,29 +60,29 @@ impl Folder {
         self.partition_of(TOPIC, ID, 0)
     }
 
-    /// Returns a partition of any topic. The topic gets the present settings in `config`.
+    /// Creates or changes a topic so that it has the present `config`, and returns one of its partitions.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
         self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 
-    /// Crashes as by kill -9: nothing is finished, written or flushed. Opens the partition again.
+    /// Crashes as if by kill -9, so nothing is finished, written or flushed. Then opens the partition again.
     pub fn crash(&mut self) -> Arc<Replica> {
         self.kill();
         self.partition()
     }
 
-    /// Crashes without opening a partition again.
+    /// Crashes, but does not open a partition again.
     pub fn kill(&mut self) {
-        // A killed process has no threads any more, but those of a dropped broker go on. Waits until they no longer use
-        // the directory.
+        // A killed process has no threads left, but the threads of a dropped broker go on. This waits until they no
+        // longer use the directory.
         if let Some(partition) = self.logs.find(&ID, 0) {
             let _ = partition.offsets();
         }
         self.logs = Partitions::open(&self.dir, &self.settings).expect("opened");
     }
 
-    /// Crashes as by a power loss, after which the machine has another boot id.
+    /// Crashes as if by a power loss, after which the machine has another boot id. Then opens the partition again.
     pub fn power_cut(&mut self) -> Arc<Replica> {
         fs::write(self.dir.join("boot-id"), "00000000-0000-4000-8000-000000000000\n").expect("written");
         self.crash()
@@ -97,13 +97,13 @@ impl Folder {
         self.dir.join(format!("{TOPIC}-0")).join(name)
     }
 
-    /// Returns the number of partition directories, including deleted ones.
+    /// Returns how many partition directories there are, including those that are being deleted.
     pub fn partition_folders(&self) -> usize {
         let entries = fs::read_dir(&self.dir).expect("listed");
         entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
     }
 
-    /// Returns the file names with this suffix, in order; none without the partition's directory.
+    /// Returns the names of the files with this suffix, in order. Empty if the partition has no directory.
     pub fn files(&self, suffix: &str) -> Vec<String> {
         let Ok(entries) = fs::read_dir(self.dir.join(format!("{TOPIC}-0"))) else { return Vec::new() };
         let names = entries.map(|entry| entry.expect("listed").file_name().into_string().expect("text"));
@@ -113,7 +113,7 @@ impl Folder {
     }
 }
 
-/// Returns a batch of records, each with its timestamp.
+/// Returns a batch with one record for each timestamp.
 pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: &[u8]) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), compression, None);
     for timestamp in timestamps {
@@ -122,7 +122,7 @@ pub fn timed(stamp: Stamp, compression: Compression, timestamps: &[i64], value: 
     builder.seal(stamp).expect("sealed").0
 }
 
-/// Returns a batch of `records` records that is not idempotent.
+/// Returns a batch of `records` records without a producer id.
 pub fn plain(records: usize, value: &[u8]) -> BytesMut {
     timed(Stamp::NONE, Compression::None, &vec![NOW; records], value)
 }
@@ -133,7 +133,7 @@ pub fn idempotent(producer_id: i64, producer_epoch: i16, base_sequence: i32, rec
     timed(stamp, Compression::None, &vec![NOW; records], b"value")
 }
 
-/// Checks a batch as that of a producer.
+/// Checks a batch as if a producer had sent it.
 pub fn valid<'a>(partition: &Replica, batch: &'a [u8]) -> Result<ValidBatch<'a>, AppendError> {
     let batch = BatchView::first(batch).expect("a batch");
     Ok(ValidBatch::of(batch, &partition.config(), NOW)?)
@@ -149,12 +149,12 @@ pub fn append(partition: &Arc<Replica>, batch: &[u8]) -> Result<Appended, Append
     append_with(partition, batch, Acks::Leader).map(|written| written.appended)
 }
 
-/// Returns the offset that an accepted batch got.
+/// Appends a batch that must be accepted, and returns its offset.
 pub fn offset(partition: &Arc<Replica>, batch: &[u8]) -> i64 {
     append(partition, batch).expect("appended").base_offset
 }
 
-/// Returns the bytes of a read.
+/// Returns the bytes that a read has returned.
 pub fn bytes(records: &Records) -> Bytes {
     match records {
         Records::Pieces(_) | Records::Ranges(_) => panic!("no log has them"),
@@ -167,7 +167,7 @@ pub fn bytes(records: &Records) -> Bytes {
     }
 }
 
-/// Returns every batch from `offset` on, and checks that checksums are valid and offsets have no gap.
+/// Returns every batch from `offset` on. Checks that the checksums are valid and that the offsets have no gap.
 pub fn read_all(partition: &Replica, mut offset: i64) -> Vec<Bytes> {
     let mut all = Vec::new();
     loop {
@@ -187,7 +187,7 @@ pub fn read_all(partition: &Replica, mut offset: i64) -> Vec<Bytes> {
     }
 }
 
-/// Waits until `holds` returns true, for at most 20 s.
+/// Waits until `holds` returns true. Panics after 20 s.
 pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
@@ -196,7 +196,7 @@ pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Makes this broker the leader of the partition, which has no followers, in the epoch `leader_epoch`.
+/// Makes this broker the leader in the epoch `leader_epoch`. The partition has no followers.
 pub fn lead(partition: &Replica, leader_epoch: i32) {
     let before = PartitionRegistration::clone(&led_by(1, 1)[0]);
     let registered = PartitionRegistration { leader_epoch, partition_epoch: leader_epoch, ..before };

@@ -1,4 +1,4 @@
-//! Lookup of batches by offset and time, compared with a search of the whole log.
+//! Looks up batches by offset and by time, and compares the results with a search of the whole log.
 
 use fullbore_broker::partitions::{EpochEnd, ReadError, Replica, TimestampOffset};
 use fullbore_log::partition::read::Isolation;
@@ -130,7 +130,7 @@ fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
             _ => std::fs::write(&index, vec![0; good.len()]).expect("written"),
         }
         let partition = folder.crash();
-        // The log was closed cleanly.
+        // The log was closed cleanly, so a damaged index must not change what is read.
         assert_eq!(read_all(&partition, 0), before, "{damage}");
         drop(partition);
         folder.logs.close();

@@ -1,4 +1,4 @@
-//! Small files that contradict the log: they cost time, and do not change results.
+//! Tests small files that contradict the log. They may cost time, but must not change any result.
 
 use std::fs;
 
@@ -12,8 +12,8 @@ const INDEX: &str = "00000000000000000000.index";
 const TIMES: &str = "00000000000000000000.timeindex";
 const BATCHES: i64 = 60;
 
-/// Returns a stopped log with batches of one record each, a millisecond apart, and an index entry for nearly every
-/// batch.
+/// Returns a log that was stopped cleanly. Each batch has one record, the timestamps are a millisecond apart, and
+/// nearly every batch has an index entry.
 fn stopped() -> Folder {
     let folder = Folder::new().with(|config| config.index_interval_bytes = 0);
     let partition = folder.partition();
@@ -25,7 +25,7 @@ fn stopped() -> Folder {
     folder
 }
 
-/// Checks that every record is found, by offset and by time.
+/// Checks that every record is found both by offset and by time.
 fn check(folder: &mut Folder) {
     let partition = folder.crash();
     for n in 0..BATCHES {
@@ -39,11 +39,11 @@ fn check(folder: &mut Folder) {
     assert_eq!((newest.offset, newest.timestamp), (BATCHES - 1, NOW + BATCHES - 1));
 }
 
-/// Decreases the number at `at` in each entry of `len` bytes.
+/// Decreases the number at position `at` of most entries, which are `len` bytes long.
 fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
     let mut bytes = fs::read(folder.file(name)).expect("read");
     let count = bytes.len() / len;
-    // Leaves the last entry as it is, because opening the log checks that entry.
+    // The last entry stays as it is, because it is checked when the log is opened.
     for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
         let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
@@ -65,7 +65,7 @@ fn time_index_entry_with_a_wrong_time_skips_no_record() {
     check(&mut folder);
 }
 
-/// Retention uses the last entry, which the cut makes too old.
+/// Retention uses the last entry. After the cut, that entry is too old.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
@@ -98,7 +98,8 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
     }
 }
 
-/// The list names the logs that were not recovered since a crash, although the last shutdown was clean.
+/// The list names the logs that have not been recovered since a crash. Here the last stop was clean, but the list
+/// cannot be read.
 #[test]
 fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     let mut folder = Folder::new();
@@ -115,7 +116,8 @@ fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
     assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
 }
 
-/// The damage is found while the index is rebuilt, which happens to a clean log only if its index is damaged.
+/// The log was stopped cleanly, so its records are checked only while an index is rebuilt. The test removes the time
+/// index to make this happen.
 #[test]
 fn offset_out_of_range_after_a_clean_stop_causes_no_panic() {
     let mut folder = stopped();

@@ -1,4 +1,4 @@
-//! Out-of-order batches of one partition, and their counters.
+//! Tests batches of one partition that arrive out of order, and their counters.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ fn admit(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>
     partition.append(&valid(partition, batch)?, terms)
 }
 
-/// Pending result of a parked batch.
+/// A parked batch whose result is pending.
 struct Parked(AppendTicket);
 
 impl Parked {
@@ -46,7 +46,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     let reordering = reordering("fullbore.reorder.wait.ms=20");
     let folder = Folder::new();
     let partition = folder.partition();
-    // The parked batch leaves when the batch before it arrives.
+    // The parked batch is appended when the batch before it arrives.
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     let one = reordering.bytes();
     assert!(one > idempotent(1, 0, 2, 1).len(), "its bytes, and what it costs to keep them");
@@ -54,7 +54,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), one, "a second copy is none");
     offset(&partition, &idempotent(1, 0, 0, 2));
     assert_eq!((answer.wait().await.expect("appended").base_offset, reordering.bytes()), (2, 0));
-    // The parked batch leaves when it expires, without a waiting request.
+    // The parked batch expires, although no request waits for it.
     drop(park(&partition, &idempotent(1, 0, 9, 1), &reordering));
     let answer = park(&partition, &idempotent(1, 0, 10, 1), &reordering);
     assert_eq!(reordering.bytes(), 2 * one);
@@ -63,20 +63,20 @@ async fn parked_batch_is_counted_until_it_leaves() {
     while reordering.bytes() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // The parked batch leaves when a new epoch fences it.
+    // The parked batch is fenced by a new epoch.
     let answer = park(&partition, &idempotent(1, 0, 9, 1), &reordering);
     offset(&partition, &idempotent(1, 1, 0, 1));
     assert_eq!(answer.wait().await.expect_err("fenced"), AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch));
     assert_eq!(reordering.bytes(), 0);
-    // The parked batch leaves when the log is stopped.
+    // The parked batch is refused when the log is stopped.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
     folder.logs.close();
     assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
     assert_eq!(reordering.bytes(), 0);
 }
 
-/// The copy must get OUT_OF_ORDER, after which a client sends the batch again at once. After another error it would
-/// first wait for its backoff.
+/// After OUT_OF_ORDER, a client sends the batch again at once. After any other error it would first wait for its
+/// backoff, so the copy must get OUT_OF_ORDER.
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
@@ -84,7 +84,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let partition = folder.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // Parked last, so it expires after the other two.
+    // This one is parked last, so it expires after the other two.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -110,7 +110,8 @@ async fn closed_reorder_buffer_parks_nothing() {
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");
 }
 
-/// The topic's limit shrank while a batch waited: the settings at its arrival apply.
+/// The topic's limit shrinks while a batch waits. The batch is still appended, because the settings at its arrival
+/// count.
 #[tokio::test]
 async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
@@ -149,21 +150,22 @@ async fn batches_of_a_partition_share_one_expiry_task() {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
         answer.wait().await.expect("appended");
-        // The budget is free, but this batch alone exceeds it.
+        // The budget is free, but this batch alone is larger.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }
     assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 1);
 }
 
-/// An out-of-order batch on a failed partition gets the partition's error at once, not OUT_OF_ORDER after a wait.
+/// The fsync of a partition has failed. A batch out of order then gets the partition's error at once, and not
+/// OUT_OF_ORDER after a wait.
 #[tokio::test]
 async fn partition_with_a_failed_fsync_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
     let folder = Folder::new();
     let partition = folder.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
-    // The partition's files are written, but the directory that must be flushed is missing.
+    // The open files can still be written, but the directory that must be flushed is gone.
     std::fs::remove_dir_all(folder.file("")).expect("removed");
     let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));

@@ -1,5 +1,5 @@
-//! State of a log after a power loss. Whole batches may follow a hole, and are truncated with it. Flushed records stay
-//! safe.
+//! Tests the state of a log after a power loss. Whole batches may follow a hole, and are truncated together with it.
+//! Flushed records stay safe.
 
 use std::fs;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use fullbore_wire::{ErrorCode, Uuid};
 use crate::folder::*;
 
 const SEGMENT: &str = "00000000000000000000.log";
-/// Value of `producer.state.batches.to.retain`.
+/// The value of `producer.state.batches.to.retain`.
 const WINDOW: i32 = 5;
 const LIST: &str = "unrecovered-checkpoint";
 
-/// Writes batches of one record and one producer. Returns the end of each in the first segment.
+/// Writes batches of one record by one producer. Returns where each of them ends in the first segment.
 fn written(folder: &Folder, sequences: Range<i32>) -> Vec<usize> {
     let partition = folder.partition();
     let mut ends = Vec::new();
@@ -27,7 +27,7 @@ fn written(folder: &Folder, sequences: Range<i32>) -> Vec<usize> {
     ends
 }
 
-/// Writes zeros in place of a batch. Returns the file before and after.
+/// Overwrites a part of a file with zeros. Returns the file as it was before and after.
 fn punch(folder: &Folder, name: &str, hole: Range<usize>) -> (Vec<u8>, Vec<u8>) {
     let path = folder.file(name);
     let whole = fs::read(&path).expect("read");
@@ -42,7 +42,7 @@ fn assert_refused(partition: &Arc<Replica>, what: &str) {
     assert_eq!(sent.map(|appended| appended.base_offset), Err(AppendError::Storage), "{what}");
 }
 
-/// Checks that the log holds `kept` batches, recognises retries of the last ones, and accepts further batches.
+/// Checks that the log has `kept` batches, recognises retries of the last ones, and accepts further ones.
 fn assert_goes_on(partition: &Arc<Replica>, kept: i32) {
     assert_eq!(partition.offsets().expect("recovered").log_end, i64::from(kept));
     assert_eq!(read_all(partition, 0).len(), kept as usize);
@@ -86,7 +86,7 @@ fn garbage_at_any_position_counts_as_a_hole() {
             let mut damaged = whole.clone();
             damaged[from..from + 90].fill(filler);
             fs::write(folder.file(SEGMENT), &damaged).expect("written");
-            // A byte may equal the filler by chance.
+            // Some of the overwritten bytes may have been equal to the filler.
             let first_bad = whole.iter().zip(&damaged).position(|(was, is)| was != is).expect("they differ");
             let kept = ends.iter().filter(|end| **end <= first_bad).count();
             let partition = folder.power_cut();
@@ -171,7 +171,7 @@ fn segments_after_a_hole_are_set_aside_each_time() {
     assert_eq!(offset(&partition, &plain(1, &value)), 3);
 }
 
-/// A file may be missing or empty, while a later file is complete.
+/// A file is missing or empty, although a later file is complete.
 #[test]
 fn segment_that_ends_too_early_counts_as_a_hole() {
     for lost in ["the file", "everything in it"] {
@@ -213,7 +213,7 @@ fn segment_missing_after_a_kill_is_named_and_the_log_opens_without_the_later_one
     assert_eq!(read_all(&folder.crash(), 0).len(), 3);
 }
 
-/// The partition is not opened between the power loss and the end of the next broker process.
+/// After the power loss, brokers start and end without opening the partition.
 #[test]
 fn partition_first_opened_later_is_still_truncated_after_a_power_loss() {
     for stops in [true, false] {
@@ -244,7 +244,7 @@ fn damage_to_a_recovered_partition_is_refused_despite_an_earlier_power_loss() {
     assert_goes_on(&folder.power_cut(), 27);
 }
 
-/// The clean stop has flushed all records, and they were complete.
+/// The clean stop has flushed all records, which were complete at that time.
 #[test]
 fn damage_after_a_clean_stop_is_refused_even_if_not_opened_since_a_kill() {
     let mut folder = Folder::new();
@@ -281,8 +281,8 @@ fn damage_before_a_clean_stop_is_refused_after_a_power_loss() {
     assert_refused(&folder.power_cut(), "of a partition that was never opened a later power cut takes nothing");
 }
 
-/// The power loss has destroyed flushed records. Records appended later are not flushed, although the old checkpoint
-/// covers their offsets.
+/// The power loss has destroyed records that were flushed. New records then get the same offsets. They are not flushed,
+/// although the old checkpoint covers these offsets.
 #[test]
 fn torn_tail_after_a_power_loss_of_flushed_records_is_truncated() {
     let mut folder = Folder::new();

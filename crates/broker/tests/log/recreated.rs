@@ -1,5 +1,5 @@
-//! A topic with the name of a deleted one. Nothing of the older topic affects it: neither its directory, nor its
-//! checkpoints, nor work in progress.
+//! A topic is created with the name of a deleted one. The older topic must not affect it, neither by its directory and
+//! its checkpoints nor by work in progress.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::folder::*;
 
 const NEXT: Uuid = Uuid([8; 16]);
 
-/// Deletes the topic and creates it again under another id.
+/// Deletes the topic and creates it again with another id.
 fn make_again(folder: &Folder) -> Arc<fullbore_broker::partitions::Replica> {
     folder.logs.delete_topic(ID);
     folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
@@ -26,7 +26,7 @@ fn recovery_point_of_a_deleted_topic_is_not_used_for_its_successor() {
     let old = folder.partition();
     (0..50).for_each(|_| _ = offset(&old, &plain(1, &[1; 100])));
     drop(old);
-    // The checkpoint has 50 flushed records.
+    // According to the checkpoint, 50 records are flushed.
     folder.restart();
     let next = make_again(&folder);
     (0..10).for_each(|_| _ = offset(&next, &plain(1, &[2; 100])));
@@ -51,7 +51,7 @@ fn log_start_of_a_deleted_topic_is_not_used_for_its_successor() {
     let next = make_again(&folder);
     (0..45).for_each(|_| _ = offset(&next, &plain(1, b"v")));
     drop(next);
-    // Without the epochs' file, a restarted broker takes the log start from the checkpoint.
+    // Without the file of epochs, a restarted broker takes the log start from the checkpoint.
     fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
     folder.kill();
     let next = folder.partition_of(TOPIC, NEXT, 0);
@@ -65,7 +65,7 @@ fn topic_recreated_a_hundred_times_leaves_one_directory() {
     let mut id = ID;
     for life in 101..=200 {
         let partition = folder.partition_of(TOPIC, id, 0);
-        // Some topics never get a directory.
+        // Some of the topics never get a directory.
         if life % 3 > 0 {
             assert_eq!(offset(&partition, &plain(1, b"v")), 0, "life {life}");
         }
@@ -88,7 +88,7 @@ fn cleaning_of_a_deleted_topic_ends_without_writing_to_its_successor() {
         config.file_delete_delay_ms = 0;
     });
     folder.settings.storage.cleaner.threads = 0;
-    // The rate makes the cleaning of a segment take an hour.
+    // At this rate, cleaning a segment would take an hour.
     folder.settings.storage.cleaner.io_max_bytes_per_second = 0.5;
     folder.crash();
     let old = folder.partition();
@@ -113,14 +113,14 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     drop(partition);
     let (metadata, away) = (folder.file("partition.metadata"), folder.dir.join("away"));
     fs::rename(&metadata, &away).expect("moved");
-    // A directory of this name makes the file unreadable, as a bad sector does. A missing file would have another
-    // meaning.
+    // A directory with this name makes the file unreadable, as a bad sector would. A missing file would mean something
+    // else.
     fs::create_dir(&metadata).expect("made");
     folder.kill();
     let partition = folder.partition();
     assert!(partition.offsets().is_err());
-    // Exchanged in one step, since a thread may still use the directory, and a directory without this file would be set
-    // aside.
+    // The two are exchanged in one step. A thread may still use the partition's directory, which would be set aside if
+    // this file were missing.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);
@@ -132,7 +132,7 @@ fn topic_recreated_ten_thousand_times_is_deleted_in_order_after_a_slow_disk() {
     offset(&folder.partition(), &plain(1, b"v"));
     let (epochs, mode) = (folder.file("leader-epoch-checkpoint"), Mode::from_raw_mode(0o600));
     fs::remove_file(&epochs).expect("removed");
-    // The opening of the log hangs: a reader of the pipe blocks until a writer opens it.
+    // Opening the log hangs here, because a reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, mode, 0).expect("a named pipe");
     folder.settings.storage.recovery_threads = 1;
     folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
@@ -170,7 +170,7 @@ fn cleaner_checkpoint_of_a_deleted_topic_is_not_used_after_a_kill() {
     drop(old);
     let said = |folder: &Folder| fs::read_to_string(folder.dir.join("cleaner-offset-checkpoint")).expect("written");
     assert!(said(&folder).contains(TOPIC));
-    // The deletion was decided, and the broker killed before it was carried out.
+    // The deletion was decided, but the broker is killed before it is carried out.
     folder.kill();
     folder.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(folder.config.clone()), Origin::New);
     let next = folder.logs.find(&NEXT, 0).expect("it has just been told of");

@@ -1,5 +1,5 @@
-//! Batches of a producer behind a refused batch. That batch was refused because of the partition's role, which has
-//! changed since.
+//! A batch is refused because of the partition's role. The role then changes, and later batches of the same producer
+//! arrive.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use fullbore_wire::ErrorCode;
 
 use super::folder::{Folder, NOW, idempotent, valid};
 
-/// Metadata of broker 1 and a follower.
+/// The metadata of a partition with broker 1 and a follower.
 struct Metadata {
     partition: Arc<Replica>,
     epoch: i32,
@@ -43,7 +43,7 @@ impl Metadata {
             .map_or_else(|why| why.code(), |_| ErrorCode::NONE)
     }
 
-    /// Appends as [`Metadata::error`] does, for a client that sends over several connections.
+    /// Appends like [`Metadata::error`], for a client that sends over several connections.
     fn in_turn(&self, sequence: i32, wait_in: Option<&Arc<ReorderBuffer>>) -> Result<AppendStep, AppendError> {
         let batch = idempotent(9, 0, sequence, 1);
         let early = EarlyBatches { are_sent: true, wait_in };
@@ -67,7 +67,7 @@ async fn batches_behind_a_refused_one_get_its_error_until_its_retry() {
         assert_eq!([1, 2, 3].map(|sequence| metadata.error(sequence)), [code; 3]);
         assert_eq!([0, 1, 2, 3].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 4]);
         assert_eq!(metadata.error(5), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
-        // All retries are appended. Then the role changes again, and batch 4 is refused.
+        // All retries are appended. Then the role changes once more, and batch 4 is refused.
         metadata.tell(leader, isr);
         assert_eq!(metadata.error(4), code);
         metadata.tell(WELL.0, WELL.1);

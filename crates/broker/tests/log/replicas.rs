@@ -1,5 +1,5 @@
-//! Partition on several brokers, each with a data directory of its own: roles from the metadata, replication, waits
-//! for acks=all, and logs that diverge and converge.
+//! Tests a partition on several brokers, each with its own data directory. The metadata gives them their roles. They
+//! replicate, wait for acks=all, and their logs diverge and converge.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::folder::*;
 
-/// Broker epoch of every broker: no broker restarts under a new epoch.
+/// The broker epoch of all brokers. A restarted broker keeps it.
 const EPOCH: i64 = 7;
 
 struct Broker {
@@ -26,7 +26,7 @@ struct Broker {
     partition: Arc<Replica>,
 }
 
-/// Brokers 1 to `count`, and the metadata.
+/// Brokers 1 to `count`, and the metadata that they all follow.
 struct Cluster {
     brokers: Vec<Broker>,
     registered: PartitionRegistration,
@@ -54,7 +54,7 @@ impl Cluster {
         &self.of(id).partition
     }
 
-    /// Changes the metadata on all brokers.
+    /// Changes the metadata, which all brokers then follow.
     fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
         change(&mut self.registered);
         self.registered.partition_epoch += 1;
@@ -73,7 +73,7 @@ impl Cluster {
         });
     }
 
-    /// Kills a broker, or stops it cleanly, and starts it again.
+    /// Stops a broker cleanly or kills it, and starts it again.
     fn restart(&mut self, id: i32, cleanly: bool) {
         let (count, registered) = (self.brokers.len(), self.registered.clone());
         let broker = &mut self.brokers[usize::try_from(id - 1).expect("from 1 on")];
@@ -85,7 +85,8 @@ impl Cluster {
         broker.partition = open(&mut broker.folder, &registered, i32::try_from(count).expect("few"));
     }
 
-    /// Performs one fetch of a follower. Returns the number of records that it appended; negative after a truncation.
+    /// Performs one fetch of a follower. Returns how many records it has appended. The number is negative if it has
+    /// truncated its log.
     fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
         let follower = self.partition(id);
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
@@ -114,11 +115,10 @@ impl Cluster {
         }
     }
 
-    /// Fetches until the follower has all records, and both brokers know that.
+    /// Fetches until the follower has all records and both brokers know it.
     fn catch_up(&self, id: i32) {
         while self.fetch(id).expect("answered") != 0 {}
-        // The leader now knows that the follower has all records; one more fetch returns the high watermark to the
-        // follower.
+        // The leader now knows that the follower has everything. One more fetch gives the follower the high watermark.
         self.fetch(id).expect("answered");
     }
 
@@ -159,7 +159,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of a batch in progress waits, too.
+    // A retry of a batch that is still in progress has to wait as well.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
@@ -179,7 +179,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert!(third.durability.is_nothing(), "it is everywhere by now");
 }
 
-/// A follower that the leader has proposed for the ISR counts at once.
+/// The leader has proposed a follower for the ISR. From then on, acks=all waits for it.
 #[tokio::test]
 async fn acks_all_waits_for_a_follower_proposed_for_the_isr() {
     let mut cluster = Cluster::new(3, |_| {});
@@ -211,8 +211,8 @@ async fn new_leader_returns_no_smaller_latest_offset_than_the_former() {
     let mut cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(2, b"v"), Acks::Leader).expect("appended");
     cluster.fetch(2).expect("answered");
-    // The first leader knows that both brokers have the records. The second broker does not, since this fetch gets no
-    // response.
+    // The first leader knows that both brokers have the records. The second broker does not know it, because it gets no
+    // response to this fetch.
     let fetch = FollowerFetch { broker_id: 2, broker_epoch: EPOCH, leader_epoch: 0, offset: 2 };
     cluster.partition(1).followed_from(&fetch, Some(0)).expect("noted");
     assert_eq!(cluster.partition(1).latest_offset(Isolation::ReadUncommitted), Ok(2));
@@ -238,12 +238,12 @@ async fn change_of_leader_ends_waits_and_fences_the_former_leader() {
     assert_eq!(old.check_leads(0), Err(ErrorCode::FENCED_LEADER_EPOCH));
     assert_eq!(old.check_leads(2), Err(ErrorCode::UNKNOWN_LEADER_EPOCH));
     assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
-    // An older image changes nothing.
+    // An older image must not change anything.
     cluster
         .partition(2)
         .follow(&Arc::new(PartitionRegistration { leader: Some(1), ..Default::default() }), &old.config());
     assert_eq!(cluster.partition(2).check_leads(1), Ok(()));
-    // A broker without a replica does not append either, and creates no directory.
+    // A broker without a replica appends nothing and creates no directory.
     cluster.change(|registered| registered.replicas = vec![2]);
     assert_eq!(append(&old, &plain(1, b"v")).err(), Some(not_leader));
 }
@@ -295,7 +295,7 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // The recovery point moves back: otherwise, after a kill, the records that replace these would count as flushed.
+    // The recovery point moves back. Otherwise, after a kill, the records that replace these would count as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =
@@ -353,7 +353,8 @@ fn follower_restarts_at_the_leaders_log_start_and_keeps_its_high_watermark() {
     assert_eq!((offsets(&cluster).log_start, offsets(&cluster).log_end), (100, 100));
 }
 
-/// The leader answers a deletion once its followers have confirmed the log start, so none may lose it.
+/// The leader answers a deletion of records once its followers have confirmed the new log start. From then on, no
+/// follower may lose it.
 #[test]
 fn log_start_confirmed_by_a_follower_survives_its_kill() {
     let mut cluster = Cluster::new(2, |_| {});
@@ -369,7 +370,7 @@ fn log_start_confirmed_by_a_follower_survives_its_kill() {
     assert_eq!(log_start(&cluster), 3);
 }
 
-/// The leader stores its new epoch, and then cannot append, because the file of granted windows cannot be written.
+/// The leader stores its new epoch. Then it cannot append, because the file of granted windows cannot be written.
 #[test]
 fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     let mut cluster = Cluster::new(2, |config| config.producer_state_batches_to_retain = 64);
@@ -386,7 +387,7 @@ fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     assert_eq!(records_of(&cluster, 1), records_of(&cluster, 2));
 }
 
-/// The disk is full while a log is truncated: its epochs cannot be written.
+/// The disk becomes full while a log is truncated, so its epochs cannot be written.
 #[test]
 fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     let mut cluster = Cluster::new(2, |_| {});
@@ -457,7 +458,7 @@ fn bytes_of(records: fullbore_wire::Records) -> Vec<u8> {
     }
 }
 
-/// Returns all records that a leader sends to an empty follower.
+/// Returns all records that a leader would send to an empty follower.
 fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
     bytes_of(leader.read_on(leader.leader_epoch(), 0, 1 << 20, true).expect("read").read.records)
 }
@@ -468,7 +469,7 @@ fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {
     names.map(|name| (name.clone(), std::fs::read(folder.file(&name)).expect("read"))).collect()
 }
 
-/// Returns the recovery point in the file.
+/// Returns the recovery point that the checkpoint file contains.
 fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
     let file = cluster.of(id).folder.dir.join("recovery-point-offset-checkpoint");
     let text = std::fs::read_to_string(file).expect("read");
@@ -476,14 +477,14 @@ fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
     line.rsplit(' ').next().and_then(|offset| offset.parse().ok()).expect("an offset")
 }
 
-/// Returns the content of all segments, wherever they begin.
+/// Returns the contents of all segments, one after another.
 fn records_of(cluster: &Cluster, id: i32) -> Vec<u8> {
     files_of(cluster, id).into_iter().flat_map(|(_, bytes)| bytes).collect()
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Appends a producer's next batch: producer id, number of records, true for acks=all.
+    /// Appends the next batch of a producer: its id, the number of records, and true for acks=all.
     Append(i64, usize, bool),
     Fetch(i32),
     Elect(i32),
@@ -501,12 +502,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// All three replicas are in sync, so that every next leader has the records acknowledged with acks=all. Other
+    /// All three replicas are in sync, so every next leader has the records that were acknowledged with acks=all. Other
     /// records may be lost.
     #[test]
     fn records_below_the_high_watermark_are_equal_on_all_replicas_and_stay(steps in prop::collection::vec(step(), 1..60)) {
         let mut cluster = Cluster::new(3, |config| config.segment_bytes = 500);
-        // Records seen below a leader's high watermark.
+        // The records that were seen below a leader's high watermark.
         let mut committed: Vec<u8> = Vec::new();
         for step in steps {
             match step {
@@ -520,7 +521,7 @@ proptest! {
                 Step::Fetch(id) if Some(id) != cluster.registered.leader => _ = cluster.fetch(id).expect("answered"),
                 Step::Fetch(_) => {}
                 Step::Elect(id) => cluster.elect(id),
-                // Unflushed records survive a kill in the page cache.
+                // After a kill, unflushed records are still in the page cache.
                 Step::Restart(id, cleanly) => {
                     cluster.restart(id, cleanly);
                     if cluster.registered.leader == Some(id) {

@@ -1,4 +1,4 @@
-//! State after a restart, clean or not.
+//! Tests the state after clean and unclean restarts.
 
 use std::fs;
 
@@ -7,7 +7,8 @@ use fullbore_wire::{ErrorCode, Uuid};
 
 use crate::folder::*;
 
-/// Checks that the last batches of two producers are known, older batches are recognised, and new batches are accepted.
+/// Checks the state of two producers: their last batches are known, older ones are recognised, and new ones are
+/// accepted.
 fn check_windows(folder: &Folder, batches: i32) {
     let partition = folder.partition();
     let window = folder.config.producer_state_batches_to_retain as i32;
@@ -24,7 +25,7 @@ fn check_windows(folder: &Folder, batches: i32) {
     assert_eq!(partition.offsets().expect("open").log_end, i64::from(batches) * 4);
 }
 
-/// Checks clean and unclean restarts, with intact, damaged and old snapshots.
+/// Restarts cleanly and uncleanly, with intact, damaged and old snapshots, and checks the producers after each.
 fn check_restarts(window: usize, segment_bytes: u64) {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = segment_bytes;
@@ -85,8 +86,8 @@ fn unfinished_files_of_a_crash_are_removed() {
     let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
     let partition = folder.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
-    // No snapshot is removed, because nothing is flushed: a restarted broker may derive the aborted transactions from
-    // any of them.
+    // Nothing has been flushed, so no snapshot may be removed. A restarted broker may need any of them to find the
+    // aborted transactions.
     let kept = [2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot"));
     assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.to_vec()));
     let leftovers = [
@@ -181,7 +182,7 @@ fn ten_thousand_partitions_open_nothing_at_start() {
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
-/// Returns the number of files below `dir` that this process has open.
+/// Returns how many files below `dir` this process has open.
 fn open_files_in(dir: &std::path::Path) -> usize {
     let open =
         fs::read_dir("/proc/self/fd").expect("listed").filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());

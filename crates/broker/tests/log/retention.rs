@@ -1,4 +1,4 @@
-//! Effects of retention and of deletions of records.
+//! Tests retention and deletions of records.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
 use crate::folder::*;
 
-/// Returns a directory whose retention runs in every round of housekeeping; two batches fill a segment.
+/// Returns a directory in which retention is checked every millisecond. Two batches fill a segment.
 fn folder() -> Folder {
     let mut folder = Folder::new().with(|config| {
         config.segment_bytes = 1000;
@@ -95,7 +95,7 @@ fn retention_of_other_logs_continues_while_one_is_being_opened() {
     folder.logs.close();
     let epochs = folder.file("leader-epoch-checkpoint");
     fs::remove_file(&epochs).expect("removed");
-    // The opening of the log hangs: a reader of the pipe blocks until a writer opens it.
+    // Opening the log hangs here, because a reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
     folder.config.retention_bytes = Some(1000);
     drop(folder.crash());
@@ -134,7 +134,8 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
     assert_eq!(offset(&partition, &idempotent(9, 0, 17, 1)), 10, "an emptied partition takes any first sequence");
 }
 
-/// If its records have no timestamps, a segment is as old as its file, as in Kafka's `LogSegment.largestTimestamp`.
+/// If its records have no timestamps, a segment is as old as its file. Kafka's `LogSegment.largestTimestamp` does the
+/// same.
 #[test]
 fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
     let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
@@ -159,7 +160,7 @@ fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
     let mut folder = Folder::new();
     let partition = folder.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
-    // The first deletion has moved the log start, and is delayed before it writes the checkpoint.
+    // The first deletion has moved the log start. Before it writes the checkpoint, a second one moves it further.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
     folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");

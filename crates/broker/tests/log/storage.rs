@@ -1,4 +1,4 @@
-//! A full disk: nothing is half-written, no acknowledged record is lost, and freed space is used.
+//! Tests a full disk: nothing is half written, no acknowledged record is lost, and space that becomes free is used.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use fullbore_wire::batch::{Compression, Stamp};
 
 use crate::folder::*;
 
-/// File system of 1 MiB, unmounted at the end. It exists only if mounting is allowed.
+/// A file system of 1 MiB that is unmounted when dropped. It needs the permission to mount.
 struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
@@ -64,7 +64,7 @@ fn full_disk_refuses_batches_until_there_is_space() {
     assert_eq!(read_all(&folder.restart(), 0).len(), next as usize + 10);
 }
 
-/// Records behind a hole are copied before they are truncated. There is no space for that here.
+/// Records behind a hole are copied before they are truncated, but here the disk has no space for the copy.
 #[test]
 fn records_that_cannot_be_set_aside_are_refused_until_there_is_space() {
     let Some(disk) = SmallDisk::mount() else {

@@ -1,4 +1,4 @@
-//! Damage by a crash or a bad disk, at the end of a log or in the middle of it.
+//! Tests damage by a crash or a bad disk, at the end of a log and in the middle of it.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use crate::folder::*;
 
 const SEGMENT: &str = "00000000000000000000.log";
 
-/// Writes batches of about 300 bytes. Returns the end of each in the file.
+/// Writes batches of about 300 bytes. Returns where each of them ends in the file.
 fn written(folder: &Folder, count: usize) -> Vec<u64> {
     let partition = folder.partition();
     let mut ends = Vec::new();
@@ -19,7 +19,7 @@ fn written(folder: &Folder, count: usize) -> Vec<u64> {
     ends
 }
 
-/// Checks that after damage at `from`, the log holds the batches that end before it, and accepts further batches.
+/// Writes the damaged file. Checks that the log keeps the batches that end before `from` and accepts further ones.
 fn check_cut(folder: &mut Folder, whole: &[u8], damaged: &[u8], ends: &[u64], from: u64, what: &str) {
     let path = folder.file(SEGMENT);
     fs::write(&path, damaged).expect("damaged");
@@ -53,7 +53,7 @@ fn tail_of_zeros_or_garbage_is_truncated() {
         for filler in [0, 0xff, 2] {
             let mut damaged = whole[..from].to_vec();
             damaged.resize(whole.len() + 1000, filler);
-            // A batch whose last bytes equal the filler by chance is intact.
+            // If the last bytes of a batch happen to equal the filler, the batch is intact.
             let same = whole[from..].iter().take_while(|byte| **byte == filler).count();
             let from = (from + same) as u64;
             check_cut(&mut folder, &whole, &damaged, &ends, from, &format!("{filler} from {from}"));
@@ -67,8 +67,8 @@ fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let ends = written(&folder, 10);
     let whole = fs::read(folder.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
-    // The checksum covers neither base offset nor leader epoch. A wrong base offset is found all the same, since it is
-    // known from the batch before. The loop leaves out the leader epoch.
+    // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is found all the same,
+    // because it must follow the batch before. The leader epoch is left out here.
     for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);
@@ -116,7 +116,7 @@ fn damaged_segment_is_refused_unless_all_later_ones_are_empty() {
     assert_eq!(folder.files(".log"), [SEGMENT]);
 }
 
-/// Returns a directory with 40 records that a clean stop has flushed, the last of which is damaged.
+/// Returns a directory with 40 records that a clean stop has flushed. The last of them was damaged afterwards.
 fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     let mut folder = Folder::new();
     let partition = folder.partition();
@@ -130,7 +130,7 @@ fn flushed_and_damaged() -> (Folder, Vec<u8>) {
     (folder, bytes)
 }
 
-/// A clean stop has flushed the batch. The damage is found after a later crash, so it is no torn write.
+/// A clean stop has flushed the batch. The damage is only found after a later crash, so it cannot be a torn write.
 #[test]
 fn damaged_last_batch_is_refused_if_it_was_flushed() {
     let (mut folder, bytes) = flushed_and_damaged();
@@ -139,7 +139,7 @@ fn damaged_last_batch_is_refused_if_it_was_flushed() {
     assert_eq!(fs::read(folder.file(SEGMENT)).expect("read"), bytes, "nothing is changed");
 }
 
-/// A later write begins in the middle of a flushed page, and a power loss may tear the whole page.
+/// A later write begins in the middle of a flushed page. A power loss may then tear the whole page.
 #[test]
 fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     let (mut folder, bytes) = flushed_and_damaged();
@@ -151,7 +151,7 @@ fn page_before_the_recovery_point_torn_by_a_power_loss_is_set_aside() {
     assert_eq!(fs::read(folder.file(&aside[0])).expect("read"), bytes[left.len()..]);
 }
 
-/// Returns the log files of a log with dense offsets, two batches in each but the last.
+/// Returns the log files of a log without gaps. Each has two batches, except for the last one.
 fn filled(folder: &mut Folder) -> Vec<String> {
     let partition = folder.partition();
     (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, &[1; 400])), n));

@@ -120,7 +120,7 @@ pub type ConfigOf<'a> = (ResourceKind, &'a str);
 /// Returns every configuration of a resource, sorted by name.
 ///
 /// # Errors
-/// Returns the error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
     let (kind, name) = of;
     let resource =
@@ -170,7 +170,7 @@ pub enum Change {
 /// Changes configurations of a resource. If one change is refused, none is made.
 ///
 /// # Errors
-/// Returns the error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]) -> Result<(), ClientError> {
     let (kind, name) = of;
     let config = |change: &Change| match change {
@@ -212,7 +212,7 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
 /// client metrics, so the list is empty for other kinds.
 ///
 /// # Errors
-/// Returns the error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
     // Version 0 lists only client metrics, and has no field for the kind.

@@ -32,7 +32,7 @@ pub type PartitionElection = ((Text, i32), Elected);
 /// whose leader had to change.
 ///
 /// # Errors
-/// Returns the error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn elect_leaders(
     cluster: &mut Cluster,
     election: Election,

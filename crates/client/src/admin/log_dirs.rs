@@ -48,7 +48,7 @@ pub struct LogDirPartition {
 /// Returns the data directories of the broker at `address`, with the logs of all topics.
 ///
 /// # Errors
-/// Returns the error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
     let answer = cluster.ask_at(address, &request, i16::MAX)?;

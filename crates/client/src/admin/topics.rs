@@ -81,7 +81,7 @@ pub enum PartitionLayout {
 /// Creates a topic. If a number is `None`, the broker chooses it.
 ///
 /// # Errors
-/// Fails like [`create_topic_as`].
+/// Returns [`ClientError`] if the broker refuses the topic, or the connection fails.
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -95,7 +95,8 @@ pub fn create_topic(
 /// Creates a topic with this layout.
 ///
 /// # Errors
-/// Returns the error of the broker, such as TOPIC_ALREADY_EXISTS, or of the connection.
+/// Returns [`ClientError`] if the broker refuses the topic, for example with TOPIC_ALREADY_EXISTS, or the connection
+/// fails.
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,

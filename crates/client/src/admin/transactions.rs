@@ -144,7 +144,8 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
 /// Returns the producers of a partition, as its leader knows them, or as the broker with the given id does.
 ///
 /// # Errors
-/// Returns an error if the partition does not exist or has no leader, or else the broker's error.
+/// Returns [`ClientError`] if the partition does not exist or has no leader, or the broker refuses or cannot be
+/// reached.
 pub fn describe_producers(
     cluster: &mut Cluster,
     topic: &str,
@@ -191,7 +192,8 @@ fn describe_producers_at(
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
-/// Returns an error if the partition does not exist or has no leader, or else the leader's error.
+/// Returns [`ClientError`] if the partition does not exist or has no leader, or the leader refuses or cannot be
+/// reached.
 pub fn abort_transaction(
     cluster: &mut Cluster,
     topic: &str,

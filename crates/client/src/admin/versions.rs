@@ -24,7 +24,7 @@ pub struct ServedApi {
 /// Returns the APIs that the broker at `address` serves, sorted by key.
 ///
 /// # Errors
-/// Fails like [`Cluster::ask_at`].
+/// Returns [`ClientError`] if the broker cannot be reached, or refuses the request.
 pub fn api_versions(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
     let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {

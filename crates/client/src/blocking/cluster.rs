@@ -172,7 +172,7 @@ impl Cluster {
     /// broker leads there, takes it. Otherwise connects.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
         match self.take_connection() {
             Some(connection) if connection.leads_to(address) => return Ok(connection),
@@ -191,7 +191,7 @@ impl Cluster {
     /// that answers.
     ///
     /// # Errors
-    /// Returns the error of the last attempt to connect.
+    /// Returns [`ClientError`] of the last attempt to connect, if all fail.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
@@ -200,7 +200,7 @@ impl Cluster {
     /// Sends a request to any broker and waits for the response.
     ///
     /// # Errors
-    /// Fails like [`Cluster::any`] and [`Connection::call`].
+    /// Returns [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
@@ -212,7 +212,7 @@ impl Cluster {
     /// fetch.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
         let connection = self.bootstrap.connect(address)?;
         connection.set_patience(READ_TIMEOUT)?;
@@ -223,7 +223,7 @@ impl Cluster {
     /// requests.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`] and [`Connection::call`].
+    /// Returns [`ClientError`] if [`Connection::connect`] or [`Connection::call`] returns one.
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
@@ -247,7 +247,7 @@ impl Cluster {
     /// Returns the newest version of an API that the broker at `address` and this program have in common.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`] and [`Connection::version`].
+    /// Returns [`ClientError`] if [`Connection::connect`] or [`Connection::version`] returns one.
     pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
@@ -257,7 +257,7 @@ impl Cluster {
     /// Returns true if the broker at `address` serves the API in a version that this program knows.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
         match self.version_at::<R>(address) {
             Err(ClientError::Version { .. }) => Ok(false),
@@ -415,7 +415,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 /// Returns the partitions of each existing topic in a response.
 ///
 /// # Errors
-/// Returns the error of a topic that this client may not read.
+/// Returns [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.
 pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
     let mut found = BTreeMap::new();
     for topic in &response.topics {

@@ -63,7 +63,7 @@ impl Connection {
     /// this request and later ones.
     ///
     /// # Errors
-    /// Fails like [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn connect_within(
         address: &str,
         client_id: &str,
@@ -116,7 +116,8 @@ impl Connection {
     /// Sends a request in the newest common version and waits for its response.
     ///
     /// # Errors
-    /// Returns an error if the connection breaks, or if the received frame is not the response.
+    /// Returns [`ClientError`] if the connection breaks, the sides have no version in common, or the received frame is
+    /// not the response.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         self.call_up_to(request, i16::MAX)
     }
@@ -125,7 +126,7 @@ impl Connection {
     /// the fields of newer versions.
     ///
     /// # Errors
-    /// Fails like [`Connection::call`].
+    /// Returns [`ClientError`] under the conditions of [`Connection::call`].
     pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
@@ -137,7 +138,8 @@ impl Connection {
     /// or if the broker does not serve its API.
     ///
     /// # Errors
-    /// Fails like [`Connection::call`]. The caller must then drop the connection, since responses could be mixed up.
+    /// Returns [`ClientError`] if [`Connection::call`] would return one for either request. The caller must then drop
+    /// the connection, since responses could be mixed up.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -157,7 +159,7 @@ impl Connection {
     /// Sends a request without waiting for the response.
     ///
     /// # Errors
-    /// Returns an error if the connection breaks, or if the version cannot express the request.
+    /// Returns [`ClientError`] if the connection breaks, or the version cannot express the request.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
         let encoded = self.asking.encode(request, version, Instant::now());
         let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
@@ -174,7 +176,7 @@ impl Connection {
     /// slices point.
     ///
     /// # Errors
-    /// Returns an error if the connection breaks, or if the received frame is not that response.
+    /// Returns [`ClientError`] if the connection breaks, or the received frame is not that response.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
         let frame = self.receive_frame()?;
         let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;

@@ -23,7 +23,7 @@ impl BrokerAddress {
     /// Returns the address of a coordinator from a broker's answer.
     ///
     /// # Errors
-    /// Returns the broker's error for the key.
+    /// Returns [`ClientError`] if the answer has an error code for the key.
     pub(crate) fn of_coordinator(kind: CoordinatorKind, found: Coordinator) -> Result<BrokerAddress, ClientError> {
         if found.error_code.is_err() {
             let what = format!("cannot find the coordinator of {}", kind.named(&found.key));

@@ -33,7 +33,7 @@ impl Cluster {
     /// leader refuses. A leader that has moved or cannot be reached is searched for up to [`LEADER_PATIENCE`].
     ///
     /// # Errors
-    /// Returns the error of a leader that cannot be reached.
+    /// Returns [`ClientError`] if a leader cannot be reached.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -165,7 +165,7 @@ impl Connection {
     /// transactions count as well.
     ///
     /// # Errors
-    /// Returns the error of the first partition that has one, or of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks, or else that of the first partition that the broker refuses.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
@@ -174,7 +174,7 @@ impl Connection {
     /// partitions. The offset is -1 if no record is that late. This broker must lead the partitions.
     ///
     /// # Errors
-    /// Returns the error of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -191,7 +191,7 @@ impl Connection {
     /// writing a response may not read the next request.
     ///
     /// # Errors
-    /// Returns the error of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks.
     pub(crate) fn offsets_at_each(
         &mut self,
         each: &[(i64, Vec<(Text, i32)>)],

@@ -24,7 +24,7 @@ pub trait Sink: Send + 'static {
     /// before that record.
     ///
     /// # Errors
-    /// Returns a sentence about the record's fault, which ends the run.
+    /// Returns a text about the fault if the sink refuses the record. The error ends the run.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
     /// Called when all records of the partition in a response were read. `offset` is the next offset to read.

@@ -52,7 +52,7 @@ pub fn consume<S: Sink>(
 /// Reads like [`consume`], and also reads the new partitions that `growth` finds.
 ///
 /// # Errors
-/// Fails like [`consume`].
+/// Returns [`ConsumeError`] under the conditions of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

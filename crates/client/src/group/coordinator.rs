@@ -41,7 +41,7 @@ impl Coordinator {
     /// version `least` of the request.
     ///
     /// # Errors
-    /// Fails like [`Coordinator::ask`], or with the broker's error if the group has no coordinator at the moment.
+    /// Returns [`ClientError`] if [`Coordinator::ask`] would return one, or the group has no coordinator at the moment.
     pub(super) fn ask_beside_finding<R: Request>(
         &mut self,
         request: &R,
@@ -77,7 +77,7 @@ impl Coordinator {
     /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
     ///
     /// # Errors
-    /// Fails like [`Coordinator::ask`], or with the error of a topic that this client may not read.
+    /// Returns [`ClientError`] if [`Coordinator::ask`] returns one, or the coordinator refuses a topic.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],

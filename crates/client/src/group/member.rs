@@ -117,7 +117,7 @@ impl Member {
     /// Waits for a new target for at most `patience`. Returns `None` if the reader has confirmed the newest target.
     ///
     /// # Errors
-    /// Returns the error that has ended the membership, which no retry can repair.
+    /// Returns [`ClientError`] if an error that no retry can repair has ended the membership.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
@@ -170,7 +170,7 @@ impl Member {
     /// name, brokers that identify topics by id do not apply them to it.
     ///
     /// # Errors
-    /// Returns an error that no retry can repair.
+    /// Returns [`ClientError`] if the commit fails with an error that no retry can repair.
     pub fn commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,

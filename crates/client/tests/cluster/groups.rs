@@ -228,8 +228,8 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Three joins are refused. The first join travels with the first look-up, and the second goes to the broker that
-    // this look-up named. The third travels with the second look-up.
+    // Three joins are refused. The first is sent beside the first look-up, and the second to the broker that this
+    // look-up named. The third is sent beside the second look-up.
     assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
 

@@ -1,8 +1,7 @@
-//! The kind of a topic, classic or diskless: decided when the topic is created, and never changed.
+//! Decides if a topic is classic or diskless. The decision is made when the topic is created, and cannot be changed.
 //!
-//! Not here: storage of records; checks of a topic's other settings, which are in
-//! `config/resolve.rs`. Invariant: a diskless topic has `diskless.enable` as an override. A changed default of the
-//! broker therefore does not change existing topics.
+//! Checks of a topic's other settings are in `config/resolve.rs`. Invariant: each diskless topic has the override
+//! `diskless.enable`, so a new default of the broker does not affect existing topics.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +12,13 @@ use super::super::image::Topic;
 use super::super::internal::is_internal;
 use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
 
-/// Returns the name under which the topic setting `name` is stored: `diskless.enable` for
-/// `inkless.enable`, otherwise `name`.
+/// Returns the name under which a topic setting is stored. `inkless.enable` is stored as `diskless.enable`, and all
+/// other settings under their own names.
 pub fn stored_name(name: &str) -> &str {
     if name == INKLESS_ENABLE { DISKLESS_ENABLE } else { name }
 }
 
-/// Checks that a request that sets `diskless.enable` as well as `inkless.enable` gives both the same value.
+/// Checks that a request does not set `diskless.enable` and `inkless.enable` to different values.
 pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result<(), Refusal> {
     let mut first: Option<(&str, &str)> = None;
     for (name, value) in set.filter(|(name, _)| stored_name(name) == DISKLESS_ENABLE) {
@@ -34,7 +33,7 @@ pub fn check_agreed<'a>(set: impl Iterator<Item = (&'a str, &'a str)>) -> Result
     Ok(())
 }
 
-/// Returns the name and the value that a change sets; None if the change sets no value.
+/// Returns the setting's name and new value; `None` if the change does not set a value.
 pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     match change {
         ConfigChange::Set(value) => Some((name, value)),
@@ -42,8 +41,7 @@ pub fn set_by((name, change): &(String, ConfigChange)) -> Option<(&str, &str)> {
     }
 }
 
-/// Returns true if a new topic with these settings is diskless. Adds `diskless.enable` to the `overrides` of a diskless
-/// topic.
+/// Returns true if a new topic with these settings is diskless. In that case `diskless.enable` is added to `overrides`.
 pub fn at_creation(
     broker: &BrokerConfig,
     name: &str,
@@ -64,7 +62,7 @@ pub fn at_creation(
     Ok(true)
 }
 
-/// Checks that the new `overrides` keep the kind of an existing topic.
+/// Checks that the new settings do not change an existing topic from classic to diskless, or back.
 pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let is_diskless = topic.config.diskless;
     let settled = "that is decided when a topic is created, and cannot be changed";
@@ -82,7 +80,7 @@ pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Resul
     Err(Refusal::of_config(error))
 }
 
-/// Checks that a new diskless topic has one replica of each partition.
+/// Checks that the partitions of a new diskless topic get one replica each.
 pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
     match wanted.replication_factor {
         1 | -1 => check_replicas(wanted.assignments.iter().map(|(_, replicas)| replicas)),
@@ -90,7 +88,7 @@ pub fn check_replication(wanted: &CreateTopic) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that each partition of a diskless topic is assigned to one broker.
+/// Checks that each partition of a diskless topic is assigned to exactly one broker.
 pub fn check_replicas<'a>(mut assignments: impl Iterator<Item = &'a Vec<i32>>) -> Result<(), Refusal> {
     match assignments.find(|replicas| replicas.len() != 1) {
         Some(replicas) => Err(one_replica(&format!("an assignment of {} replicas", replicas.len()))),

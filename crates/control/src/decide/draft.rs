@@ -1,6 +1,6 @@
-//! Commands of one transaction, decided one after another.
+//! Decides the commands of one transaction, one after another.
 //!
-//! Invariant: an outcome is sent only once all changes of the draft are committed.
+//! Invariant: an answer is sent only after all changes of the draft are committed.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -26,38 +26,38 @@ use super::{
 };
 use fullbore_config::BrokerConfig;
 
-/// Number of producer ids in a block: one commit reserves a block.
+/// Number of producer ids that a broker reserves with one commit.
 pub const PRODUCER_ID_BLOCK: i64 = 1000;
 
-/// Decisions of one transaction: each command is decided on the image with the changes of the commands before it.
+/// The decisions of one transaction. Each command sees the changes of the commands before it.
 pub struct Draft<'a> {
     broker: &'a BrokerConfig,
     new_id: &'a mut dyn FnMut() -> Uuid,
-    /// Number of registrations that the pieces of this transaction may still change.
+    /// How many more partitions this transaction may change, in commands that are carried out in pieces.
     room: ChangeBudget,
-    /// Published image, without changes of this draft.
+    /// The published image, without the changes of this draft.
     published: &'a Image,
     drafted: Drafted,
 }
 
-/// Result of a draft, valid once its changes are committed.
+/// The result of a draft. It is valid once its changes are committed.
 pub struct Drafted {
-    /// Image with all changes.
+    /// The image with all changes of the draft.
     pub image: Image,
     pub changes: Vec<Change>,
-    /// Producer ids that this broker has reserved, but not yet assigned.
+    /// Producer ids that this broker has reserved but not assigned yet.
     pub producer_ids: Range<i64>,
-    /// Partitions that the next piece decides first; `None` if no partition is left for a later piece.
+    /// The partitions that the next piece decides first. `None` if no piece is left.
     pub unsettled: Option<Urgent>,
-    /// True if a `Settle` command has further pieces: its caller waits for the last one.
+    /// True if a `Settle` command has pieces left. Its caller waits for the last one.
     pub is_settling: bool,
     /// True if a piece used up the budget.
     pub is_full: bool,
 }
 
 impl<'a> Draft<'a> {
-    /// Returns an empty draft on the image `published`. `room` is the budget of registrations that pieces may change.
-    /// New topics get ids from `new_id`.
+    /// Creates an empty draft. `room` limits how many partitions a piece may change, and `new_id` draws the ids of new
+    /// topics.
     pub fn new(
         broker: &'a BrokerConfig,
         published: &'a Image,
@@ -76,7 +76,7 @@ impl<'a> Draft<'a> {
         Self { broker, new_id, room, published, drafted }
     }
 
-    /// Returns the image and all changes of the commands.
+    /// Returns the changed image and the list of changes.
     pub fn finish(self) -> Drafted {
         Drafted { is_full: self.room.is_short(), ..self.drafted }
     }
@@ -91,7 +91,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a command on configurations.
+    /// Decides a command on settings or features.
     pub fn configs(&mut self, command: &ConfigsCommand) -> Vec<Result<(), Refusal>> {
         match command {
             ConfigsCommand::Brokers(wanted) => self.alter_brokers(wanted),
@@ -120,7 +120,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides a command, or its next piece. Returns None if pieces of the command are left.
+    /// Decides a command or its next piece. Returns `None` if the command has pieces left.
     pub fn change(&mut self, command: &ChangeCommand) -> Option<Result<(), Refusal>> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
@@ -166,7 +166,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Decides leaders and ISRs, urgent partitions first, within the budget.
+    /// Decides leaders and ISRs, beginning with the `urgent` partitions, until the budget is used up.
     fn settle(&mut self, urgent: &Urgent) -> Result<(), Refusal> {
         let changes = settle_these(&self.drafted.image, urgent, &mut self.room);
         self.make_all(changes)?;
@@ -220,7 +220,7 @@ impl<'a> Draft<'a> {
             let partitions = topic.partition_count();
             self.make(Change::TopicDeleted(DeletedTopic { id: topic.id, name: topic.name.clone(), partitions }))?;
             if self.published.topic_by_id(topic.id).is_none() {
-                // The same transaction created this topic, so it has neither files nor rows to remove.
+                // The topic was created in this transaction, so it has no files or rows that have to be removed.
                 self.make(Change::DeletionFinished { topic: topic.id })?;
             } else if !is_internal(&topic.name) {
                 self.remember(&topic)?;
@@ -230,7 +230,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next topic of its name. Forgets other names if too many are remembered.
+    /// Remembers a deleted topic for the next topic with the same name. If too many names are remembered now, forgets
+    /// the oldest.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -307,8 +308,8 @@ impl<'a> Draft<'a> {
         Ok(first)
     }
 
-    /// Decides partitions whose `min.insync.replicas` is smaller than in the image `before`. Returns true if any
-    /// partition changed.
+    /// Updates the partitions of topics whose `min.insync.replicas` has decreased since the image `before`. Returns
+    /// true if a partition has changed.
     fn relax(&mut self, before: &Image) -> Result<bool, Refusal> {
         let changes = relaxed(before, &self.drafted.image);
         let has_any = !changes.is_empty();
@@ -332,8 +333,8 @@ impl<'a> Draft<'a> {
         self.after(change, validate_only, |image| known(image, name).cloned())?
     }
 
-    /// Applies the change to the draft; with `validate_only`, only to a copy. Returns the result of `read` on the
-    /// changed image.
+    /// Applies the change to the draft, or only to a copy if `validate_only` is true. Returns what `read` returns for
+    /// the changed image.
     fn after<T>(&mut self, change: Change, validate_only: bool, read: impl FnOnce(&Image) -> T) -> Result<T, Refusal> {
         self.drafted.image.check(self.broker, &change).map_err(inapplicable)?;
         if validate_only {
@@ -347,7 +348,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that one request names more than once. As in Kafka, each entry for that resource is refused.
+/// Refuses a resource that a request names more than once. As in Kafka, all its entries are refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

@@ -1,7 +1,8 @@
-//! The decision on more partitions of a topic.
+//! Decides if a topic gets more partitions.
 //!
-//! Rules and messages are those of Kafka's ReplicationControlManager, with one difference: the topics of coordinators
-//! cannot grow. In Kafka they can grow, and existing groups and transactional ids are then no longer found.
+//! The rules and messages are those of Kafka's ReplicationControlManager. There is one difference: the topics of the
+//! group and transaction coordinators cannot grow. In Kafka they can, but existing groups and transactional ids are
+//! then no longer found.
 
 use fullbore_wire::ErrorCode;
 
@@ -13,8 +14,8 @@ use super::diskless;
 use super::known::{PARTITIONS_PER_TOPIC_MAX, check_total, known};
 use super::place::{check_replicas, place, registered};
 
-/// Returns the change that adds partitions to the topic. Refuses a number of partitions that is not above the present
-/// one.
+/// Returns the change that adds partitions to the topic. Fails unless the new number of partitions is larger than the
+/// current one.
 pub fn grow(image: &Image, wanted: &GrowTopic) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let spread = [(CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")];

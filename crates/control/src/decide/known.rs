@@ -1,4 +1,4 @@
-//! Checks that decisions about topics share: the topic exists, and the number of partitions is allowed.
+//! Checks that several decisions about topics share: does the topic exist, and is the number of partitions allowed?
 
 use std::sync::Arc;
 
@@ -7,20 +7,19 @@ use fullbore_wire::ErrorCode;
 use super::super::command::Refusal;
 use super::super::image::{Image, Topic};
 
-/// Largest number of partitions of one topic.
+/// Maximum number of partitions of one topic.
 pub const PARTITIONS_PER_TOPIC_MAX: i32 = 100_000;
-/// Largest number of partitions of all topics together: each takes files and memory. Also the limit of one request,
-/// since the control plane computes all partitions of a request, even with `validate_only`. (Kafka allows 10,000 per
-/// request.)
+/// Maximum number of partitions in the cluster, because each takes files and memory. A single request has the same
+/// limit, since all its partitions are computed even with `validate_only`. (Kafka allows 10,000 per request.)
 pub const PARTITIONS_MAX: usize = 200_000;
 
-/// Returns the topic of this name, or refuses an unknown name.
+/// Returns the topic with this name, or refuses the name if there is no such topic.
 pub fn known<'a>(image: &'a Image, name: &str) -> Result<&'a Arc<Topic>, Refusal> {
     let unknown = || Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("The topic '{name}' does not exist."));
     image.topic(name).ok_or_else(unknown)
 }
 
-/// Checks that the cluster stays within its limit with `more` new partitions.
+/// Checks that `more` new partitions do not exceed the limit of the cluster.
 pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     let total = image.partition_count().saturating_add(more);
     if total <= PARTITIONS_MAX {
@@ -30,8 +29,9 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }
 
-/// Checks the sum of the partitions of one request; as in Kafka, a sum over the limit refuses the whole request. A
-/// topic above the limit of one topic is not counted, since it is refused separately.
+/// Checks the number of partitions that all topics of a request have together. As in Kafka, the whole request is
+/// refused if they exceed the limit. Topics that are too large themselves do not count, since they are refused one by
+/// one.
 pub fn check_asked(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
     let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);
     let asked = of_topics.map(|count| usize::try_from(count).unwrap_or(0)).fold(0, usize::saturating_add);

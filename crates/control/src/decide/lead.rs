@@ -1,4 +1,4 @@
-//! Decisions on single partitions: ISRs that a leader requests, and elections.
+//! Decisions on single partitions: ISRs that a leader requests, and leader elections.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::super::command::{AlterIsr, ElectLeaders, ElectionKind, Refusal};
 use super::super::image::{Image, Topic};
 use super::settle::Changed;
 
-/// Registration of a partition after the decision, or the refusal.
+/// The partition after the decision, or the refusal.
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;
 
-/// Decides the ISRs that a leader requests.
+/// Decides on the ISR changes that a leader requests.
 pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
     let outcomes = asked.partitions.iter().map(|(topic, index, wanted)| {
@@ -31,7 +31,8 @@ pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Register
     (single.finish(), outcomes)
 }
 
-/// Decides requested elections. Messages and codes are those of Kafka's ReplicationControlManager.
+/// Decides on the elections that a client requests. The messages and error codes are those of Kafka's
+/// ReplicationControlManager.
 pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
     let outcomes = asked.partitions().map(|(name, index)| {
@@ -71,7 +72,8 @@ fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
     }
 }
 
-/// Changed registrations of single partitions, each based on the changes before it.
+/// Changed registrations of single partitions. If a request names a partition twice, the second change builds on the
+/// first.
 #[derive(Default)]
 struct Single {
     changed: BTreeMap<Uuid, BTreeMap<usize, Arc<PartitionRegistration>>>,

@@ -1,7 +1,6 @@
-//! Changes of a broker: registration, fence, unfence, shutdown, disk state, partitions that the broker cannot write,
-//! and reported log ends.
+//! Changes of brokers: registration, fencing, shutdown, the state of the disk, and reports about partitions.
 //!
-//! The rules are in [`fullbore_rules::cluster`]. The consequences for partitions are in `settle`.
+//! The rules are in [`fullbore_rules::cluster`]. Leaders and ISRs that change as a result are decided in `settle`.
 
 use std::sync::Arc;
 
@@ -18,28 +17,29 @@ use super::super::image::{Image, Topic};
 use super::super::node::RegisteredBroker;
 use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 
-/// Outcome of registering a process.
+/// The outcome of a transaction that registers a process.
 pub enum Registering {
-    /// The process is registered as the broker, with these changes.
+    /// The process is now registered as the broker. These are the changes.
     Registered(Vec<Change>),
-    /// A piece of the former process's partitions gets other leaders, and the former process is fenced. The new process
-    /// registers in a later transaction.
+    /// The former process is fenced, and some of its partitions get other leaders. The new process registers in a later
+    /// transaction, once all partitions are handed over.
     HandedOver(Vec<Change>),
 }
 
-/// Registers a process in place of the broker's former process. Other brokers take over the leaderships of the former
-/// process. A partition that no other broker can lead gets the new process as leader, in the same leader epoch if the
-/// log lost nothing. The caller then decides leaders and ISRs of all partitions.
+/// Registers a process as the broker, in place of the process that was registered before. Other brokers take over the
+/// former process's leaderships. If no other broker can lead a partition, the new process becomes its leader, in the
+/// same leader epoch if the log lost nothing. The caller must then decide leaders and ISRs of all partitions.
 ///
-/// Invariant: the row of the new process is written in one transaction with the last piece of the handover. Until then
-/// the former process is fenced, so that no leader adds it to an ISR.
+/// Invariant: the new process is registered in the same transaction as the last piece of the handover. Until then the
+/// former process is fenced, so that no leader adds it to an ISR.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
     if former.is_some_and(|former| former.process == wanted.joining.process) {
         return Ok(Registering::Registered(Vec::new()));
     }
-    // The broker epoch is the version number of this commit. It is larger than all earlier epochs of all brokers.
+    // The broker epoch is the number of the version that this commit creates. It is therefore larger than every earlier
+    // epoch of any broker.
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
@@ -82,12 +82,13 @@ fn already_there(id: i32) -> String {
     format!("A broker with node.id={id} lives, and has another data directory, or a newer state of this one.")
 }
 
-/// Returns the change of a broker's state; None if the broker has that state already. The caller decides the
-/// consequences for partitions.
+/// Returns the change of a broker's state; `None` if the broker already has that state. The caller must then decide
+/// leaders and ISRs of the affected partitions.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED if no such broker is registered. STALE_BROKER_EPOCH if another process has replaced the
-/// broker. INVALID_REQUEST if the broker has lost the object store, and no other broker serves diskless partitions.
+/// Fails with BROKER_ID_NOT_REGISTERED if the broker is unknown, and with STALE_BROKER_EPOCH if another process has
+/// replaced it. Fails with INVALID_REQUEST if the broker reports the loss of the object store, but no other broker
+/// serves diskless partitions.
 pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) -> Result<Option<Change>, Refusal> {
     let id = broker.broker_id;
     let refuse = |code: ErrorCode| Refusal::new(code, code.message());
@@ -111,14 +112,15 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
     Ok((node != *before).then_some(Change::BrokerRegistered { id, node }))
 }
 
-/// Removes a broker from the ISRs of partitions that it can no longer write. A partition that no other replica can lead
-/// stays unchanged.
+/// Removes a broker from the ISRs of partitions that it can no longer write to. A partition that no other replica can
+/// lead stays unchanged.
 ///
-/// A broker with a complete log leaves an ISR as on a full disk: it enters the ELR if the ISR falls below
-/// `min.insync.replicas`. A broker whose log may lack records cannot lead until it is in sync again.
+/// If the broker's log is complete, the broker leaves the ISR as if its disk were full. It enters the ELR if the ISR
+/// becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is in sync
+/// again.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH if another process has replaced the broker.
+/// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.
 pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Result<Vec<Change>, Refusal> {
     let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
     if !image.node(broker.broker_id).is_some_and(is_current) {
@@ -147,11 +149,11 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records the log ends that a broker reports for partitions without a leader. Once all [`contenders`] have reported,
-/// the broker with the last end becomes leader.
+/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the one
+/// whose log ends last becomes leader.
 ///
 /// # Errors
-/// STALE_BROKER_EPOCH if another process has replaced the broker.
+/// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.
 pub fn tell_log_ends(
     image: &Image,
     broker: &BrokerState,
@@ -184,7 +186,7 @@ pub fn tell_log_ends(
     Ok(changes)
 }
 
-/// Returns the changes of partitions that follow from a smaller `min.insync.replicas` than in the image `before`.
+/// Returns the changes of partitions whose topics have a smaller `min.insync.replicas` than in the image `before`.
 pub fn relaxed(before: &Image, after: &Image) -> Vec<Change> {
     let mut changes = Vec::new();
     after.each_change_since(before, |change| {

@@ -1,8 +1,8 @@
-//! Rules of the control plane for topics, configurations and brokers, as functions of an image.
+//! The rules by which the control plane changes topics, settings and brokers. They are functions of an image.
 //!
-//! [`Draft`] decides the commands of a transaction one after another, each on the image with the changes of the
-//! commands before it. No I/O, clock or randomness; ids are arguments. Invariant: decisions are made here for every
-//! back end. Rules and codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
+//! [`Draft`] decides the commands of a transaction one after another. Each command sees the changes of those before it.
+//! There is no I/O, clock or randomness here, and new ids are passed in. Invariant: every store uses these decisions.
+//! The rules and error codes are those of Kafka's ReplicationControlManager and ConfigurationControlManager.
 
 mod diskless;
 mod draft;
@@ -41,18 +41,19 @@ pub use settle::unsettled;
 pub use settle::{ChangeBudget, first_unsettled};
 use settle::{settle_all, settle_these};
 
-/// Longest name of a topic, as in Kafka. A longer name would not fit a directory name with the partition number.
+/// Maximum length of a topic's name, as in Kafka. With the partition number appended, a longer name would not fit into
+/// a directory name.
 pub const TOPIC_NAME_CHARS_MAX: usize = 249;
-/// Most bytes of a setting's value. A response cannot contain a longer string, so that a longer value could not be
-/// described.
+/// Maximum number of bytes in a setting's value. A longer value could not be described, since a response cannot contain
+/// longer strings.
 const VALUE_BYTES_MAX: usize = i16::MAX as usize;
-/// Largest number of groups and client metrics subscriptions with settings.
+/// Maximum number of groups and client metrics subscriptions that have settings.
 pub const CONFIGURED_RESOURCES_MAX: usize = 10_000;
-/// Largest number of client metrics subscriptions: the patterns of each are matched against each client that requests
-/// subscriptions.
+/// Maximum number of client metrics subscriptions. Each client that requests subscriptions is matched against the
+/// patterns of all of them.
 pub const SUBSCRIPTIONS_MAX: usize = 100;
 
-/// Returns the change that creates the topic. `Draft::after` checks its settings.
+/// Returns the change that creates the topic. Its settings are checked later, in `Draft::after`.
 fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uuid) -> Result<Change, Refusal> {
     check_name(&wanted.name)?;
     if wanted.name == CLUSTER_METADATA_TOPIC {
@@ -66,7 +67,7 @@ fn create(image: &Image, broker: &BrokerConfig, wanted: &CreateTopic, topic: Uui
     Ok(Change::TopicCreated { topic, name: wanted.name.clone(), partitions, overrides })
 }
 
-/// Returns the topic to delete.
+/// Returns the topic that the request wants to delete.
 fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc<Topic>, Refusal> {
     if !broker.topics.delete_enable {
         return Err(Refusal::new(
@@ -83,7 +84,7 @@ fn delete(image: &Image, broker: &BrokerConfig, target: &TopicRef) -> Result<Arc
     }
 }
 
-/// Returns the topic's settings after the change. `Draft::after` checks them.
+/// Returns the change to the topic's settings. The new settings are checked later, in `Draft::after`.
 fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Result<Change, Refusal> {
     let topic = known(image, &wanted.name)?;
     let mut overrides = topic.overrides.clone();
@@ -100,7 +101,8 @@ fn alter(image: &Image, broker: &BrokerConfig, wanted: &AlterTopicConfig) -> Res
     Ok(Change::TopicConfigured { topic: topic.id, overrides })
 }
 
-/// Returns the brokers' settings after the change. `Draft::after` checks the consequences for topics.
+/// Returns the change to the brokers' settings. `Draft::after` checks that they do not contradict the settings of a
+/// topic.
 fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig) -> Result<Change, Refusal> {
     let before = image.dynamic();
     let (whom, set_before) = match wanted.scope {
@@ -123,7 +125,7 @@ fn alter_broker(image: &Image, broker: &BrokerConfig, wanted: &AlterBrokerConfig
     Ok(Change::BrokerConfigured { broker: whom, overrides })
 }
 
-/// Returns the settings of a group or client metrics subscription after the change.
+/// Returns the change to the settings of a group or client metrics subscription.
 fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceConfig) -> Result<Change, Refusal> {
     let resource = wanted.resource;
     let before = image.resource(resource, &wanted.name);
@@ -145,7 +147,7 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
-/// Returns the names that occur more than once in a request; the caller refuses all of them, as Kafka does.
+/// Returns the names that a request contains more than once. As in Kafka, the caller refuses all of them.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();
@@ -159,7 +161,7 @@ fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     repeated
 }
 
-/// Checks a topic's name by Kafka's rules.
+/// Checks a topic's name by the rules of Kafka.
 pub fn check_name(name: &str) -> Result<(), Refusal> {
     let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let why = if name.is_empty() {
@@ -176,8 +178,8 @@ pub fn check_name(name: &str) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_TOPIC_EXCEPTION, format!("The topic name is illegal: {why}.")))
 }
 
-/// Checks that a topic's name is free. A name that differs from another only in `.` and `_` is refused, since both
-/// would be one name in metrics.
+/// Checks that a topic's name is free. The name must also differ from all others in metrics, where `.` and `_` are
+/// equal.
 fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     if image.topic(name).is_some() {
         return Err(Refusal::new(ErrorCode::TOPIC_ALREADY_EXISTS, format!("Topic '{name}' already exists.")));
@@ -191,7 +193,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
     }
 }
 
-/// Returns the number of partitions that the topic will have.
+/// Returns the number of partitions that the new topic will have.
 fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     match wanted.num_partitions {
         _ if !wanted.assignments.is_empty() => i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX),
@@ -200,7 +202,7 @@ fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     }
 }
 
-/// Returns the new topic's partitions with their replicas.
+/// Returns the new topic's partitions, with a replica list for each.
 fn partitions(
     image: &Image,
     broker: &BrokerConfig,
@@ -248,7 +250,7 @@ fn check_partitions(partitions: i32) -> Result<(), Refusal> {
     Err(Refusal::new(ErrorCode::INVALID_PARTITIONS, message))
 }
 
-/// Returns the partitions with the replicas that the request assigns.
+/// Returns the new topic's partitions, with the replicas that the request assigns.
 fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> {
     let both = |what: &str| {
         let message = format!("A manual partition assignment was specified, but {what} was not set to -1.");
@@ -268,7 +270,8 @@ fn assigned(image: &Image, wanted: &CreateTopic) -> Result<Partitions, Refusal> 
     registered(image, by_number.into_values().map(Vec::as_slice))
 }
 
-/// Checks that the assignments are for partitions 0, 1, 2 ... once each, on registered brokers.
+/// Checks that the request assigns replicas to the partitions 0, 1, 2 and so on, each exactly once, and only to
+/// registered brokers.
 fn check_assignments(image: &Image, assignments: &[(i32, Vec<i32>)]) -> Result<(), Refusal> {
     let refuse = |message: String| Err(Refusal::new(ErrorCode::INVALID_REPLICA_ASSIGNMENT, message));
     if let Some(partition) = repeated(assignments.iter().map(|(partition, _)| *partition)).first() {
@@ -299,8 +302,8 @@ fn overrides_of(configs: &[(String, Option<String>)]) -> Result<BTreeMap<String,
     configs.iter().map(with_value).collect()
 }
 
-/// Applies one change to the settings
-/// `values` of a topic, broker or other resource. For a setting that is a list, `list` returns the value in force.
+/// Applies one change to `values`, the settings of a topic, broker or other resource. If the setting is a list, `list`
+/// must return its current value.
 fn apply(
     values: &mut BTreeMap<String, String>,
     keys: impl IntoIterator<Item = &'static Key>,
@@ -350,7 +353,7 @@ fn split_list(list: &str) -> impl Iterator<Item = String> {
     list.split(',').map(str::trim).filter(|item| !item.is_empty()).map(str::to_owned)
 }
 
-/// Returns the refusal of a change that the image does not accept.
+/// Converts the reason why a change cannot be applied into a refusal for the client.
 fn inapplicable(error: Inapplicable) -> Refusal {
     match error {
         Inapplicable::Topic { source, .. } | Inapplicable::Broker(source) | Inapplicable::Resource(source) => {

@@ -1,6 +1,7 @@
-//! Placement of a new partition's replicas on brokers, and checks of assignments by clients.
+//! Chooses the brokers for the replicas of new partitions, and checks the brokers that clients choose.
 //!
-//! Rules and messages are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, without racks.
+//! The rules and messages are those of Kafka's ReplicationControlManager and StripedReplicaPlacer, except that racks
+//! are ignored.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,11 +14,10 @@ use super::super::change::Partitions;
 use super::super::command::Refusal;
 use super::super::image::Image;
 
-/// Places the new partitions `numbers` of a topic with `factor` replicas each; the caller checks that there are
-/// `factor` brokers. Brokers lead in rotation, beginning with the one that the topic's id determines. In each further
-/// rotation the followers begin one broker later, so that a leader does not always have the same followers. A fenced
-/// broker, or a broker with a full disk, gets a replica only if there are too few others. Such a replica is out of sync
-/// at first.
+/// Places `factor` replicas of each new partition in `numbers`. The caller checks that there are enough brokers. The
+/// brokers lead in turn, and the topic's id determines which one leads first. After each round the followers move on by
+/// one broker, so that a leader does not always have the same followers. A broker that is fenced or has a full disk
+/// gets a replica only if there are too few other brokers. Such a replica starts out of sync.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -33,8 +33,8 @@ pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> 
     registered(image, numbers.map(replicas))
 }
 
-/// Returns all brokers `ids` in their order for partition number `turn`: first the leader, then the followers. After
-/// each rotation of the leaders, the followers begin one broker later.
+/// Returns the brokers in their order for one partition: first the leader, then the followers. `turn` counts the
+/// partitions. After each round of leaders, the followers move on by one broker.
 fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     let (count, others) = (ids.len(), ids.len().saturating_sub(1).max(1));
     let first = turn % count;
@@ -43,8 +43,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns the brokers of `ids` that may be in the ISR of a new partition. If no disk has space, returns the brokers
-/// that are neither fenced nor shutting down.
+/// Returns the brokers of `ids` that can be in the ISR of a new partition. If the disks of all of them are full,
+/// returns those that are neither fenced nor shutting down.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
@@ -55,12 +55,12 @@ fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     }
 }
 
-/// Returns new partitions with these replicas. The active replicas form the ISR, and the first active one leads.
+/// Creates partitions with these replicas. The active replicas form the ISR, and the first of them leads.
 pub fn registered(image: &Image, replicas: impl Iterator<Item = impl AsRef<[i32]>>) -> Result<Partitions, Refusal> {
     let mut partitions = Partitions::new();
     for replicas in replicas {
         let replicas = replicas.as_ref();
-        // Adjacent partitions with equal replicas share one registration.
+        // Consecutive partitions with equal replicas share one registration, which saves memory.
         let same = partitions.last().filter(|last: &&Arc<PartitionRegistration>| last.replicas == replicas).cloned();
         let registered = match same {
             Some(same) => same,
@@ -81,7 +81,7 @@ fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal
     Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
 }
 
-/// Checks that the replicas of one partition are registered brokers, each named once.
+/// Checks that each replica of a partition is on a registered broker, and that no broker is named twice.
 pub fn check_replicas(image: &Image, replicas: &[i32]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
     let includes = if replicas.is_empty() {

@@ -1,10 +1,11 @@
-//! Leaders and ISRs that follow from the brokers' states. They are decided in pieces, one piece per transaction.
+//! Decides new leaders and ISRs after the states of brokers have changed. Many partitions may be affected, so this is
+//! done in pieces, with one transaction for each.
 //!
-//! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are left out: they stay registered as created, and
-//! the metadata for clients is computed from the brokers' states.
+//! The rules are in [`fullbore_rules::cluster`]. Diskless partitions are left out. Their registrations never change,
+//! and the metadata for clients is computed from the brokers' states.
 //!
-//! Invariant: a piece depends on the newest image alone. Any broker can decide the next piece, and a repeated piece is
-//! empty.
+//! Invariant: a piece depends only on the newest image. Any broker can therefore decide the next piece, and a piece
+//! that is decided twice has no effect the second time.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use fullbore_wire::Uuid;
 use super::super::change::{Change, Partitions};
 use super::super::image::{Image, Topic};
 
-/// Number of registrations that one transaction may still change.
+/// How many more registrations one transaction may change.
 #[derive(Debug, Clone)]
 pub struct ChangeBudget {
     left: usize,
@@ -23,12 +24,12 @@ pub struct ChangeBudget {
 }
 
 impl ChangeBudget {
-    /// Returns a budget of `registrations`. Adjacent partitions that share a registration count as one.
+    /// Creates a budget. Consecutive partitions that share a registration count as one.
     pub fn new(registrations: usize) -> Self {
         Self { left: registrations, is_short: false }
     }
 
-    /// Returns true once a change exceeded the budget.
+    /// Returns true if a change did not fit into the budget.
     pub fn is_short(&self) -> bool {
         self.is_short
     }
@@ -41,7 +42,8 @@ impl ChangeBudget {
     }
 }
 
-/// Returns the first partition whose leader or ISR has to change, by topic id and number; None if there is none.
+/// Returns the topic id and number of the first partition whose leader or ISR has to change; `None` if there is no such
+/// partition.
 pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     match settle_all(image, &mut ChangeBudget::new(1)).first() {
         Some(Change::PartitionsChanged { topic, first, .. }) => Some((*topic, *first)),
@@ -49,7 +51,7 @@ pub fn first_unsettled(image: &Image) -> Option<(Uuid, usize)> {
     }
 }
 
-/// Returns the number of partitions whose leader or ISR has to change. Adjacent partitions that share a registration
+/// Returns the number of partitions whose leader or ISR has to change. Consecutive partitions that share a registration
 /// count as one.
 #[cfg(test)]
 pub fn unsettled(image: &Image) -> usize {
@@ -58,7 +60,7 @@ pub fn unsettled(image: &Image) -> usize {
     usize::MAX - all.left
 }
 
-/// Decides leaders and ISRs of the partitions `urgent`, within the budget.
+/// Decides leaders and ISRs of the `urgent` partitions until the budget is used up.
 pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudget) -> Vec<Change> {
     let mut changes = Vec::new();
     for (topic, number) in urgent {
@@ -77,13 +79,13 @@ pub fn settle_these(image: &Image, urgent: &[(Uuid, i32)], room: &mut ChangeBudg
     changes
 }
 
-/// Decides leaders and ISRs of all partitions, within the budget. Adjacent partitions form one change, since a store
-/// writes such a change fastest.
+/// Decides leaders and ISRs of all partitions until the budget is used up. Consecutive partitions are combined into one
+/// change, which a store can write faster.
 pub fn settle_all(image: &Image, room: &mut ChangeBudget) -> Vec<Change> {
     each_of(image, |topic, partition, ends| settled(image, topic, partition, ends), room)
 }
 
-/// Returns the partition with its decided leader and ISR; None if they stay as they are.
+/// Returns the partition with its new leader and ISR; `None` if nothing has to change.
 fn settled(
     image: &Image,
     topic: &Topic,
@@ -97,7 +99,7 @@ fn settled(
     }
 }
 
-/// Decides leader and ISR of a partition by the state of `brokers`; None if they stay as they are.
+/// Decides the leader and ISR of a partition from the states of `brokers`. Returns `None` if nothing has to change.
 pub fn settled_by(
     brokers: &Brokers,
     topic: &Topic,
@@ -108,8 +110,8 @@ pub fn settled_by(
     follow_up(partition, brokers, min_isr, ends, is_unclean)
 }
 
-/// Returns the changes of all partitions for which `next` returns a new registration, within the budget. `next` is
-/// called once for adjacent partitions that share a registration.
+/// Calls `next` for all partitions until the budget is used up, and returns a change for each new registration.
+/// Consecutive partitions that share a registration need only one call.
 pub fn each_of(
     image: &Image,
     mut next: impl FnMut(&Topic, &PartitionRegistration, &[LogEndReport]) -> Option<PartitionRegistration>,
@@ -141,14 +143,14 @@ pub fn each_of(
     changes
 }
 
-/// Changed registrations of one topic, with one change for each stretch of adjacent partitions.
+/// The changed registrations of one topic. Consecutive partitions become one change.
 #[derive(Default)]
 pub struct Changed {
     stretches: Vec<(usize, Partitions)>,
 }
 
 impl Changed {
-    /// Adds the registration of partition `number`, which must exceed the numbers added before.
+    /// Adds the new registration of a partition. `number` must be larger than all numbers added before.
     pub fn push(&mut self, number: usize, registered: Arc<PartitionRegistration>) {
         match self.stretches.last_mut() {
             Some((first, partitions)) if *first + partitions.len() == number => partitions.push_back(registered),
@@ -156,7 +158,7 @@ impl Changed {
         }
     }
 
-    /// Returns the changes.
+    /// Returns the collected changes.
     pub fn finish(self, topic: Uuid) -> impl Iterator<Item = Change> {
         self.stretches.into_iter().map(move |(first, partitions)| Change::PartitionsChanged {
             topic,

@@ -1,4 +1,4 @@
-//! Tests of each rule of `decide`, and properties of topic names.
+//! Tests of the rules in `decide`, and of the properties of topic names.
 
 mod diskless;
 mod past;
@@ -26,7 +26,7 @@ fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: -1, replication_factor: -1, ..CreateTopic::default() }
 }
 
-/// Returns the topic of this name after `change`.
+/// Returns the topic as it is after `change`.
 fn made(image: &Image, broker: &BrokerConfig, name: &str, change: Change) -> Result<Arc<Topic>, Refusal> {
     let mut after = image.clone();
     image.check(broker, &change).and_then(|()| after.apply(broker, &change)).map_err(inapplicable)?;
@@ -62,14 +62,14 @@ fn refused(image: &Image, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// An earlier version compared each name with all topics: with ten thousand topics, this blocked all decisions for
+/// An earlier version compared each new name with all topics. With ten thousand topics, this blocked all decisions for
 /// minutes.
 #[test]
 fn search_for_colliding_names_takes_no_longer_with_more_topics() {
     let names: Vec<String> = (0..10_000).map(|number| format!("a.{number:05}")).collect();
     let topics: Vec<_> = names.iter().map(|name| (name.as_str(), 1)).collect();
     let (image, config) = (image_of(&topics), broker(""));
-    // Returns the processor time of this thread, so that other load on the machine does not count.
+    // Measure the processor time of this thread, so that other load on the machine does not count.
     let processor = || clock_gettime(ClockId::ThreadCPUTime);
     let before = processor();
     for number in 0..20_000 {
@@ -243,7 +243,7 @@ proptest! {
     }
 }
 
-/// Returns three brokers, and a topic whose only partition has replicas on all of them and is led by the first.
+/// Creates three brokers and a topic. Its only partition has replicas on all of them, and the first one leads.
 fn cluster() -> Image {
     let mut image = Image::empty(&broker("")).expect("valid");
     for id in 1..=3 {
@@ -271,17 +271,17 @@ fn join(image: &mut Image, id: i32, process: u128, ended: PreviousShutdown) -> R
     done(image, &ChangeCommand::RegisterBroker(wanted))
 }
 
-/// Carries out a command in one piece.
+/// Carries out a command that fits into one piece.
 fn done(image: &mut Image, command: &ChangeCommand) -> Result<(), Refusal> {
     changed(image, command, usize::MAX).expect("in one piece")
 }
 
-/// Carries out a change with a budget of `room` registrations. Returns None if pieces are left.
+/// Carries out a command with a budget of `room` registrations. Returns `None` if the command has pieces left.
 fn changed(image: &mut Image, command: &ChangeCommand, room: usize) -> Option<Result<(), Refusal>> {
     carried_out(image, room, |draft| draft.change(command))
 }
 
-/// Commits the decisions of `decide` with a budget of `room` registrations, and returns their outcome.
+/// Runs `decide` with a budget of `room` registrations, commits the changes, and returns the outcome.
 fn carried_out<T>(image: &mut Image, room: usize, decide: impl FnOnce(&mut Draft<'_>) -> T) -> T {
     let (config, mut no_ids) = (broker(""), || Uuid::ZERO);
     let mut draft = Draft::new(&config, image, 0..0, ChangeBudget::new(room), &mut no_ids);
@@ -305,7 +305,7 @@ fn change(image: &mut Image, id: i32, change: BrokerChange) {
     done(image, &command).expect("carried out");
 }
 
-/// Returns leader, leader epoch, ISR, ELR and `lost` of the partition.
+/// Returns the partition's leader, leader epoch, ISR, ELR and `lost`.
 fn state(image: &Image) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let of = image.topic("t").expect("there").partition(0).expect("there");
     (of.leader, of.leader_epoch, of.isr.clone(), of.elr.clone(), of.lost.clone())
@@ -512,7 +512,8 @@ fn new_partitions_are_spread_over_live_brokers() {
     assert_eq!((code, &*message), (ErrorCode::INVALID_REPLICATION_FACTOR, "All brokers are currently fenced."));
 }
 
-/// After a power loss of all machines, all brokers report their log ends; the broker with the longest log then leads.
+/// All machines lose power. Then all brokers report where their logs end, and the one with the longest log becomes
+/// leader.
 #[test]
 fn longest_of_all_truncated_logs_leads() {
     let mut image = cluster();

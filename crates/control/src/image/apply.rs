@@ -1,7 +1,8 @@
-//! Effect of each change on an image.
+//! Applies changes to an image.
 //!
-//! Images change only here: by a decision of this broker, by a commit of another one, and by the store's contents at
-//! start. Invariant: a change is applied as a whole, or not at all if this broker cannot apply it.
+//! Images change only here. The changes come from a decision of this broker, from a commit of another one, or from the
+//! store when the broker starts. Invariant: a change is applied completely, or not at all if this broker cannot apply
+//! it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::change::{Change, Partitions, Version};
 use crate::store::Commit;
 use fullbore_config::{BrokerConfig, ConfigError, DynamicConfig, LiveConfig, TopicConfig, check_dynamic};
 
-/// Reason why this broker cannot apply a change.
+/// The reason why this broker cannot apply a change.
 #[derive(Debug, thiserror::Error)]
 pub enum Inapplicable {
     #[error("topic {topic}: {source}")]
@@ -31,7 +32,7 @@ pub enum Inapplicable {
 }
 
 impl Image {
-    /// Returns the empty image, as before the first change.
+    /// Returns the image of an empty store.
     pub(crate) fn empty(broker: &BrokerConfig) -> Result<Self, Inapplicable> {
         let mut image = Self::default();
         image.configure(broker, None, &BTreeMap::new())?;
@@ -49,14 +50,14 @@ impl Image {
         Ok(next.at(commit.version))
     }
 
-    /// Returns the image with the version `version`, whose changes the caller has applied.
+    /// Returns the image with `version` as its version, after the caller has applied that version's changes.
     pub(crate) fn at(self, version: Version) -> Self {
         Self { version: Some(version), ..self }
     }
 
-    /// Applies changes in order. On an error, the changes before the failing one stay applied.
+    /// Applies the changes in order. If one fails, those before it stay applied.
     pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
-        // Changes of one topic are applied together: its partitions are copied once, not once for each change.
+        // Group the changes of a topic, so that its partitions are copied only once.
         let topic_of = |change: &Change| match change {
             Change::PartitionsChanged { topic, .. } => Some(*topic),
             _ => None,
@@ -71,7 +72,7 @@ impl Image {
         Ok(())
     }
 
-    /// Applies one change, or nothing on an error.
+    /// Applies one change. If it fails, the image is unchanged.
     pub(crate) fn apply(&mut self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         match change {
             Change::BrokerRegistered { id, node } => self.put_node(*id, node.clone()),
@@ -116,9 +117,9 @@ impl Image {
         Ok(())
     }
 
-    /// Checks that this broker may decide on a change: the change must add no contradiction between settings of a
-    /// topic. Commits of other brokers are applied without this check, since the defaults of those brokers may differ.
-    /// A broker that refused such a commit could never apply later ones.
+    /// Checks a change that this broker is about to decide: the change must not make settings of a topic contradict
+    /// each other. Commits of other brokers are applied without this check, because their defaults may differ from this
+    /// broker's. If this broker refused such a commit, it could never apply the ones after it.
     pub(crate) fn check(&self, broker: &BrokerConfig, change: &Change) -> Result<(), Inapplicable> {
         let contradiction = |dynamic: &DynamicConfig, topic: &str, overrides: &BTreeMap<String, String>| {
             let config = TopicConfig::resolve(broker, dynamic, overrides);
@@ -134,7 +135,7 @@ impl Image {
             Change::TopicConfigured { topic, overrides } => {
                 let topic = self.there(*topic)?;
                 let Some(source) = contradiction(&self.dynamic, &topic.name, overrides)? else { return Ok(()) };
-                // The change is allowed if the topic had the same contradiction before.
+                // Allow the change if the topic had the same contradiction before.
                 match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                     Some(before) if before == source => Ok(()),
                     _ => refuse(&topic.name, source),
@@ -145,8 +146,8 @@ impl Image {
                 self.topics().try_for_each(|topic| {
                     let after = contradiction(&dynamic, &topic.name, &topic.overrides)?;
                     let Some(source) = after else { return Ok(()) };
-                    // A contradiction between a topic and the broker's file that existed before does not block changes
-                    // of dynamic settings.
+                    // A topic may already contradict the broker's file. This must not prevent changes of other dynamic
+                    // settings.
                     match contradiction(&self.dynamic, &topic.name, &topic.overrides)? {
                         Some(before) if before.key == source.key => Ok(()),
                         _ => refuse(&topic.name, source),
@@ -157,7 +158,7 @@ impl Image {
         }
     }
 
-    /// Returns this broker's dynamic settings after the change; None if `whom` is another broker.
+    /// Returns the dynamic settings of this broker after the change; `None` if `whom` is another broker.
     fn dynamic_with(
         &self,
         broker: &BrokerConfig,
@@ -220,8 +221,8 @@ impl Image {
         Ok(())
     }
 
-    /// Puts the dynamic settings of broker `whom`, or of every broker (`None`), into force. Resolves all settings that
-    /// depend on them. Does nothing if `whom` is another broker.
+    /// Sets the dynamic settings of the broker `whom`, or of all brokers if it is `None`. Then resolves all settings
+    /// that depend on them. Does nothing if `whom` is another broker.
     fn configure(
         &mut self,
         broker: &BrokerConfig,
@@ -245,8 +246,8 @@ impl Image {
     }
 }
 
-/// Returns a topic's settings in force on this broker. The broker that decided on the overrides may have other
-/// defaults: if an override contradicts a default of this broker, one of the two is ignored.
+/// Returns the settings of a topic that are in force on this broker. The overrides were decided by a broker whose
+/// defaults may differ. If an override contradicts a default of this broker, one of the two is ignored.
 fn resolved(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,

@@ -1,34 +1,34 @@
-//! Names of deleted topics. Each name is stored with the deleted topics that matter to the next topic of that name.
+//! Names of deleted topics. A new topic of such a name must take the deleted ones into account.
 //!
-//! A name is remembered while a topic has it. A name without a topic is remembered while it is among the [`NAMES_MAX`]
-//! names deleted last. Copies share all unchanged parts.
+//! A name is remembered as long as a topic has it. After that, only the [`NAMES_MAX`] names deleted last are
+//! remembered. Copies share all unchanged parts.
 //!
-//! Invariant: `idle` has exactly the names in `by_name` that no topic has.
+//! Invariant: `idle` has exactly those names of `by_name` that no existing topic has.
 
 use fullbore_rules::sequence::PastTopics;
 use imbl::ordmap::DiffItem;
 use imbl::{OrdMap, OrdSet};
 
-/// Largest number of remembered names without a topic. They take at most 20 MB of the store: 249 bytes and four topics
-/// each.
+/// Maximum number of remembered names without a topic. They take at most 20 MB in the store, at up to 249 bytes and
+/// four topics each.
 const NAMES_MAX: usize = 10_000;
 
-/// Deleted topics by name.
+/// The deleted topics by name.
 #[derive(Debug, Clone, Default)]
 pub struct PastNames {
     by_name: OrdMap<String, PastTopics>,
-    /// Names without a topic, ordered by the version that deleted the last topic of the name.
+    /// The names without a topic, in the order in which their last topics were deleted.
     idle: OrdSet<(u64, String)>,
 }
 
 impl PastNames {
-    /// Returns the deleted topics of this name; empty if the name is not remembered.
+    /// Returns the deleted topics of this name. Empty if the name is not remembered.
     pub fn get(&self, name: &str) -> PastTopics {
         self.by_name.get(name).cloned().unwrap_or_default()
     }
 
-    /// Replaces the deleted topics of a name. `has_topic` is true if an existing topic has the name. A name without
-    /// deleted topics is forgotten.
+    /// Replaces the deleted topics of a name, or forgets the name if `past` is empty. `has_topic` is true if an
+    /// existing topic has the name.
     pub fn remember(&mut self, name: &str, past: &PastTopics, has_topic: bool) {
         self.hold(name);
         match past.is_empty() {
@@ -40,29 +40,28 @@ impl PastNames {
         }
     }
 
-    /// Keeps a name from being forgotten: a topic has it now.
+    /// Keeps a name from being forgotten, because a topic has it now.
     pub fn hold(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.remove(&idle);
         }
     }
 
-    /// Allows a name to be forgotten: its topic is gone.
+    /// Allows a name to be forgotten, because its topic is gone.
     pub fn release(&mut self, name: &str) {
         if let Some(idle) = self.as_idle(name) {
             self.idle.insert(idle);
         }
     }
 
-    /// Returns the name whose last topic was deleted longest ago; `None` unless more than [`NAMES_MAX`] names have no
-    /// topic.
+    /// Returns the name whose last topic was deleted longest ago. `None` if at most [`NAMES_MAX`] names have no topic.
     pub fn forgettable(&self) -> Option<&str> {
         let eldest = self.idle.get_min().filter(|_| self.idle.len() > NAMES_MAX);
         eldest.map(|(_, name)| name.as_str())
     }
 
-    /// Returns the names whose deleted topics differ from those in `before`, except names forgotten since. The cost
-    /// grows with the number of changes.
+    /// Returns the names whose deleted topics differ from those in `before`, apart from names that were forgotten. The
+    /// cost depends on the number of changes.
     pub fn changed_since<'a>(&'a self, before: &'a PastNames) -> impl Iterator<Item = (&'a str, &'a PastTopics)> {
         before.by_name.diff(&self.by_name).filter_map(|item| match item {
             DiffItem::Add(name, past) | DiffItem::Update { new: (name, past), .. } => Some((name.as_str(), past)),

@@ -1,9 +1,10 @@
-//! The broker's second connection: sends heartbeats at a fixed interval. Each answer has the heartbeats of other
-//! brokers and the newest version of the metadata. Notifications on this connection report new commits at once.
+//! Sends the broker's heartbeats over a second database connection, at a fixed interval. The answer to a heartbeat has
+//! the last heartbeats of other brokers and the newest metadata version. Over the same connection, the database
+//! notifies the broker of new commits at once.
 //!
-//! Not here: the failure detector, which runs on other brokers. Heartbeats have their own thread, so that long
-//! transactions and a busy broker do not delay them. The thread never takes the metadata lock. Ages are by the
-//! database's clock. Invariant: an answer belongs to a heartbeat that was written.
+//! The failure detector, which judges these heartbeats on other brokers, is in `membership`. Heartbeats have their own
+//! thread and never take the metadata lock, which keeps them on time during long transactions and on a busy broker. All
+//! ages are measured by the database's clock. Invariant: an answer belongs to a heartbeat that was written.
 
 use fullbore_host::task;
 use std::io;
@@ -28,17 +29,18 @@ use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Shortest and longest pause between two attempts to connect.
+/// Minimum and maximum pause between two attempts to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Longest pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// Session settings with which a commit does not wait for the database's disk: a heartbeat lost in a power loss does no
-/// harm.
+/// Session settings for heartbeats. A commit does not wait for the database's disk, since it does no harm if a power
+/// loss erases a heartbeat.
 const SETTINGS: &str = "-c synchronous_commit=off";
 
-/// Connection of the heartbeats; its drop ends the thread.
+/// The running heartbeats. Dropping this ends their thread.
 pub struct Beats {
     heard: watch::Receiver<Beaten>,
-    /// Sender whose drop ends the thread.
+    /// Ends the thread when it is dropped.
     _stop: watch::Sender<()>,
 }
 
@@ -52,18 +54,18 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Separate rate limit of the warning about an older copy. The outage during the restore of that copy would
-    /// otherwise suppress the warning.
+    /// Limits the warning about an older copy of the database. It has its own limit, because the outage before the
+    /// restore may have used up the other one.
     went_back: LogRateLimit,
 }
 
 impl Beats {
-    /// Starts the heartbeats of the broker and process `who`. `notes` provides the numbers in the data directory.
-    /// `known` returns the version that this broker has; `behind` is called with each newer version that the database
-    /// reports. `known` and `behind` must not block.
+    /// Starts the heartbeats of the broker and process `who`. `notes` provides the numbers in the data directory, and
+    /// `known` returns the newest version that this broker has. `behind` is called with each newer version that the
+    /// database reports. Neither `known` nor `behind` may block.
     ///
     /// # Errors
-    /// Errors of the system if the thread cannot be started.
+    /// Returns the system's error if the thread cannot be started.
     pub fn start(
         server: Arc<Server>,
         who: (i32, Uuid),
@@ -89,8 +91,8 @@ impl Beats {
         Ok(Self { heard, _stop: stop })
     }
 
-    /// Returns a receiver of the answer to the last heartbeat, empty before the first answer. Answers of a database
-    /// that was restored from an older backup are left out.
+    /// Returns a receiver of the answer to the last heartbeat, which is empty at first. If the database was restored
+    /// from an older backup, its answers are ignored.
     pub fn heard(&self) -> watch::Receiver<Beaten> {
         self.heard.clone()
     }
@@ -101,7 +103,7 @@ where
     K: Fn() -> Option<Version> + Send + Sync + Clone + 'static,
     B: Fn(u64) + Send + Sync + 'static,
 {
-    /// Sends heartbeats until the future is dropped.
+    /// Sends heartbeats until the future is dropped. Reconnects when the connection fails.
     async fn run(&mut self) {
         let mut pause = PAUSE_MIN;
         self.count(|calls| calls.begin_to_beat(self.server.call_max + self.every));
@@ -118,13 +120,13 @@ where
         }
     }
 
-    /// Sends heartbeats until the connection ends.
+    /// Sends heartbeats over one connection, until it fails.
     async fn connected(&mut self) -> Result<std::convert::Infallible, AskError> {
         let (notify, mut notified) = watch::channel(0);
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
         session.ask(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
-        // This task ends with the connection.
+        // This task ends when the connection does.
         task::spawn(async move {
             while notified.changed().await.is_ok() {
                 let newest = *notified.borrow_and_update();
@@ -162,7 +164,8 @@ where
     }
 
     /// Returns the first statements of a session. They subscribe to notifications, and delete old heartbeats of this
-    /// broker's earlier processes. Commits from before the subscription are not missed: the first heartbeat finds them.
+    /// broker's earlier processes. Commits before the subscription are not missed, because the first heartbeat returns
+    /// the newest version.
     fn greeting(&self) -> String {
         let (broker, process) = (self.who.0, literal(&self.who.1));
         format!(
@@ -199,12 +202,12 @@ fn tell(kind: &LogRateLimit, reason: &str) {
     }
 }
 
-/// Answer to one heartbeat.
+/// The database's answer to a heartbeat.
 struct Answer {
     beaten: Beaten,
-    /// Newest version of the metadata.
+    /// The newest metadata version in the database.
     newest: Version,
-    /// Version in the database that has the same number as the broker's newest version; `None` if there is none.
+    /// The version in the database with the same number as the broker's newest version; `None` if there is none.
     same: Option<Version>,
 }
 
@@ -223,8 +226,8 @@ impl Answer {
         Ok(Self { beaten: Beaten { peers }, newest, same })
     }
 
-    /// Returns true if the database lacks `known`, the broker's newest version: it is an older copy, or another
-    /// database.
+    /// Returns true if the database does not have `known`, the broker's newest version. It is then an older copy or a
+    /// different database.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

@@ -1,7 +1,7 @@
-//! Check of a database before its first use. Returns every finding at once, one line each.
+//! Checks a database before a broker uses it, and returns all findings at once. Each is one line of text.
 //!
-//! The check changes nothing. Invariant: a finding counts as wrong if it would stop a broker, or make the broker lose
-//! commits.
+//! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, or if
+//! commits could be lost.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,52 +19,54 @@ use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
 
-/// `server_version_num` of the oldest supported PostgreSQL.
+/// The `server_version_num` of the oldest PostgreSQL version that is supported.
 const OLDEST: i64 = 130_000;
-/// Smallest clock difference that the check reports.
+/// Minimum difference between the clocks that the check reports.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// Result of one part of the check.
+/// A single result of the check.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// Invalid URL, or an invalid file that the URL names.
+    /// The URL is invalid, or a file that it names is.
     Setting(String),
-    /// Failed connection.
+    /// The server cannot be reached.
     Unreachable(String),
-    /// Failed authentication.
+    /// The server refuses the role or its password.
     Refused(String),
-    /// Failed TLS handshake, or an untrusted certificate of the server.
+    /// TLS failed, or the server's certificate is not trusted.
     Encryption(String),
     NoDatabase(String),
-    /// Unsupported version of the server.
+    /// The server's version is too old.
     TooOld(String),
-    /// Server that is a standby, or read only.
+    /// The server is a standby, or is read only.
     ReadOnly(&'static str),
-    /// Setting with which the server may lose commits.
+    /// The server has a setting with which commits may be lost.
     NotDurable(String),
-    /// Empty database. `may_create` is true if the role may create the schema, as the first start of a broker does.
+    /// The database is empty. `may_create` is true if the role may create the schema, as a broker does at its first
+    /// start.
     Empty {
         may_create: bool,
     },
     ForeignSchema,
     UnreleasedSchema(i64),
-    /// Schema of an older version of Fullbore.
+    /// The schema was created by an older version of Fullbore.
     OlderSchema(i64),
     NewerSchema(i64),
-    /// Privilege that the role lacks, with the object.
+    /// The role lacks a privilege on an object.
     Missing {
         privilege: String,
         on: String,
     },
-    /// Pooler between the broker and the server. `is_shared` is true if it shares server connections between clients.
+    /// There is a pooler between the broker and the server. `is_shared` is true if its clients share server
+    /// connections.
     Pooler {
         is_shared: bool,
     },
-    /// Milliseconds by which the database's clock is ahead of this machine's clock.
+    /// The database's clock is ahead of this machine's clock by this number of milliseconds.
     Clock(i64),
-    /// Rows that no broker can have written.
+    /// The database contains rows that no broker can have written.
     Damaged(String),
-    /// Cluster in the database.
+    /// The database contains this cluster.
     Cluster {
         id: String,
         version: u64,
@@ -73,7 +75,7 @@ pub enum Finding {
     Broker(BrokerFound),
 }
 
-/// Broker of the cluster.
+/// A broker of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerFound {
     pub id: i32,
@@ -81,12 +83,12 @@ pub struct BrokerFound {
     pub is_fenced: bool,
     pub is_shutting_down: bool,
     pub is_full: bool,
-    /// Time since the last heartbeat of the broker's process; `None` if there is no heartbeat.
+    /// The time since the last heartbeat of the broker's process; `None` if it has sent none.
     pub last_beat: Option<Duration>,
 }
 
 impl Finding {
-    /// Returns true if a broker cannot or should not use a database with this finding.
+    /// Returns true if a broker cannot use the database because of this finding, or should not.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Empty { may_create } => !may_create,
@@ -166,14 +168,15 @@ impl From<AskError> for Finding {
             Some(code) if is_refused.contains(&code) => Self::Refused(words),
             Some(SqlState::INVALID_CATALOG_NAME) => Self::NoDatabase(words),
             None if ["TLS", "certificate"].iter().any(|word| words.contains(word)) => Self::Encryption(words),
-            // The server requires a password, and the URL has none: this error has no code of the server.
+            // The server wants a password, but the URL has none. The client detects this itself, so the error has no
+            // code of the server.
             None if words == "password missing" => Self::Refused(words),
             _ => Self::Unreachable(words),
         }
     }
 }
 
-/// Checks the database that these settings name. Blocks for at most a few of the settings' time limits.
+/// Checks the database that these settings name. Blocks for a few times the settings' time limit at most.
 pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     let server = match Server::new(settings, "fullbore admin check") {
         Ok(server) => server,
@@ -190,7 +193,7 @@ pub fn check(settings: &PlaneSettings) -> Vec<Finding> {
     findings
 }
 
-/// Adds findings. An error is the finding that ends the check.
+/// Runs the checks and adds their findings. An error is the finding that ends the check.
 async fn run_checks(server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     of_server(&session, server, findings).await?;
@@ -253,11 +256,10 @@ async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Ve
     Ok(())
 }
 
-/// Returns true if a pooler shares server connections: two of our connections reach the same server process, or one
-/// connection reaches several.
+/// Returns true if a pooler lets its clients share server connections. The test is that two of our connections reach
+/// the same server process, or that one connection reaches several.
 async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, Finding> {
-    // A role that may open only one connection has no second connection to compare. Its only connection counts as not
-    // shared.
+    // If the role may open only one connection, there is nothing to compare, and the connection counts as not shared.
     let Ok(other) = PostgresSession::open(server, "", watch::channel(0).0).await else { return Ok(false) };
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {

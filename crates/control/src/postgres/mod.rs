@@ -1,14 +1,15 @@
-//! The control plane's store of a cluster: a PostgreSQL database.
+//! The metadata store of a cluster: a PostgreSQL database.
 //!
-//! Here is all SQL of the control plane for a cluster; the schema and connections are in `db`. Not here: decisions. The
-//! store writes decided changes, and returns rows as changes. The metadata lock is a row lock on the only row of
-//! `cluster`. The lock ends with its session; the server ends a session that is idle in a transaction too long. A
-//! transaction takes two round trips: the first locks and reads other brokers' commits, the second writes and commits.
+//! This module has all SQL for the metadata, while the schema and the connections are in `db`. It makes no decisions:
+//! it writes changes as rows, and reads rows back as changes. The metadata lock is a row lock on the only row of
+//! `cluster`, so it ends with its session. The server ends a session that is idle in a transaction for too long. A
+//! transaction takes two round trips. The first one locks, and reads the commits of other brokers. The second one
+//! writes and commits.
 //!
-//! - `read`: rows as changes; `write`: changes as statements; `registrations`: statements for partitions; `record`:
-//!   changes as JSON.
-//! - `beat`: the second connection, with heartbeats and notifications of new commits.
-//! - `check`: findings about a database; `of_folder`: a broker's data directory as the database knows it.
+//! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
+//!   for partitions, and `record` the JSON form of changes.
+//! - `beat` has the second connection, with heartbeats and notifications of new commits.
+//! - `check` examines a database, and `of_folder` returns what the database knows of a broker's data directory.
 
 mod beat;
 mod check;
@@ -39,26 +40,26 @@ pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
 
-/// Longest time that a schema upgrade may take.
+/// How long a schema upgrade may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
 
 const READ_ONLY: &str = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
-/// Statement that takes the lock, and returns the newest version of the metadata and the version of the schema.
+/// Takes the lock, and returns the newest metadata version and the version of the schema.
 const LOCK: &str = "SELECT cluster.version, schema_version.version FROM fullbore.cluster, fullbore.schema_version
     FOR UPDATE OF cluster";
 
-/// Database of a cluster, connected or not.
+/// The database of a cluster. It reconnects when needed.
 pub struct Postgres {
     connection: DatabaseConnection,
 }
 
-/// Transaction that has the lock on the metadata, until commit or drop.
+/// A transaction, which has the metadata lock until it is committed or dropped.
 pub struct PostgresTransaction<'a> {
     store: &'a mut Postgres,
     is_open: bool,
 }
 
-/// Reason why a broker does not use a database.
+/// The reason why a broker cannot use a database.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableDatabase {
     #[error("{0}")]
@@ -94,7 +95,8 @@ impl From<SchemaError> for UnusableDatabase {
 }
 
 impl Postgres {
-    /// Connects, creates the schema in an empty database, and returns the cluster's id. Blocks.
+    /// Connects to the database and returns the cluster's id. If the database is empty, creates the schema with the id
+    /// `new_cluster_id`. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
         let refused = |error: &AskError| UnusableDatabase::Away(words_at_start(&server, error));
         let connection = DatabaseConnection::new(Arc::clone(&server));
@@ -123,8 +125,8 @@ impl Postgres {
         }
     }
 
-    /// Returns the commits after version `at` one by one. None if the caller must read the whole state: without `at`,
-    /// or if too much has changed since.
+    /// Returns the commits after version `at` one by one. Returns `None` if the caller must read the whole state
+    /// instead, because `at` is `None` or too much has changed since.
     fn told(
         &self,
         at: Option<Version>,
@@ -138,7 +140,7 @@ impl Postgres {
         }
     }
 
-    /// Reads the commits after version `at` without the lock, in one snapshot.
+    /// Reads the commits after version `at` in one snapshot, without the lock.
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {
@@ -157,7 +159,7 @@ impl Postgres {
         Ok(Progress::Whole(read::everything(answers)?))
     }
 
-    /// Returns `column` of the last heartbeat of this process; 0 before the first heartbeat.
+    /// Returns one column of this process's last heartbeat; 0 if it has sent none.
     fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
@@ -168,8 +170,8 @@ impl Postgres {
         }
     }
 
-    /// Returns true if this version was committed in the database. Also true for a version older than those that the
-    /// database retains.
+    /// Returns true if this version was committed to the database, or is older than all versions that the database
+    /// keeps.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
         let since = read::ask_since(version);
         let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
@@ -178,10 +180,10 @@ impl Postgres {
 }
 
 /// Upgrades the schema of the database that these settings name, and returns the versions before and after. Running
-/// brokers of the older version continue as during an outage of the database. Blocks.
+/// brokers of the older version then behave as if the database were unavailable. Blocks.
 ///
 /// # Errors
-/// [`UnusableDatabase`] if the database cannot be upgraded; it is then unchanged.
+/// Returns [`UnusableDatabase`] if the database cannot be upgraded. The database is unchanged then.
 pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     let away = |reason: String| UnusableDatabase::Away(reason);
     let server = Server::new(settings, "fullbore admin migrate").map_err(|bad| away(bad.0))?;
@@ -194,12 +196,12 @@ pub fn migrate(settings: &PlaneSettings) -> Result<Migrated, UnusableDatabase> {
     })
 }
 
-/// Versions of a schema before and after an upgrade.
+/// The versions of the schema before and after an upgrade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Migrated {
-    /// Version before the upgrade.
+    /// The version before the upgrade.
     pub before: i64,
-    /// Version after the upgrade, which this version of Fullbore needs.
+    /// The version after the upgrade, which this version of Fullbore needs.
     pub now: i64,
 }
 
@@ -210,7 +212,7 @@ impl Store for Postgres {
         match self.lock(at) {
             Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
             Err(error) => {
-                // The lock ends with the connection.
+                // Close the connection, since the lock may be held and ends with it.
                 self.connection.hang_up();
                 Err(error)
             }

@@ -1,6 +1,6 @@
-//! State of one broker in the database. `fullbore admin check` compares this state with the broker's data directory.
+//! Reads what the database knows of one broker. `fullbore admin check` compares this with the broker's data directory.
 //!
-//! Not here: the comparison. The database is not changed. Invariant: everything is read in one snapshot.
+//! The comparison itself is not done here. The database is not changed. Invariant: everything is read in one snapshot.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -18,48 +18,50 @@ use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text};
 
-/// State of a broker's data directory in the database of its cluster.
+/// The state of a broker and its data directory in the cluster's database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FolderInDatabase {
     pub cluster_id: Uuid,
-    /// True if the database has the newest version that the directory names.
+    /// True if the database has the newest metadata version that the directory's file names.
     pub knows_seen: bool,
-    /// Process that is registered as the broker; `None` if the broker is not registered.
+    /// The process that is registered as the broker; `None` if the broker is not registered.
     pub registered: Option<RegisteredFolder>,
-    /// Topics of the cluster.
+    /// The ids of all topics in the cluster.
     pub topics: HashSet<Uuid>,
-    /// Partitions with a replica on the broker, by topic name and number; true if that replica is in the ISR.
+    /// The partitions that have a replica on the broker, by topic name and number. The value is true if the replica is
+    /// in the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
-    /// Number of transactions that changed diskless topics, by the broker that committed them.
+    /// How many transactions on diskless topics each broker has committed.
     pub diskless_changes: BTreeMap<i32, i64>,
 }
 
-/// Process that registered last as the broker.
+/// The process that is registered as the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RegisteredFolder {
-    /// Id of the process's data directory.
+    /// The id of the process's data directory.
     pub folder: Uuid,
-    /// Id that the process drew at its start.
+    /// The id that the process drew when it started.
     pub process: Uuid,
-    /// Time since the last heartbeat of the process; `None` if there is no heartbeat.
+    /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub beaten: Option<Duration>,
-    /// Newest number from the directory that a heartbeat of the process sent; 0 if there is none.
+    /// The newest number of the directory that the process has sent with a heartbeat; 0 if it has sent none.
     pub told: u64,
 }
 
-/// Reads the file `cluster` of this directory. Returns None if the directory has no such file.
+/// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
 ///
 /// # Errors
-/// Errors of the system; InvalidData if the file is damaged, or has the format of a newer version of Fullbore.
+/// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come from
+/// the system.
 pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
     ClusterFolder::read(folder)
 }
 
-/// Reads the state of the broker `node_id`; `known` is the content of its directory's file `cluster`. Blocks for
-/// up to about two time limits of the settings.
+/// Reads what the database knows of the broker `node_id`. `known` is the content of its directory's file `cluster`.
+/// Blocks for about twice the settings' time limit at most.
 ///
 /// # Errors
-/// Finding with the reason why the database cannot be read.
+/// Returns a finding with the reason if the database cannot be read.
 pub fn look_up_folder(
     settings: &PlaneSettings,
     node_id: i32,

@@ -1,4 +1,4 @@
-//! Rows as changes: the commits after a version, or the whole state.
+//! Reads commits from the database: either those after a given version, or the whole state.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -20,24 +20,25 @@ use fullbore_db::postgres::damaged;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::statements::as_typed;
 
-/// Largest number of versions that a broker reads one by one. A broker that is further behind reads the whole state.
+/// Maximum number of versions that a broker reads one by one. If it is further behind, it reads the whole state.
 const SINCE_MAX: usize = if cfg!(test) { 8 } else { 1000 };
-/// Largest number of bytes of changes that a broker reads one by one.
+/// Maximum number of bytes of changes that a broker reads one by one.
 const SINCE_BYTES_MAX: usize = 16 << 20;
 
 type Answers = std::vec::IntoIter<Rows>;
 
-/// Commits after a version, read from rows.
+/// The commits after a version, as far as the database can list them.
 pub enum Since {
-    /// Each commit after the version, in order.
+    /// All commits after the version, in order.
     Told(Vec<Commit>),
-    /// Too many commits to read one by one, or commits that are no longer retained. The caller reads the whole state.
+    /// There are too many commits to read one by one, or some are no longer kept. The caller should read the whole
+    /// state.
     TooMuch,
-    /// The database lacks a version that it should have: it is an older copy, or another database.
+    /// The database does not have a version that it should have. It is an older copy or a different database.
     WentBack,
 }
 
-/// Returns the query for the versions from `at` on; [`since`] reads its answer.
+/// Returns the query for the versions from `at` on. Its answer is read by [`since`].
 pub fn ask_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
@@ -71,15 +72,15 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     Ok(Since::Told(commits))
 }
 
-/// Query for number and nonce of the newest version, which [`version`] reads.
+/// Queries number and nonce of the newest version. Its answer is read by [`version`].
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
-/// Reads number and nonce of a version from the first two columns of a row.
+/// Reads a version from the first two columns of a row.
 pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
     Ok(Version { number: number(row, 0)?, nonce: number::<i64>(row, 1)?.cast_unsigned() })
 }
 
-/// Returns the queries for the whole state, in the order in which [`everything`] reads it.
+/// Returns the queries for the whole state, in the order that [`everything`] expects.
 pub fn ask_everything() -> String {
     format!(
         "{NEWEST};
@@ -101,8 +102,8 @@ pub fn ask_everything() -> String {
     )
 }
 
-/// Returns the changes that make the newest version from the empty one. Settings of brokers come before topics, whose
-/// settings in force depend on them.
+/// Returns the whole state as changes. The settings of brokers come before topics, since the settings of topics depend
+/// on them.
 pub fn everything(mut answers: Answers) -> Result<Commit, StoreError> {
     let answers = &mut answers;
     let newest = next(answers)?;
@@ -155,7 +156,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
     Ok(())
 }
 
-/// Adds the dynamic settings of brokers; the settings for every broker come first.
+/// Reads the dynamic settings of brokers. Those that apply to every broker come first.
 fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<Option<i32>, SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -166,7 +167,7 @@ fn broker_configs(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<()
     Ok(())
 }
 
-/// Adds settings of resources. Skips resource types that this version of Fullbore does not know.
+/// Reads the settings of resources. Skips resource types that this version of Fullbore does not know.
 fn resources(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), StoreError> {
     let mut set: BTreeMap<(Resource, String), SetConfigs> = BTreeMap::new();
     for row in next(answers)? {
@@ -249,7 +250,7 @@ fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> 
     })
 }
 
-/// Returns the broker ids of an array column, whose text is like `{1,2}`.
+/// Returns the broker ids in an array column. Its text looks like `{1,2}`.
 fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));

@@ -1,7 +1,7 @@
-//! Changes of a version as JSON.
+//! Converts the changes of a version to JSON and back.
 //!
-//! The records mirror the types of `change`: the types can change while the text stays the same. Invariant: a written
-//! text is read as the same changes, or refused.
+//! The records here mirror the types of `change`, so that those types can change while the JSON stays the same.
+//! Invariant: reading a text gives the changes that were written, or an error.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use fullbore_config::Resource;
 /// Settings by name.
 pub type SetConfigs = BTreeMap<String, String>;
 
-/// Record of a [`Change`].
+/// The JSON form of a [`Change`].
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 enum ChangeRecord {
@@ -82,7 +82,7 @@ enum ChangeRecord {
     },
 }
 
-/// Record of a [`RegisteredBroker`].
+/// The JSON form of a [`RegisteredBroker`].
 #[derive(Serialize, Deserialize)]
 struct NodeRecord {
     epoch: i64,
@@ -90,19 +90,20 @@ struct NodeRecord {
     process: String,
     fenced: bool,
     shutting_down: bool,
-    /// False if absent: before version 5 of the schema no broker reported a full disk.
+    /// False if absent, because brokers did not report a full disk before version 5 of the schema.
     #[serde(default)]
     disk_full: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     rack: Option<String>,
-    /// True if absent: before version 4 of the schema brokers did not report this, and all count as serving.
+    /// True if absent, because brokers did not report this before version 4 of the schema. All of them count as
+    /// serving.
     #[serde(default = "always")]
     serves_diskless: bool,
-    /// Hosts and ports by listener name.
+    /// Host and port by listener name.
     endpoints: BTreeMap<String, (String, u16)>,
 }
 
-/// Record of a [`PastTopic`].
+/// The JSON form of a [`PastTopic`].
 #[derive(Serialize, Deserialize)]
 struct PastRecord {
     id: String,
@@ -116,7 +117,7 @@ fn always() -> bool {
     true
 }
 
-/// Record of adjacent partitions with equal registrations.
+/// Consecutive partitions with equal registrations.
 #[derive(Serialize, Deserialize)]
 struct RunRecord {
     count: usize,
@@ -131,7 +132,7 @@ struct RunRecord {
     partition_epoch: i32,
 }
 
-/// Largest number of partitions that one record may stand for; more than any topic has.
+/// Maximum number of partitions in one record. No topic has as many.
 const PARTITIONS_MAX: usize = 1 << 20;
 
 /// Returns the changes as JSON.
@@ -143,7 +144,7 @@ pub fn write(changes: &[Change]) -> String {
 /// Reads changes from JSON.
 ///
 /// # Errors
-/// Reason why the JSON cannot be read.
+/// Returns the reason if the JSON cannot be read.
 pub fn read(text: &str) -> Result<Vec<Change>, String> {
     let records: Vec<ChangeRecord> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     records.into_iter().map(change).collect()
@@ -288,8 +289,8 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
     })
 }
 
-/// Returns each stretch of adjacent partitions with equal registrations: index of the first, number of partitions, and
-/// registration.
+/// Groups consecutive partitions with equal registrations. Returns the first index, the number of partitions and the
+/// registration of each group.
 pub fn runs(partitions: &Partitions) -> Vec<(usize, usize, &Arc<PartitionRegistration>)> {
     let mut runs: Vec<(usize, usize, &Arc<PartitionRegistration>)> = Vec::new();
     for (number, registered) in partitions.iter().enumerate() {

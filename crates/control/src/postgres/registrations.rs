@@ -1,7 +1,8 @@
-//! Writes changed registrations to the rows of partitions, in a constant number of statements.
+//! Writes changed registrations to the rows of partitions. The number of statements does not depend on the number of
+//! partitions.
 //!
-//! A row stands for adjacent partitions with equal registrations; a stretch is a range of partitions that change.
-//! Invariant: each partition is in exactly one row after each change.
+//! Consecutive partitions with equal registrations share one row. A stretch is a range of consecutive partitions that
+//! change. Invariant: after each change, every partition is in exactly one row.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -13,15 +14,15 @@ use super::super::change::Partitions;
 use super::record;
 use fullbore_db::postgres::statements::{Statements, Value};
 
-/// Changed stretches of partitions. No two overlap.
+/// The stretches of partitions that change. No two of them overlap.
 #[derive(Default)]
 pub struct Registrations {
-    /// Exclusive end of each stretch, by topic and number of its first partition.
+    /// The end (exclusive) of each stretch, by its topic and the number of its first partition.
     stretches: BTreeMap<(Uuid, usize), usize>,
     rows: Vec<Row>,
 }
 
-/// Adjacent partitions with equal registrations.
+/// Consecutive partitions with equal registrations.
 struct Row {
     topic: Uuid,
     first: usize,
@@ -29,7 +30,7 @@ struct Row {
     registered: Arc<PartitionRegistration>,
 }
 
-/// Partitions of a topic, by number.
+/// A range of a topic's partitions.
 struct Span {
     topic: Uuid,
     first: usize,
@@ -37,8 +38,8 @@ struct Span {
 }
 
 impl Registrations {
-    /// Adds the partitions of a topic from the number `first` on. Returns false, and adds nothing, if one of them was
-    /// added before.
+    /// Adds partitions of a topic, from number `first` on. If one of them was added before, adds nothing and returns
+    /// false.
     pub fn add(&mut self, topic: Uuid, first: usize, partitions: &Partitions) -> bool {
         let end = first + partitions.len();
         let before = self.stretches.range(..(topic, end)).next_back();
@@ -56,7 +57,7 @@ impl Registrations {
         true
     }
 
-    /// Adds the statements that replace the registrations of all added partitions.
+    /// Adds the statements that write the new registrations of all added partitions.
     pub fn write(self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
@@ -67,7 +68,7 @@ impl Registrations {
         self.forget_log_ends(statements);
     }
 
-    /// Splits each row that contains partitions on both sides of a stretch's start or end.
+    /// Splits the rows that contain the start or end of a stretch, so that each row is either inside or outside.
     fn cut(&self, statements: &mut Statements) {
         let bound = |topic: &Uuid, number: usize| Span { topic: *topic, first: number, end: number };
         let bounds = self.stretches.iter().flat_map(|((topic, first), end)| [bound(topic, *first), bound(topic, *end)]);
@@ -92,13 +93,13 @@ impl Registrations {
         );
     }
 
-    /// Adds the statement that inserts the rows. A row of the table with the same first partition is updated instead,
-    /// which saves the foreign key's check of the topic.
+    /// Adds the statement that inserts the rows. If the table already has a row with the same first partition, it is
+    /// updated instead, which saves the check of the foreign key.
     pub fn insert(&self, statements: &mut Statements) {
         if self.rows.is_empty() {
             return;
         }
-        // Each distinct set of broker lists is sent once, since many rows have the same brokers. Rows are sent as
+        // Many rows have the same brokers, so each distinct set of broker lists is sent only once. Rows are sent as
         // arrays of numbers, which parse fastest.
         let (mut lists, mut numbers): (Vec<&PartitionRegistration>, _) = (Vec::new(), HashMap::new());
         let mut of_rows: Vec<i32> = Vec::with_capacity(self.rows.len());
@@ -138,7 +139,7 @@ impl Registrations {
         );
     }
 
-    /// Deletes rows that begin within one of the inserted rows.
+    /// Deletes the old rows that lie within one of the new rows.
     fn delete_covered(&self, statements: &mut Statements) {
         let covered = |row: &Row| Span { topic: row.topic, first: row.first + 1, end: row.first + row.count };
         let covered = self.rows.iter().filter(|row| row.count > 1).map(covered);
@@ -147,7 +148,7 @@ impl Registrations {
         delete_within(statements, "fullbore.partitions", covered.collect(), rows);
     }
 
-    /// Deletes the log ends of partitions that have a leader.
+    /// Deletes the reported log ends of partitions that have a leader now.
     fn forget_log_ends(&self, statements: &mut Statements) {
         let mut led: Vec<Span> = Vec::new();
         for Row { topic, first, count, .. } in self.rows.iter().filter(|row| row.registered.leader.is_some()) {
@@ -162,8 +163,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement with the table `span`. Its columns are topic_id, first, upto, and place: the position of the
-/// span, counted from 1.
+/// Begins a statement with a table `span` of these ranges. Its columns are topic_id, first, upto and place, where place
+/// counts the ranges from 1.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();
@@ -185,19 +186,19 @@ fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     );
 }
 
-/// Converts a number of partitions or rows, which always fits an i32.
+/// Converts a number of partitions or rows. These numbers always fit into an i32.
 fn integer(number: usize) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Adds a statement that deletes from `table` the rows found for each span by the query `rows`. The statement skips the
-/// search if the table is empty.
+/// Adds a statement that deletes rows from `table`. The query `rows` finds them for each span. If the table is empty,
+/// the search is skipped.
 fn delete_within(statements: &mut Statements, table: &str, spans: Vec<Span>, rows: &str) {
     if spans.is_empty() {
         return;
     }
     begin_with(statements, spans);
-    // OFFSET 0 makes the planner look up each span by the index, whatever the statistics of the table.
+    // OFFSET 0 makes the planner use the index for each span, whatever the table's statistics are.
     let delete = format!(
         " DELETE FROM {table} WHERE ctid = ANY (ARRAY(
             SELECT found.ctid FROM span CROSS JOIN LATERAL ({rows} OFFSET 0) found WHERE EXISTS (SELECT FROM {table})))"

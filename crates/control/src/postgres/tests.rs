@@ -1,4 +1,4 @@
-//! Tests of the database: authentication, errors of an unusable database, the schema, and heartbeats.
+//! Tests with a PostgreSQL server: passwords and TLS, unusable databases, the schema, and heartbeats.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -23,7 +23,7 @@ fn open(settings: &PlaneSettings) -> Result<Postgres, String> {
     Postgres::open(Arc::new(server), random_id()).map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Creates a database with roles that need a password.
+/// Creates a database, and roles that need a password.
 fn with_roles() -> Database {
     let database = Database::create();
     for role in ["secretive", "encrypted"] {
@@ -245,7 +245,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
         .map(|at: usize| {
             let (process, told) = (random_id(), Arc::clone(&told[at]));
             let every = Duration::from_millis(20);
-            // The first broker knows no version. The second broker knows a version that was never committed.
+            // The first broker has no version yet. The second one has a version that was never committed.
             let known = move || (at == 1).then_some(Version { number: 0, nonce: 1 });
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
@@ -268,8 +268,8 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let (transaction, _) = store.begin(None).expect("begun");
     transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, nonce: 5 }).expect("committed");
     wait_until("it hears of it", HANGS, || told.iter().any(|told| told.load(Ordering::SeqCst) == 1));
-    // Heartbeats continue while another connection has the lock. After their connection ends, they continue over a new
-    // one.
+    // Another connection takes the lock, and the heartbeats continue. Then their own connection is ended, and they
+    // continue over a new one.
     let (held, _) = store.begin(None).expect("begun");
     let number: u64 = database.run("SELECT number FROM fullbore.beats WHERE broker_id = 7").parse().expect("a number");
     wait_until("it beats", HANGS, || beats_beyond(7, number + 3));

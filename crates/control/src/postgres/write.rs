@@ -1,4 +1,4 @@
-//! Changes as statements. The statements of a transaction are one text, which takes one round trip.
+//! Converts changes to statements. All statements of a transaction are one text, so they take one round trip.
 
 use std::collections::BTreeMap;
 
@@ -12,20 +12,20 @@ use super::record;
 use super::registrations::Registrations;
 use fullbore_db::postgres::statements::{Statements, Typed, Value};
 
-/// Most versions whose nonces are retained.
+/// Maximum number of versions whose nonces are kept.
 pub const MARKS_MAX: i64 = 100_000;
-/// Most versions whose changes are retained.
+/// Maximum number of versions whose changes are kept.
 pub const CHANGES_MAX: i64 = 10_000;
-/// Largest number of bytes of changes that a version stores. Brokers that are behind a larger version read the whole
+/// Maximum size of the changes that a version stores. If they are larger, brokers that lack the version read the whole
 /// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Size in bytes above which the changes of a version are large. Large changes are retained for the newest
-/// [`LARGE_MAX`] versions only.
+/// Changes of more bytes than this are large. They are kept only for the newest [`LARGE_MAX`] versions.
 const LARGE_BYTES: usize = 32 << 10;
+/// Number of the newest versions whose large changes are retained.
 const LARGE_MAX: i64 = 100;
-/// Channel of PostgreSQL on which commits are notified.
+/// The PostgreSQL channel on which brokers are notified of commits.
 pub const CHANNEL: &str = "fullbore";
-/// Broker id under which settings for every broker are stored.
+/// The broker id under which the settings for all brokers are stored.
 pub const EVERY_BROKER: i32 = -1;
 
 /// Returns the statements that commit these changes as this version.
@@ -146,7 +146,7 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     }
 }
 
-/// Adds the statement that replaces the broker's earlier log end of the partition.
+/// Adds the statement that stores where a broker's log of the partition ends, in place of its earlier report.
 fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEndReport) {
     let put = "INSERT INTO fullbore.log_ends (topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset)
         VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (topic_id, partition, broker_id) DO UPDATE SET

@@ -1,13 +1,13 @@
-//! The control plane's store of a standalone broker: an SQLite file.
+//! The metadata store of a standalone broker: an SQLite file.
 //!
-//! Here are the SQL, rows and schemas of that file, and the meaning of SQLite's errors. Not here: decisions. The store
-//! writes decided changes, and returns rows as changes. A successful commit is on disk (write-ahead log,
-//! `synchronous=FULL`); a failed commit changes nothing. On a full disk, changes that must be written use the disk
+//! This module has the SQL and the schema of that file, and interprets the errors of SQLite. It makes no decisions: it
+//! writes changes as rows, and reads rows back as changes. A successful commit is on disk (write-ahead log,
+//! `synchronous=FULL`), and a failed one changes nothing. If the disk is full, important changes may use the disk
 //! reserve.
 //!
 //! - `open`: the file, its schema and its identity.
-//! - `read`: rows as changes.
-//! - `write`: changes as rows; `brokers` and `partitions`: reads and writes of their rows.
+//! - `read`: converts rows to changes.
+//! - `write`: converts changes to rows. The rows of brokers and partitions are in `brokers` and `partitions`.
 
 mod brokers;
 mod open;
@@ -29,14 +29,14 @@ use fullbore_host::disk_space::DiskSpace;
 use fullbore_db::sqlite as error;
 pub use open::FILE;
 
-/// Open database.
+/// An open database.
 pub struct Sqlite {
     connection: Connection,
     space: Arc<DiskSpace>,
     node_id: i32,
 }
 
-/// Transaction that has the lock on the database, until commit or drop.
+/// A transaction, which has locked the database until it is committed or dropped.
 pub struct SqliteTransaction<'a> {
     store: &'a mut Sqlite,
     is_open: bool,
@@ -54,8 +54,8 @@ impl Store for Sqlite {
 }
 
 impl Sqlite {
-    /// Returns the whole state, or no commits if `at` is the newest version. The file does not keep the changes of
-    /// single versions, since it has one writer.
+    /// Returns the whole state, or no commits if `at` is the newest version. The file has no list of past changes. It
+    /// does not need one, because only this broker writes to it.
     fn progress(&self, at: Option<Version>) -> Result<Progress, StoreError> {
         let failed = |error| error::failed(&error);
         let newest = read::newest(&self.connection).map_err(failed)?;
@@ -75,28 +75,28 @@ impl Sqlite {
         Ok(Progress::Whole(Commit { version: newest, changes }))
     }
 
-    /// Executes a statement, and keeps it compiled.
+    /// Executes a statement, and keeps it compiled for the next time.
     fn run(&self, statement: &str) -> rusqlite::Result<()> {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Checkpoints the write-ahead log as far as disk space allows. SQLite then overwrites a completely checkpointed
-    /// log from its start.
+    /// Copies the write-ahead log into the database file, as far as the disk has space for it. Once everything is
+    /// copied, SQLite reuses the log from its start.
     fn begin_log_anew(&self) {
-        // PASSIVE does not wait for readers, and returns no error if a reader still uses a part of the log.
+        // PASSIVE does not wait for readers, and it is no error if a reader still uses a part of the log.
         let moved = self.connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
         if let Err(error) = moved {
             tracing::debug!(%error, "cannot checkpoint control.db-wal");
         }
     }
 
-    /// Gives every version another nonce, as in another file with the same version numbers.
+    /// Changes the nonces of all versions, as if this were another file with the same version numbers.
     #[cfg(test)]
     pub fn mark_otherwise(&self) {
         self.connection.execute("UPDATE versions SET mark = random()", []).expect("written");
     }
 
-    /// Makes every write fail, as on a disk that refuses writes; with `refuse` false, lets writes succeed again.
+    /// Makes all writes fail, like a disk that refuses them. With `refuse` false, writes succeed again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
@@ -123,8 +123,8 @@ impl SqliteTransaction<'_> {
         Ok(())
     }
 
-    /// Commits the changes. On a full disk, reuses the space of the write-ahead log. Changes that free space, and
-    /// registrations, may also use the disk reserve.
+    /// Commits the changes. If the disk is full, the space of the write-ahead log is reused. If that is not enough,
+    /// registrations and changes that free space may use the disk reserve.
     fn make_room_for(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let space = Arc::clone(&self.store.space);
         let has_reserve =
@@ -150,8 +150,8 @@ impl SqliteTransaction<'_> {
         written
     }
 
-    /// Writes all changes, or nothing. Takes the lock again if an earlier attempt lost it. The write fails if another
-    /// writer committed in between, since that commit has the same version number.
+    /// Writes either all changes or none. Takes the lock again if an earlier attempt has lost it. If another writer has
+    /// committed in between, the write fails, because the version number already exists.
     fn attempt(&mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         let written = self.open().and_then(|()| write::all(&self.store.connection, changes, version));
         let committed = written
@@ -166,7 +166,7 @@ impl SqliteTransaction<'_> {
 
     fn close(&mut self) {
         if std::mem::take(&mut self.is_open) {
-            // Fails if SQLite has rolled back already: then no transaction is open.
+            // This fails if SQLite has already rolled back, which is fine because no transaction is open then.
             let _ = self.store.run("ROLLBACK");
         }
     }

@@ -1,5 +1,4 @@
-//! Creation and check of the file `control.db`, and upgrade of its schema from the first release's to that of this
-//! version.
+//! Creates or checks the file `control.db`, and upgrades its schema to this version's if an older release wrote it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,24 +13,24 @@ use fullbore_config::BrokerConfig;
 use fullbore_host::disk_space::DiskSpace;
 
 pub const FILE: &str = "control.db";
-/// Schema of the first release. A file with a smaller version is refused: such versions were never released.
+/// The schema of the first release. Files with a smaller version come from builds before it, and are refused.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// SQLite's user_version of a file with `FIRST_SCHEMA`.
+/// The user_version that SQLite stores in a file with `FIRST_SCHEMA`.
 const FIRST_VERSION: i64 = 10;
-/// Statements that make each later version from the one before.
+/// The statements that upgrade the schema by one version each.
 const MIGRATIONS: [&str; 0] = [];
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Application id that marks a file as Fullbore's: "Full" in ASCII.
+/// The application id that marks a file as Fullbore's ("Full" in ASCII).
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Length of the write-ahead log at which a commit checkpoints the log, in pages of 4 KiB.
+/// Size of the write-ahead log, in pages of 4 KiB, from which on a commit copies it into the database file.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
-/// Largest number of statements that stay compiled.
+/// Maximum number of statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;
 
 impl Sqlite {
-    /// Opens `control.db` in the directory, or creates it with `new_cluster_id`. Uses the disk reserve if the disk is
-    /// full.
+    /// Opens `control.db` in the directory. If the file does not exist, creates it with the id `new_cluster_id`. The
+    /// disk reserve is used if the disk is full.
     pub fn open(
         folder: &Path,
         broker: &BrokerConfig,
@@ -60,7 +59,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     let cluster_id = cluster_id(&transaction, &file, broker)?;
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
-    // A standalone broker has one data directory, so that the cluster's id also serves as the directory's id.
+    // A standalone broker has only one data directory, so the cluster's id is also used as the directory's id.
     Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, store: file.into() }))
 }
 
@@ -71,12 +70,12 @@ fn connect(file: &Path) -> rusqlite::Result<Connection> {
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "wal_autocheckpoint", CHECKPOINT_PAGES)?;
     connection.pragma_update(None, "foreign_keys", true)?;
-    // Temporary data is in memory, so that a deletion needs no disk space for it.
+    // Keep temporary data in memory, so that deletions need no disk space for it.
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     Ok(connection)
 }
 
-/// Refuses a damaged file, a file of another program, and a file whose schema is newer or was never released.
+/// Refuses the file if it is damaged or belongs to another program, or if its schema is newer or was never released.
 fn check_file(connection: &Connection, file: &Path) -> Result<(), OpenError> {
     let unusable = |reason: String| OpenError::Unusable { file: file.to_owned(), reason };
     let read = |error: rusqlite::Error| refused(file, &error);
@@ -102,7 +101,7 @@ fn user_version(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("PRAGMA user_version", [], |row| row.get(0))
 }
 
-/// Upgrades the schema from version `found` to the newest one; `found` is 0 in an empty file.
+/// Upgrades the schema from version `found` to the newest one. 0 stands for an empty file.
 fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     if found == 0 {
         transaction.execute_batch(FIRST_SCHEMA)?;
@@ -112,19 +111,19 @@ fn upgrade(transaction: &Transaction<'_>, found: i64) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "user_version", SCHEMA_VERSION)
 }
 
-/// Writes the application id, the cluster's id and the broker's id to an empty file.
+/// Writes Fullbore's application id, the cluster's id and the broker's id to an empty file.
 fn identify(transaction: &Transaction<'_>, node_id: i32, cluster_id: Uuid) -> rusqlite::Result<()> {
     transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
     transaction.execute("INSERT INTO cluster VALUES (1, ?1, ?2, 0, 0)", params![cluster_id.to_string(), node_id])?;
     transaction.execute("INSERT INTO versions VALUES (0, random())", []).map(drop)
 }
 
-/// Returns the reason why a file cannot be used.
+/// Returns the error for a file that cannot be used.
 fn refused(file: &Path, error: &rusqlite::Error) -> OpenError {
     OpenError::of_store(file.to_owned(), error::failed(error))
 }
 
-/// Returns the cluster's id, after a check that the file belongs to this broker.
+/// Checks that the file belongs to this broker, and returns the cluster's id.
 fn cluster_id(transaction: &Transaction<'_>, file: &Path, broker: &BrokerConfig) -> Result<Uuid, OpenError> {
     let file = file.to_owned();
     let row = |row: &rusqlite::Row<'_>| Ok((row.get::<_, String>(0)?, row.get(1)?));

@@ -1,4 +1,5 @@
-//! Rows of partitions: replicas, ISR and leader. A row stands for adjacent partitions with equal registrations.
+//! Reads and writes the replicas, ISRs and leaders of partitions. Consecutive partitions with equal registrations share
+//! one row.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 
 use super::super::change::{Change, Partitions};
 
-/// Returns all partitions, by topic id.
+/// Returns the partitions of all topics, by topic id.
 pub fn load(connection: &Connection) -> rusqlite::Result<HashMap<[u8; 16], Partitions>> {
     let mut query = connection.prepare(
         "SELECT topic_id, replicas, isr, elr, leader, leader_epoch, partition_epoch, count, lost FROM partitions
@@ -52,7 +53,7 @@ fn ids(row: &Row<'_>, column: usize) -> rusqlite::Result<Vec<i32>> {
     text.split(',').filter(|id| !id.is_empty()).map(parse).collect()
 }
 
-/// Replaces the rows of a topic's partitions from the number `first` on.
+/// Replaces the registrations of a topic's partitions from number `first` on.
 pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let end = first + partitions.len();
     cut(connection, topic, first)?;
@@ -66,7 +67,7 @@ pub fn replace(connection: &Connection, topic: Uuid, first: usize, partitions: &
     insert(connection, topic, first, partitions)
 }
 
-/// Splits the row that contains partition `at` and its predecessor, if one row contains both.
+/// Makes partition `at` the first one of its row, if necessary by splitting that row.
 fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> {
     let before = "SELECT first, count FROM partitions WHERE topic_id = ?1 AND first < ?2 ORDER BY first DESC LIMIT 1";
     let read = |row: &Row<'_>| Ok((row.get::<_, usize>(0)?, row.get::<_, usize>(1)?));
@@ -80,7 +81,7 @@ fn cut(connection: &Connection, topic: Uuid, at: usize) -> rusqlite::Result<()> 
     connection.prepare_cached(shorter)?.execute(params![topic.0, first, at - first]).map(drop)
 }
 
-/// Inserts rows for a topic's partitions from the number `first` on. These partitions must not have rows.
+/// Inserts rows for partitions that have none yet, from number `first` on.
 pub fn insert(connection: &Connection, topic: Uuid, first: usize, partitions: &Partitions) -> rusqlite::Result<()> {
     let mut insert =
         connection.prepare_cached("INSERT INTO partitions VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")?;
@@ -108,7 +109,7 @@ fn list(ids: &[i32]) -> String {
     ids.iter().map(i32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// Adds a change for each reported log end.
+/// Reads all reported log ends, and adds a change for each.
 pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection
         .prepare("SELECT topic_id, partition, broker_id, broker_epoch, last_epoch, end_offset FROM log_ends")?;
@@ -121,7 +122,7 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     Ok(())
 }
 
-/// Replaces the broker's earlier log end of this partition.
+/// Stores where a broker's log of this partition ends, in place of its earlier report.
 pub fn put_end(connection: &Connection, topic: Uuid, partition: i32, end: &LogEndReport) -> rusqlite::Result<()> {
     let put = "INSERT OR REPLACE INTO log_ends VALUES (?1, ?2, ?3, ?4, ?5, ?6)";
     let position = end.position;

@@ -1,4 +1,4 @@
-//! Rows as changes that make the newest version from the empty one.
+//! Reads the whole state from the rows, as changes that lead from an empty image to the newest version.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -20,14 +20,14 @@ pub fn newest(connection: &Connection) -> rusqlite::Result<Version> {
     Ok(Version { number: row.0, nonce: row.1.cast_unsigned() })
 }
 
-/// Returns the nonce of the version with this number; None if that version does not exist, or is no longer retained.
+/// Returns the nonce of the version with this number. `None` if that version does not exist, or is too old to be kept.
 pub fn nonce(connection: &Connection, number: u64) -> rusqlite::Result<Option<u64>> {
     let query = "SELECT mark FROM versions WHERE version = ?1";
     let nonce = connection.prepare_cached(query)?.query_row([number], |row| row.get::<_, i64>(0)).optional()?;
     Ok(nonce.map(i64::cast_unsigned))
 }
 
-/// Returns the changes of the whole state. Settings of brokers come before the settings that depend on them.
+/// Returns the whole state as changes. The settings of brokers come first, since other settings depend on them.
 pub fn everything(connection: &Connection, node_id: i32) -> rusqlite::Result<Vec<Change>> {
     let mut changes = Vec::new();
     brokers::load(connection, &mut changes)?;
@@ -56,7 +56,7 @@ fn broker_configs(connection: &Connection, node_id: i32, changes: &mut Vec<Chang
     Ok(())
 }
 
-/// Adds settings of resources. Skips resource types that this version of Fullbore does not know.
+/// Reads the settings of resources. Skips resource types that this version of Fullbore does not know.
 fn resources(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite::Result<()> {
     let mut query = connection.prepare("SELECT resource_type, resource_name, name, value FROM resource_configs")?;
     let mut rows = query.query([])?;

@@ -1,4 +1,4 @@
-//! Tests of the file: reasons why it cannot be used, and its size.
+//! Tests of `control.db`: files that cannot be used, and the size of the write-ahead log.
 
 use super::super::TopicRef;
 use super::super::test_util::{create, wanted};
@@ -68,7 +68,7 @@ fn a_newer_schema_and_another_node_are_refused() {
     );
 }
 
-/// Upper bound of the pages of a transaction that changes one topic.
+/// Maximum number of pages that a transaction with a change of one topic writes.
 const TRANSACTION_PAGES: usize = 12;
 
 #[tokio::test]
@@ -85,7 +85,7 @@ async fn the_write_ahead_log_stays_small_while_topics_come_and_go() {
         }
     }
     let log = std::fs::metadata(folder.path().join("control.db-wal")).expect("there").len() as usize;
-    // Each page follows a header of 24 bytes.
+    // In the write-ahead log, each page has a header of 24 bytes.
     let pages = log / (4096 + 24);
     assert!(pages <= CHECKPOINT_PAGES as usize + TRANSACTION_PAGES, "{pages} pages");
 }

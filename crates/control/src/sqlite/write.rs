@@ -1,4 +1,4 @@
-//! Changes as rows.
+//! Writes changes as rows.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use super::super::change::{Change, FEATURE_LEVEL, FEATURE_RESOURCE, Version};
 use super::{brokers, partitions};
 use fullbore_config::Resource;
 
-/// Most versions whose nonces are retained.
+/// Maximum number of versions whose nonces are kept.
 const MARKS_MAX: i64 = 100_000;
 
-/// Writes all changes and the version that they make.
+/// Writes all changes, and the version that they result in.
 pub fn all(connection: &Connection, changes: &[Change], version: Version) -> rusqlite::Result<()> {
     changes.iter().try_for_each(|change| one(connection, change))?;
     stamp(connection, version)

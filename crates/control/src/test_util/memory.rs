@@ -1,5 +1,5 @@
-//! Back end in memory, for tests. It implements the storage trait only. Several brokers may share one store, as they
-//! share a database. Tests inject faults.
+//! A metadata store in memory, for tests. Several brokers can share one, as they would share a database. Tests can
+//! inject faults.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -8,11 +8,11 @@ use super::super::change::{Change, Version};
 use super::super::store::{Commit, Progress, Store, Transaction};
 use fullbore_db::{CommitError, StoreError};
 
-/// Connection to the store.
+/// A connection to the store.
 #[derive(Clone, Default)]
 pub struct Memory {
     shared: Arc<Shared>,
-    /// True if readers behind the newest version get the whole state; false if they get single commits.
+    /// True if readers get the whole state, and false if they get the missing commits one by one.
     tells_whole: bool,
 }
 
@@ -30,20 +30,21 @@ struct State {
     waiting: usize,
     fault: Option<Fault>,
     is_unreachable: bool,
-    /// Names of threads that called the store.
+    /// Names of the threads that have called the store.
     threads: BTreeSet<String>,
 }
 
-/// Moment at which the connection breaks during a commit.
+/// When the connection breaks during a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Before the store receives the commit.
+    /// The connection breaks before the store receives the commit.
     Before,
-    /// After the commit is made.
+    /// The connection breaks after the commit is made.
     After,
-    /// Before the commit is made; the store makes it while another caller waits for the lock.
+    /// The connection breaks before the commit is made. The store makes the commit later, while another caller waits
+    /// for the lock.
     Meanwhile,
-    /// After the commit is made; the store then stays unreachable.
+    /// The connection breaks after the commit is made, and the store stays unreachable.
     ForLong,
 }
 
@@ -64,8 +65,8 @@ impl Shared {
 }
 
 impl Memory {
-    /// Returns a connection to the same store. With `tells_whole`, readers behind the newest version get the whole
-    /// state; otherwise they get single commits.
+    /// Returns a connection to the same store. If `tells_whole` is true, readers get the whole state; otherwise they
+    /// get the missing commits one by one.
     pub fn telling(self, tells_whole: bool) -> Self {
         Self { tells_whole, ..self }
     }
@@ -85,12 +86,12 @@ impl Memory {
         self.shared.state().commits.clone()
     }
 
-    /// Keeps only the first `length` commits, like the restore of an older copy.
+    /// Keeps only the first `length` commits, as if an older copy had been restored.
     pub fn restore(&self, length: usize) {
         self.shared.change(|state| state.commits.truncate(length));
     }
 
-    /// Takes the lock as another broker does, until the caller drops the result.
+    /// Takes the lock as another broker would, until the caller drops the result.
     pub fn locked(&self) -> Held {
         self.shared.change(|state| state.waiting += 1);
         let mut state = self.shared.wait_while(|state| state.is_locked);
@@ -104,13 +105,13 @@ impl Memory {
         drop(self.shared.wait_while(|state| state.waiting == 0));
     }
 
-    /// Returns the names of threads that called the store.
+    /// Returns the names of the threads that have called the store.
     pub fn threads(&self) -> BTreeSet<String> {
         self.shared.state().threads.clone()
     }
 }
 
-/// Held lock.
+/// The lock, while it is held.
 pub struct Held(Arc<Shared>);
 
 impl Drop for Held {

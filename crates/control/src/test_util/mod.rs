@@ -1,5 +1,5 @@
-//! Control planes for tests of this crate and of the crates above it. The store is in memory; several brokers may share
-//! it, and tests can break its connections.
+//! Control planes for the tests of this crate and of others. The store is in memory. Several brokers can share it, and
+//! tests can break its connections.
 
 mod memory;
 
@@ -25,7 +25,7 @@ use fullbore_config::{BrokerConfig, Properties};
 pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
-    /// Returns the registration of a broker without an address. Its former process was killed, but its logs lost
+    /// Creates the registration of a broker without addresses. Its previous process was killed, but the logs lost
     /// nothing.
     pub fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
@@ -33,10 +33,10 @@ impl RegistrationInfo {
 }
 
 impl Control {
-    /// Opens a control plane over a store in memory, which several brokers may share.
+    /// Opens a control plane with a store in memory. Several brokers can share the store.
     ///
     /// # Errors
-    /// [`OpenError`] if the settings contradict those in the store.
+    /// Returns [`OpenError`] if the settings contradict those in the store.
     pub fn open_in_memory(
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
@@ -48,12 +48,12 @@ impl Control {
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
-    /// Blocks until the writer has carried out all earlier requests.
+    /// Blocks until the writer has carried out everything that was queued before.
     pub fn settle(&self) {
         self.queue().expect("it is open").act(|_| ());
     }
 
-    /// Publishes the image after `change`, as after another broker's commit.
+    /// Changes the image and publishes it, as if another broker had committed the change.
     pub fn publish(&self, change: impl FnOnce(&mut Image)) {
         let queue = self.queue().expect("it is open");
         let ((give, at_hand), (back, next)) = (mpsc::sync_channel(1), mpsc::sync_channel::<Image>(1));
@@ -71,26 +71,26 @@ impl Control {
     }
 }
 
-/// Returns the configuration of a broker with these properties.
+/// Returns a broker's configuration with these properties.
 pub fn broker(text: &str) -> Arc<BrokerConfig> {
     Arc::new(BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0)
 }
 
-/// Returns the request for a topic with two partitions.
+/// Returns a request for a topic with two partitions.
 pub fn wanted(name: &str) -> CreateTopic {
     CreateTopic { name: name.into(), num_partitions: 2, replication_factor: -1, ..CreateTopic::default() }
 }
 
-/// Creates topics, and returns the outcome of each.
+/// Creates topics, and returns the outcome for each.
 pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<Arc<Topic>, Refusal>> {
     control.create_topics(CreateTopics { topics, validate_only: false }).await
 }
 
-/// Opens the control plane of a broker over a shared store. The broker has the data directory with id `folder`, and one
-/// listener on this machine.
+/// Opens the control plane of a broker that shares a store with others. The broker has the data directory with id
+/// `folder`, and a single listener on this machine.
 ///
 /// # Errors
-/// [`OpenError`] if the settings contradict those in the store.
+/// Returns [`OpenError`] if the settings contradict those in the store.
 pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let folder = Uuid(folder.to_be_bytes());
@@ -100,7 +100,7 @@ pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16)
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))
 }
 
-/// Fences a broker, but leaves the decision on its partitions to another process.
+/// Fences a broker, but leaves the decisions on its partitions to another process.
 pub fn fence_alone(memory: &Memory, id: i32) {
     let (mut owner, images) = MetadataWriter::new(memory.clone(), broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
@@ -111,7 +111,7 @@ pub fn fence_alone(memory: &Memory, id: i32) {
     commit_beside(&mut owner.store, image.version(), change);
 }
 
-/// Commits `change` after the version `newest`, as another broker does.
+/// Commits `change` after the version `newest`, as another broker would.
 pub fn commit_beside(store: &mut impl Store, newest: Option<Version>, change: Change) {
     let number = newest.map_or(0, |newest| newest.number) + 1;
     let (transaction, _) = store.begin(newest).expect("begun");

@@ -1,4 +1,4 @@
-//! Tests of several brokers over one database, each with its own data directory.
+//! Tests of several brokers that share a database. Each has its own data directory.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn refused(folder: &Path, id: i32, url: &str) -> String {
     told
 }
 
-/// Starts the brokers 1 to `count`.
+/// Starts brokers with the ids 1 to `count`.
 fn cluster(database: &Database, count: i32) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -35,7 +35,8 @@ fn knows(control: &Control, topic: &str) -> bool {
     control.image().topic(topic).is_some()
 }
 
-/// Each broker uses its own file and its own dynamic settings.
+/// The first broker has a limit of its own. The second one does not know the limit, and creates a topic that
+/// contradicts it. The first broker must still apply that commit and all later ones.
 #[tokio::test]
 async fn broker_follows_commits_despite_a_topic_that_contradicts_its_settings() {
     let database = Database::create();
@@ -143,7 +144,7 @@ async fn silent_broker_is_replaced_from_another_directory_without_a_running_brok
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
     let beats = opened.control.beats().expect("a cluster");
     wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
-    // Ends the broker without a controlled shutdown, as a kill does.
+    // Dropping the control plane ends the broker without a controlled shutdown, as if it were killed.
     drop(opened);
     let opened = of_cluster(folders[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
@@ -159,14 +160,14 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let seen = opened.control.image().version().expect("there");
     drop(opened);
     assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
-    // Imitates a restored copy that has as many versions as the lost history, but with other nonces.
+    // Now the database looks like a restored copy with as many versions as before, but with another nonce.
     let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(other_nonce);
     let told = refused(folder.path(), 1, &database.url());
     assert!(
         told.ends_with(&format!(
-            "it does not know version {}: it went back to an older state, or is another one",
+            "the database does not know version {}: it was set back to an older state, or it is another database",
             seen.number
         )),
         "{told}"
@@ -199,13 +200,13 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     for command in commands {
         assert_eq!(command.await.expect("no panic"), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
     }
-    // The limit allows for one unanswered request and one failed connection, with a second of margin for each.
+    // Allow for one unanswered request and one failed connection, with a second to spare for each.
     assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     assert!(opened.control.init_producer_id().await.is_ok(), "from the block at hand");
     relay.cut();
 }
 
-/// Measures repeatedly the time until another broker shows a change:
+/// Measures how long it takes until another broker shows a change:
 /// `cargo test --workspace --lib -- --ignored --nocapture until_others`.
 #[tokio::test]
 #[ignore = "a measurement"]
@@ -232,7 +233,7 @@ async fn until_others_show_a_change() {
     }
 }
 
-/// Measures a transaction that changes 3,000 registrations, in one stretch or in many.
+/// Measures a transaction that changes 3,000 registrations, first in one stretch and then in many.
 #[test]
 #[ignore = "a measurement"]
 fn many_partitions_change() {
@@ -251,7 +252,7 @@ fn many_partitions_change() {
             let (leader, isr) = (Some((number % 3) as i32), vec![1, 2, round as i32]);
             Arc::new(PartitionRegistration { replicas: vec![0, 1, 2], isr, leader, ..Default::default() })
         };
-        // A partition between two stretches stays unchanged.
+        // Leave one partition unchanged between two stretches.
         let changes: Vec<Change> = (0..3_000)
             .step_by(stretch + 1)
             .map(|first| Change::PartitionsChanged {
@@ -277,7 +278,7 @@ fn many_partitions_change() {
     }
 }
 
-/// Runs three idle brokers for a while, to measure their load on PostgreSQL.
+/// Runs three idle brokers for a while, and measures how much work they cause for PostgreSQL.
 #[tokio::test]
 #[ignore = "a measurement"]
 async fn three_brokers_idle() {

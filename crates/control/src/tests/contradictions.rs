@@ -1,5 +1,5 @@
-//! Tests of topics that contradict a broker's file, because they were created under other settings. Only changes that
-//! concern the contradiction are refused.
+//! Tests with topics that contradict the broker's file, because they were created under other settings. Only changes
+//! that concern the contradiction are refused.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn of_config<T>(outcome: Result<T, Refusal>) -> Option<ErrorCode> {
     outcome.err().map(|refusal| refusal.code)
 }
 
-/// Starts a broker whose file contradicts an override of the topic `t`.
+/// Starts a broker whose file contradicts a setting of the topic `t`.
 async fn contradicted(folder: &Path) -> Opened {
     let first = open(folder);
     let lag = |name: &str, lag: &str| CreateTopic { configs: vec![(LEAST.into(), Some(lag.into()))], ..wanted(name) };
@@ -43,7 +43,7 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
     assert_eq!(of_config(alter(control, "t", LEAST, set("90000")).await), refused);
 }
 
-/// With the compact policy, the records of a diskless topic would stay forever.
+/// If a diskless topic got the compact policy, its records would never be deleted.
 #[tokio::test]
 async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! Tests that the kind of a topic, diskless or classic, never changes.
+//! Tests that a classic topic stays classic, and a diskless topic stays diskless.
 
 use super::*;
 
@@ -62,7 +62,8 @@ async fn refused_change_applies_nothing_also_with_validate_only() {
     assert_eq!(codes(&results), refused);
 }
 
-/// A diskless topic without an override of `cleanup.policy` would be compacted.
+/// The default must not become `compact`, because a diskless topic without its own `cleanup.policy` would then be
+/// compacted.
 #[tokio::test]
 async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -78,7 +79,7 @@ async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() 
     let refused = alter_broker(&opened.control, BrokerScope::Every, compact, set("compact")).await;
     assert_eq!(refused.expect_err("t has it from there").code, ErrorCode::INVALID_CONFIG);
     drop(opened);
-    // A broker starts with such a file nevertheless, since another broker may have created the topic.
+    // A broker with such a file starts all the same, because another broker may have created the topic.
     let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
     assert!(!opened.control.image().topic("t").expect("there").config.cleanup.compact);
 }

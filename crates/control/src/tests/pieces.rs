@@ -1,4 +1,4 @@
-//! Tests of many partitions on a real PostgreSQL: a failover, a stop and a start that are too large for one
+//! Tests with many partitions on a real PostgreSQL. A failover, a stop and a start are each too large for one
 //! transaction.
 
 use std::time::Duration;
@@ -12,12 +12,12 @@ use super::seam::afresh;
 use super::*;
 use fullbore_tests::postgres::Database;
 
-/// Time after which a wait counts as hung.
+/// How long a test waits before it fails.
 const HANGS: Duration = Duration::from_secs(120);
-/// Number of partitions: more than fit one piece.
+/// Number of partitions, which is too large for one piece.
 const PARTITIONS: i32 = 3_000;
 
-/// Starts brokers 1 to 3 over a database with a topic that has a row for each partition.
+/// Starts the brokers 1 to 3.
 fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
         let folder = tempfile::tempdir().expect("tempdir");
@@ -27,7 +27,7 @@ fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> 
     (1..=3).map(start).collect()
 }
 
-/// Creates the topic over a connection with a longer time limit than those of the brokers.
+/// Creates the topic over a connection of its own, which has a longer time limit than the brokers'.
 fn create_many(database: &Database, control: &Control) {
     let many = CreateTopic { num_partitions: PARTITIONS, replication_factor: 3, ..wanted("t") };
     let (mut owner, _images) = MetadataWriter::new(store_of(database), broker(""), Box::new(random_id)).expect("valid");
@@ -40,12 +40,12 @@ fn create_many(database: &Database, control: &Control) {
     });
 }
 
-/// Waits for a future in its own runtime. The tests have no common runtime, since the control plane blocks its caller.
+/// Waits for a future. Each call has its own runtime, because calls to the control plane block their thread.
 fn block_on<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime").block_on(future)
 }
 
-/// Makes the database spend the time `row` on each row of partitions that changes.
+/// Makes the database spend the time `row` on each changed row of the partitions table.
 fn slow_down(database: &Database, row: Duration) {
     let seconds = row.as_secs_f64();
     database.run(&format!(
@@ -62,14 +62,14 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
     }
 }
 
-/// Checks that the rows of the database equal the registrations of the image.
+/// Checks that the database and the broker's image contain the same registrations.
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
     let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
     assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
 }
 
-/// All partitions in one transaction would take six seconds here, and the time limit is one second.
+/// In one transaction, all partitions would take six seconds here, but the time limit is one second.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
     let database = Database::create();
@@ -108,7 +108,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     }
     assert!(is_gone(3)(&stopping.control.image()));
     drop(stopping);
-    // The second broker is killed. Its own next process fences it.
+    // The second broker is killed and started again. Its new process fences the old one.
     let (killed, opened) = brokers.pop().expect("the second");
     let epoch = opened.control.broker_epoch();
     drop(opened);
@@ -121,7 +121,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     drop(third);
 }
 
-/// A command that arrives during a failover is committed with the next piece; it does not wait until all partitions
+/// A command arrives during a failover. It is committed with the next piece, and does not wait until all partitions
 /// have failed over.
 #[test]
 fn change_requested_during_a_failover_is_committed_between_two_pieces() {
@@ -155,7 +155,7 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Returns the registration of a broker's process that has its own directory.
+/// Creates the registration of a broker's process that has its own directory.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
         folder: id.unsigned_abs().into(),

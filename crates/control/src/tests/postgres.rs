@@ -1,4 +1,4 @@
-//! Tests of the control plane on a real PostgreSQL, with the faults of a database over a network.
+//! Tests of the control plane on a real PostgreSQL, with the faults that a database over a network can have.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
 use fullbore_db::postgres::Server;
 
-/// Time after which a wait counts as hung.
+/// How long a test waits before it fails.
 const HANGS: Duration = Duration::from_secs(30);
 
 fn server(url: &str, timeout_ms: u64) -> Server {
@@ -27,7 +27,7 @@ fn connect(url: &str, timeout_ms: u64) -> Result<Postgres, String> {
     opened.map(|(store, _)| store).map_err(|error| error.to_string())
 }
 
-/// Opens another connection, as another broker does.
+/// Opens a new connection, as another broker would.
 pub fn store_of(database: &Database) -> Postgres {
     connect(&database.url(), 5_000).expect("connects")
 }
@@ -59,7 +59,7 @@ fn several_first_starts_at_once_make_one_cluster() {
     assert_eq!(database.run("SELECT version, (SELECT count(*) FROM fullbore.versions) FROM fullbore.cluster"), "1|2");
 }
 
-/// A relay between broker and database drops the answer to a COMMIT, or the COMMIT itself.
+/// A relay between the broker and the database first drops the answer to a COMMIT, and then the COMMIT itself.
 #[test]
 fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
@@ -69,7 +69,8 @@ fn unanswered_commit_is_looked_up_in_the_database() {
         let through = format!("postgres://postgres@{}/{}", relay.address, database.name());
         let (mut owner, images) = over(connect(&through, 20_000).expect("connects"));
         let name = format!("t{number}");
-        // The transaction waits for this advisory lock; meanwhile the test cuts the connection.
+        // A trigger makes the transaction wait for this advisory lock, so that the test can cut the connection
+        // meanwhile.
         database.run(
             "CREATE OR REPLACE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS
                'BEGIN PERFORM pg_advisory_lock(7); PERFORM pg_advisory_unlock(7); RETURN NULL; END';
@@ -82,7 +83,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
             let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
-        // The view also has the locks of other tests' databases.
+        // The view also lists the locks in the databases of other tests.
         let waiting = "FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
         let waits = format!("SELECT count(*) {waiting}");
@@ -119,7 +120,7 @@ fn frozen_broker_loses_the_lock() {
     let late = held.commit(&[Change::ProducerIdsTaken { next: 5 }], Version { number: version.number + 1, nonce: 1 });
     assert!(late.is_err(), "its lock is gone");
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
-    // The store continues over another connection.
+    // The store goes on over a new connection.
     assert!(matches!(frozen.begin(Some(version)), Ok((_, Progress::Since(since))) if since.is_empty()));
 }
 
@@ -143,7 +144,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_retriable));
     server.start_again();
     wait_until("it is found again", HANGS, || owner.transact(|draft| draft.topics(&create_command("u"))).is_ok());
-    // The stop of the server also ends the open connection; the store does not notice this yet.
+    // When the server stops, the open connection ends as well. The store does not notice this yet.
     server.stop();
     server.start_again();
     owner.transact(|draft| draft.topics(&create_command("v"))).expect("over another connection");
@@ -191,7 +192,7 @@ fn names_from_clients_are_stored_unchanged() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The server ends the session at each possible point. Commits that were answered remain valid.
+/// The server ends the session at every possible point. Commits that were answered must still be there.
 #[test]
 fn ended_session_leaves_no_partial_commit() {
     let database = Database::create();
@@ -215,7 +216,7 @@ fn ended_session_leaves_no_partial_commit() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// The primary key of versions refuses a decision on an older state.
+/// The primary key of the versions prevents a commit that was decided on an older state.
 #[test]
 fn version_is_committed_only_once() {
     let database = Database::create();
@@ -229,7 +230,7 @@ fn version_is_committed_only_once() {
     assert_eq!(afresh(store_of(&database)), format!("{:?}", images.borrow()));
 }
 
-/// Each writer must decide on the commits of all others before its own.
+/// Each writer must see the commits of all others before it decides.
 #[test]
 fn four_writers_at_once_never_decide_on_an_older_state() {
     let database = Database::create();

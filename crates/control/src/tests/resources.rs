@@ -1,4 +1,4 @@
-//! Tests of settings of groups and client metrics: they are stored and shown, and a resource is gone once its last
+//! Tests of the settings of groups and client metrics. They are stored and shown, and a resource is gone once its last
 //! setting is removed.
 
 use super::*;
@@ -77,7 +77,7 @@ async fn a_refused_change_changes_nothing() {
     assert_eq!(control.image().epoch(), 1, "the broker registered");
 }
 
-/// A list that does not fit a response would disconnect every client that requests the list.
+/// If a list did not fit into a response, every client that requests it would be disconnected.
 #[tokio::test]
 async fn list_setting_grows_up_to_the_size_of_a_response() {
     let folder = tempfile::tempdir().expect("tempdir");

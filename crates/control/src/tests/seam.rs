@@ -1,4 +1,4 @@
-//! Tests of the storage trait on SQLite, on PostgreSQL and in memory, and of several brokers over one store.
+//! Tests of the storage trait on SQLite, on PostgreSQL and in memory, and of several brokers that share a store.
 
 use fullbore_rules::cluster::LogEndReport;
 use fullbore_rules::replica::PartitionRegistration;
@@ -17,7 +17,7 @@ use fullbore_config::Resource;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_tests::postgres::Database;
 
-/// Returns a source of ids, which returns the same sequence in each run.
+/// Returns a source of ids that gives the same sequence in every run.
 pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     let mut drawn = 0_u128;
     Box::new(move || {
@@ -33,7 +33,7 @@ pub(super) fn sqlite(folder: &Path) -> Sqlite {
 
 type Notes = Arc<Mutex<Vec<Commit>>>;
 
-/// Store that records its commits.
+/// A store that records its commits.
 struct Noted<S>(S, Notes);
 
 struct NotedTransaction<T>(T, Notes);
@@ -63,7 +63,7 @@ fn name(number: u8) -> String {
     format!("t.{number}")
 }
 
-/// Command of a random kind.
+/// A command of a random kind.
 #[derive(Debug, Clone)]
 enum AnyCommand {
     Topics(TopicsCommand),
@@ -73,7 +73,7 @@ enum AnyCommand {
 }
 
 impl AnyCommand {
-    /// Decides the command, and returns the answer as text.
+    /// Decides the command and returns the answer as text.
     fn decided(&self, draft: &mut Draft<'_>) -> String {
         match self {
             Self::Topics(command) => format!("{:?}", draft.topics(command)),
@@ -131,8 +131,8 @@ fn other_commands() -> impl Strategy<Value = AnyCommand> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// The same commands have the same outcomes, changes and images on all stores. A writer that afterwards reads a
-    /// store's content has the same image, too.
+    /// The same random commands must give the same outcomes, changes and images on all stores. A new writer that reads
+    /// the store afterwards must have the same image, too.
     #[test]
     fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
@@ -169,8 +169,8 @@ proptest! {
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
 
-    /// A writer that follows changes has the same image as one that starts afterwards, on SQLite and on PostgreSQL,
-    /// whichever registrations change.
+    /// Random registrations are changed on SQLite and on PostgreSQL. A writer that follows the changes must have the
+    /// same image as one that starts afterwards.
     #[test]
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
@@ -184,7 +184,7 @@ proptest! {
     }
 }
 
-/// Returns the image of a writer that follows these changes, and the image of a writer that starts afterwards.
+/// Returns two images: that of a writer that follows these changes, and that of a writer that starts afterwards.
 fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32>)]) -> (String, String) {
     let (mut owner, images) = registered(open(), counted());
     owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
@@ -213,7 +213,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
     (format!("{:?}", images.borrow()), afresh(open()))
 }
 
-/// Returns the image of a new writer that reads the whole state.
+/// Returns the image of a new writer that has read the whole state.
 pub(super) fn afresh(store: impl Store) -> String {
     let (mut owner, images) = MetadataWriter::new(store, broker(""), Box::new(random_id)).expect("valid");
     owner.catch_up();
@@ -225,7 +225,7 @@ pub(super) fn created(mut topics: Vec<Result<Arc<Topic>, Refusal>>) -> Result<Uu
     topics.remove(0).map(|topic| topic.id).map_err(|refusal| refusal.code)
 }
 
-/// Two writers change the store alternately; each decides on the newest image.
+/// Two writers change the store in turn. Each must decide on the newest image.
 fn two_writers<S: Store>(stores: [S; 2]) {
     let [(one, of_one), (other, of_other)] = stores.map(|store| registered(store, Box::new(random_id)));
     let mut owners = [one, other];
@@ -260,8 +260,8 @@ fn decision_is_based_on_changes_of_another_writer() {
     two_writers([store_of(&database), store_of(&database)]);
 }
 
-/// No published image shows such a topic. If it were recorded as deleted, no broker would ever report its files as
-/// removed.
+/// No published image has the topic. If it were recorded as deleted, no broker would ever report that its files
+/// are removed.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -280,7 +280,7 @@ fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
 }
 
-/// Names are remembered and forgotten in the same way in rows, in the text of a version and in the image.
+/// Names must be remembered and forgotten in the same way in the rows, in the stored versions and in the image.
 #[test]
 fn names_of_deleted_topics_are_read_as_written() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -325,7 +325,7 @@ fn remembered_and_afresh<S: Store>(open: impl Fn() -> S) {
     compare(format!("{:?}", images.borrow()));
 }
 
-/// Returns a writer of a shared store, and a receiver of its images.
+/// Creates a writer for a shared store, and a receiver of its images.
 fn over(memory: &Memory) -> (MetadataWriter<Memory>, watch::Receiver<Arc<Image>>) {
     registered(memory.clone(), Box::new(random_id))
 }
@@ -389,13 +389,13 @@ fn store_restored_from_an_older_copy_is_not_followed() {
         }
         assert_eq!((images.borrow().topics().len(), file_images.borrow().topics().len()), (2, 1));
         assert_eq!(other_images.borrow().topics().len(), 1);
-        // The store is still refused as an older copy once it has as many versions as before.
+        // The store stays refused as an older copy, even when it has as many versions as before.
         let newest = memory.commits().last().map(|commit| commit.version);
         commit_beside(&mut memory.clone(), newest, Change::ProducerIdsTaken { next: more });
     }
 }
 
-/// Starts a control plane over a store in memory.
+/// Starts a control plane with a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
     let identity =
@@ -442,7 +442,7 @@ async fn commands_wait_in_a_bounded_queue_and_are_carried_out_without_their_call
     assert_eq!(memory.threads().into_iter().collect::<Vec<_>>(), ["control"]);
 }
 
-/// Commits of another broker are published without a command; here two commits are published as one image.
+/// Commits of another broker are published although no command arrives. Here two commits become one image.
 #[tokio::test]
 async fn commit_of_another_broker_is_published_on_request() {
     let memory = Memory::default();

@@ -1,9 +1,9 @@
-//! A connection for a thread that blocks, with one request at a time. It is opened on demand, and reopened after it has
-//! ended.
+//! A database connection for a thread that blocks, with one request at a time. It is opened when it is first needed,
+//! and again after it has ended.
 //!
-//! Not here: the statements. Invariants: every call ends within a time limit. After a failed attempt to connect, calls
-//! during a pause of at most `PAUSE_MAX` get the last error. The connection may be dropped anywhere, also in a task of
-//! another runtime.
+//! Invariants: every call ends within a time limit. If the connection cannot be opened, further calls fail with the
+//! same error for a pause of at most `PAUSE_MAX`. The connection can be dropped anywhere, even in a task of another
+//! runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -17,36 +17,37 @@ use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
 
-/// Shortest and longest pause after a failed attempt to connect.
+/// Minimum and maximum pause after a failed attempt to connect.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause after a failed attempt to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Database, connected or not.
+/// A connection to a database, which may be open or closed.
 pub struct DatabaseConnection {
     server: Arc<Server>,
-    /// Runtime that drives the session while a caller waits; `None` only during the drop.
+    /// The runtime in which the session runs while a caller waits. `None` only while this is dropped.
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
-    /// Time of the last failed attempt to connect, the pause after it, and its error.
+    /// The last failed attempt to connect: its time, the pause after it, and its error.
     vain: Option<(Instant, Duration, AskError)>,
 }
 
 impl DatabaseConnection {
-    /// Returns a connection that is not open yet.
+    /// Creates a connection that is not open yet.
     ///
     /// # Errors
-    /// Errors of the system if no runtime can be created.
+    /// Returns the system's error if the runtime cannot be created.
     pub fn new(server: Arc<Server>) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { server, runtime: Some(runtime), session: None, vain: None })
     }
 
-    /// Returns the server.
+    /// Returns the server's address and settings.
     pub fn server(&self) -> &Server {
         &self.server
     }
 
-    /// Opens a session unless one is open, within the time limit of one call.
+    /// Opens a session if none is open, within the time limit of one call.
     pub fn connect(&mut self) -> Result<(), AskError> {
         if self.session.is_some() {
             return Ok(());
@@ -71,7 +72,7 @@ impl DatabaseConnection {
         }
     }
 
-    /// Runs `work` over the open session. Returns None if no session is open.
+    /// Runs `work` with the open session. Returns `None` if no session is open.
     pub fn with_session<'a, F: Future>(
         &'a self,
         work: impl FnOnce(&'a PostgresSession, Duration) -> F,
@@ -80,7 +81,8 @@ impl DatabaseConnection {
         Some(self.block_on(work(session, self.server.call_max)))
     }
 
-    /// Sends statements over the open session. After an error the session is closed, since its state is unknown.
+    /// Sends statements over the open session, and returns their rows. After an error the session is closed, since its
+    /// state is unknown.
     pub fn ask(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let Some(asked) = self.with_session(|session, call_max| session.ask(statements, call_max)) else {
             return Err(AskError::not_asked("the connection was closed"));
@@ -91,8 +93,8 @@ impl DatabaseConnection {
         asked
     }
 
-    /// Sends statements that begin a transaction, or that may be repeated. If the open session has ended, sends them
-    /// again over a new session.
+    /// Sends statements that begin a transaction, or that can be repeated without harm. If the open session turns out
+    /// to have ended, opens a new one and sends them again.
     pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
         let was_connected = self.session.is_some();
         self.connect()?;
@@ -105,15 +107,15 @@ impl DatabaseConnection {
         }
     }
 
-    /// Ends the open transaction, if any, without writing it.
+    /// Rolls back the open transaction, if there is one.
     pub fn roll_back(&mut self) {
         if self.session.is_some() {
-            // If this fails, `ask` closes the session, and the transaction ends with it.
+            // If this fails, `ask` closes the session, which ends the transaction as well.
             let _ = self.ask("ROLLBACK");
         }
     }
 
-    /// Closes the session, and ends its current statement.
+    /// Closes the session and stops its current statement.
     pub fn hang_up(&mut self) {
         if let Some(session) = self.session.take() {
             self.block_on(session.close());
@@ -129,7 +131,7 @@ impl Drop for DatabaseConnection {
     fn drop(&mut self) {
         drop(self.session.take());
         if let Some(runtime) = self.runtime.take() {
-            // Drops the task that owns the socket, without waiting for it.
+            // The task that owns the socket is dropped without waiting for it.
             runtime.shutdown_background();
         }
     }

@@ -1,6 +1,6 @@
-//! Errors of PostgreSQL, and their meaning.
+//! Interprets the errors of PostgreSQL.
 //!
-//! Invariant: no text contains a password. The server's messages have none, and a URL is never quoted.
+//! Invariant: no error text contains a password. The server's messages do not have one, and the URL is never quoted.
 
 use std::error::Error;
 use std::io;
@@ -9,35 +9,35 @@ use tokio_postgres::error::{Severity, SqlState};
 
 use crate::{CommitError, StoreError};
 
-/// Failure of a request to the database.
+/// The reason why a request to the database failed.
 #[derive(Debug, Clone)]
 pub struct AskError {
-    /// Message of the server or of the connection.
+    /// The message of the server, or the reason why the connection failed.
     pub words: String,
-    /// Error code of the server; `None` if the server sent no code.
+    /// The server's error code; `None` if the error does not come from the server.
     pub code: Option<SqlState>,
-    /// True if the statements certainly had no effect, and will have none.
+    /// True if it is certain that the statements had no effect, and will not have one later.
     pub is_certain: bool,
 }
 
 impl AskError {
-    /// Returns the error of a broken connection.
+    /// Creates the error for a broken connection.
     pub fn lost(words: impl Into<String>) -> Self {
         Self { words: words.into(), code: None, is_certain: false }
     }
 
-    /// Returns the error of a late answer. The caller does not reconnect, since another connection would hardly be
-    /// faster.
+    /// Creates the error for an answer that takes too long. The caller should not reconnect, since a new connection
+    /// would hardly be faster.
     pub fn slow(words: impl Into<String>) -> Self {
         Self { code: Some(SqlState::QUERY_CANCELED), ..Self::lost(words) }
     }
 
-    /// Returns the error of a statement that was not sent.
+    /// Creates the error for statements that were not sent.
     pub fn not_asked(words: impl Into<String>) -> Self {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
-    /// Returns true if the connection has ended: a new connection may succeed.
+    /// Returns true if the connection has ended, so that a new connection may help.
     pub fn is_of_connection(&self) -> bool {
         let is_fatal = |code: &SqlState| ["57P", "08"].iter().any(|class| code.code().starts_with(class));
         match &self.code {
@@ -46,12 +46,12 @@ impl AskError {
         }
     }
 
-    /// Returns the error for the caller of the store.
+    /// Converts the error into one of the store.
     pub fn failed(self) -> StoreError {
         StoreError::Away(self.words)
     }
 
-    /// Returns the error of a commit that was not made, or whose outcome is unknown.
+    /// Converts the error into that of a commit, whose outcome may be unknown.
     pub fn not_committed(self) -> CommitError {
         match self.is_certain {
             true => CommitError::Refused(self.failed()),
@@ -81,7 +81,7 @@ impl From<tokio_postgres::Error> for AskError {
     }
 }
 
-/// Returns the error of contents that cannot be right.
+/// Creates the error for contents that cannot be right.
 pub fn damaged(reason: impl Into<String>) -> StoreError {
     StoreError::Damaged(reason.into())
 }

@@ -1,11 +1,11 @@
-//! PostgreSQL: sessions with one request at a time, and the schema of a cluster.
+//! PostgreSQL: sessions with one request at a time, and the schema that a cluster uses.
 //!
-//! - `server`: parameters of a connection, from a URL; `url`, `tls`.
-//! - `settings`: settings of every session, also behind a pooler. `session`: a session for a task. `connection`: a
-//!   session for a thread that blocks; reopened when the session has ended.
-//! - `statements`: values as literals; `rows`: answers; `error`: the meaning of failures; `refused`: why a start cannot
-//!   use its database.
-//! - `schema`: creates, checks and upgrades the tables. Not here: statements on these tables.
+//! - `server` has the connection's parameters, which `url` and `tls` read from a URL.
+//! - `settings` has the settings of every session, which also work behind a pooler. `session` is a session for a task.
+//!   `connection` is one for a thread that blocks, and reopens it when it has ended.
+//! - `statements` writes values as literals, and `rows` reads answers. `error` interprets failures, and `refused`
+//!   explains why a broker cannot start with its database.
+//! - `schema` creates, checks and upgrades the tables. The statements that use these tables are in other crates.
 
 mod connection;
 mod error;

@@ -1,7 +1,7 @@
-//! Reasons why a broker cannot start with its database, with the attempted address and a remedy.
+//! Explains why a broker cannot start with its database. The message names the address that was tried, and a remedy.
 //!
-//! Not here: errors of a running broker, which continues without its database. Invariant: a reason has names from the
-//! settings, but never the password.
+//! A running broker does not use these messages, since it continues without its database. Invariant: a message may
+//! contain names from the settings, but never the password.
 
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
@@ -11,13 +11,14 @@ use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
-/// Returns the reason as the log of a start shows it, after the name of the database.
+/// Returns the message for the log, to be shown after the name of the database.
 pub fn words_at_start(server: &Server, error: &AskError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
 }
 
-/// Returns the error text. Adds the path of a Unix socket, since the system's message lacks the path.
+/// Returns the error text. If the system refused the connection, adds the path of the Unix socket, which the system's
+/// own message lacks.
 fn what(server: &Server, error: &AskError) -> String {
     match sockets(server) {
         Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),
@@ -25,7 +26,7 @@ fn what(server: &Server, error: &AskError) -> String {
     }
 }
 
-/// Returns the paths of the Unix sockets in the settings; None if any host is not a Unix socket.
+/// Returns the paths of the Unix sockets in the settings. `None` if any of the hosts is not a Unix socket.
 fn sockets(server: &Server) -> Option<String> {
     let ports = server.config.get_ports();
     let socket = |(at, host): (usize, &Host)| match host {
@@ -39,7 +40,7 @@ fn sockets(server: &Server) -> Option<String> {
     sockets.map(|sockets| sockets.join(", "))
 }
 
-/// Returns true if the operating system refused the connection, not PostgreSQL or TLS.
+/// Returns true if the operating system refused the connection, rather than PostgreSQL or TLS.
 fn is_of_system(error: &AskError) -> bool {
     error.code.is_none() && error.words.contains("os error") && !is_of_password_file(error)
 }

@@ -1,6 +1,6 @@
-//! Rows of an answer: texts, numbers and flags by column.
+//! Reads texts, numbers and flags from the rows of an answer.
 //!
-//! Invariant: a missing or wrong value is an error, never a panic.
+//! Invariant: a value that is missing or wrong gives an error, never a panic.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use fullbore_wire::Uuid;
 use super::error::damaged;
 use crate::StoreError;
 
-/// Row of an answer.
+/// A row of an answer.
 pub type DatabaseRow = tokio_postgres::SimpleQueryRow;
-/// Rows of one statement.
+/// The rows that one statement returned.
 pub type Rows = Vec<DatabaseRow>;
 
 /// Returns the text in a column, or an error if it is null.
@@ -20,7 +20,7 @@ pub fn text(row: &DatabaseRow, column: usize) -> Result<&str, StoreError> {
     optional(row, column)?.ok_or_else(|| damaged(format!("column {column} has nothing")))
 }
 
-/// Returns the text in a column; None if it is null.
+/// Returns the text in a column; `None` if it is null.
 pub fn optional(row: &DatabaseRow, column: usize) -> Result<Option<&str>, StoreError> {
     row.try_get(column).map_err(|error| damaged(error.to_string()))
 }
@@ -31,7 +31,7 @@ pub fn number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Res
     text.parse().map_err(|error| damaged(format!("'{text}' is not a number: {error}")))
 }
 
-/// Returns the number in a column; None if it is null.
+/// Returns the number in a column; `None` if it is null.
 pub fn optional_number<N: FromStr<Err: Display>>(row: &DatabaseRow, column: usize) -> Result<Option<N>, StoreError> {
     match optional(row, column)? {
         Some(_) => number(row, column).map(Some),
@@ -44,7 +44,7 @@ pub fn flag(row: &DatabaseRow, column: usize) -> Result<bool, StoreError> {
     Ok(text(row, column)? == "t")
 }
 
-/// Returns the rows of the next statement, or an error if no answer is left. Statements that return no rows are not
+/// Returns the rows of the next statement, or an error if there are none left. Statements that return no rows are not
 /// counted.
 pub fn next(answers: &mut std::vec::IntoIter<Rows>) -> Result<Rows, StoreError> {
     answers.next().ok_or_else(|| damaged("an answer is missing"))

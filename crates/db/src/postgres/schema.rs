@@ -1,4 +1,5 @@
-//! The schema: created by the first start, checked by every start, upgraded by `fullbore admin` only.
+//! The schema of the database. The first broker creates it, every start checks it, and only `fullbore admin` upgrades
+//! it.
 
 use fullbore_wire::Uuid;
 
@@ -9,33 +10,33 @@ use super::statements::literal;
 use crate::StoreError;
 use std::time::Duration;
 
-/// Tables of the first release. Smaller versions were never released, and cannot be upgraded.
+/// The tables of the first release. Schemas with smaller versions come from builds before it, and cannot be upgraded.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// Version of `FIRST_SCHEMA`.
+/// The version of `FIRST_SCHEMA`.
 pub const FIRST_VERSION: i64 = 8;
-/// Statements that make each later version from the one before.
+/// The statements that upgrade the schema by one version each.
 const MIGRATIONS: &[&str] = &[TRANSACTIONS];
-/// Version 9: transactions on diskless topics.
+/// Version 9 adds transactions on diskless topics.
 const TRANSACTIONS: &str = include_str!("schema_9.sql");
-/// Version that this version of Fullbore reads and writes.
+/// The version of the schema that this version of Fullbore reads and writes.
 pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Advisory lock held while the schema is created or upgraded: "fullbore" in ASCII.
+/// The advisory lock that is held while the schema is created or upgraded ("fullbore" in ASCII).
 const ADVISORY_LOCK: i64 = 0x6675_6c6c_626f_7265;
 
-/// Schema found in a database.
+/// The schema that a database has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// No schema named `fullbore`.
+    /// There is no schema with the name `fullbore`.
     Empty,
-    /// Schema `fullbore` without tables.
+    /// There is a schema `fullbore` without tables.
     EmptySchema,
-    /// Schema `fullbore` with tables of another program.
+    /// There is a schema `fullbore`, but its tables belong to another program.
     Foreign,
-    /// Schema of Fullbore, in this version.
+    /// There is a schema of Fullbore with this version.
     Version(i64),
 }
 
-/// Reason why a schema cannot be used.
+/// The reason why a schema cannot be used.
 #[derive(Debug)]
 pub enum SchemaError {
     Ask(AskError),
@@ -80,8 +81,8 @@ pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found
     }
 }
 
-/// Returns the cluster's id. Creates the schema in an empty database, with `new_cluster_id`. If several brokers start
-/// at once, one of them creates the schema.
+/// Returns the cluster's id. If the database is empty, creates the schema with the id `new_cluster_id`. If several
+/// brokers start at once, only one of them creates it.
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = read(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
@@ -118,12 +119,12 @@ fn making(found: Found, cluster_id: Uuid) -> String {
 }
 
 /// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version before the upgrade. Running brokers of the
-/// older version then continue as during an outage of the database, until they are upgraded as well.
+/// older version then behave as if the database were unavailable, until they are upgraded as well.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }
 
-/// Applies those of `migrations` that the schema lacks, and returns the version before the upgrade.
+/// Applies those `migrations` that the schema does not have yet, and returns the version before the upgrade.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
     session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
@@ -138,7 +139,7 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
     let done = usize::try_from(found - FIRST_VERSION).map_err(|_| SchemaError::Unreleased(found))?;
     let statements = migrations[done..].join("\n;");
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
-    // Waits for the lock on the metadata: the transaction that holds the lock finishes first.
+    // Wait for the metadata lock, so that the transaction that holds it can finish first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
     session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)

@@ -1,7 +1,7 @@
-//! Address and credentials of the database, from the URL of `control.plane`.
+//! The address and credentials of the database, from the URL in `control.plane`.
 //!
-//! Not here: connections, which are in `session`. Invariant: the password is sent to the server only; no log line and
-//! no error contains it.
+//! The connections are opened in `session`. Invariant: the password is sent only to the server, and is in no log line
+//! or error.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,36 +18,37 @@ use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Port if the URL names no port.
+/// The port that is used if the URL does not name one.
 pub const PORT: u16 = 5432;
-/// Shortest idle time before a keepalive: the system counts this time in seconds.
+/// Minimum idle time before a keepalive is sent. The system counts it in seconds.
 const KEEPALIVE_MIN: Duration = Duration::from_secs(1);
 
-/// Address and credentials of a database.
+/// The address and credentials of a database.
 #[derive(Clone)]
 pub struct Server {
-    /// Connection parameters. The password is missing here if it is in a file.
+    /// The connection's parameters. They lack the password if it is in a file.
     pub config: Config,
     encryption: Encryption,
     password_file: Option<PathBuf>,
-    /// Time limit of one call.
+    /// The time limit of one call.
     pub call_max: Duration,
-    /// Counter of the calls; `None` if they are not counted.
+    /// Counts the calls; `None` if they are not counted.
     pub counted: Option<CountedCalls>,
-    /// Rate limit of the log line about a pooler.
+    /// Limits how often the log reports that there is a pooler.
     pub pooled: Arc<LogRateLimit>,
     shown: String,
 }
 
 impl Server {
-    /// Reads the URL and the TLS files that it names.
+    /// Reads the URL, and the TLS files that it names.
     ///
     /// # Errors
-    /// [`BadServer`] if the URL or a file is invalid; the reason does not quote the URL.
+    /// Returns [`BadServer`] if the URL or a file is invalid. The reason does not quote the URL.
     pub fn new(settings: &PlaneSettings, application: &str) -> Result<Self, BadServer> {
         let (url, parameters) = url::take(settings.url())?;
         let mut config: Config = url.parse().map_err(|error: tokio_postgres::Error| {
-            // The text after the first colon is that of the error's source, which would quote the URL.
+            // Only the text before the first colon is used, because the rest comes from the error's source and would
+            // quote the URL.
             let words = error.to_string();
             let words = words.split(':').next().unwrap_or("invalid");
             BadServer(format!("{words}; control.plane is as postgres://user@host:{PORT}/database"))
@@ -56,12 +57,12 @@ impl Server {
             config.host("localhost");
         }
         if config.get_hosts().len() > 1 {
-            // Of a primary and its standbys, the client chooses the writable server.
+            // With several hosts, such as a primary and its standbys, the client chooses the one that accepts writes.
             config.target_session_attrs(tokio_postgres::config::TargetSessionAttrs::ReadWrite);
         }
         let call_max = Duration::from_millis(settings.timeout_ms);
         let encryption = parameters.apply(&mut config)?;
-        // The TLS files are read now, so that the broker's start fails if they are unusable.
+        // Read the TLS files now, so that the broker does not start if they are unusable.
         encryption.load().map_err(unusable)?;
         if config.get_application_name().is_none() {
             config.application_name(application);
@@ -72,7 +73,7 @@ impl Server {
             .keepalives_idle(call_max.max(KEEPALIVE_MIN))
             .keepalives_interval(Duration::from_secs(1))
             .keepalives_retries(5);
-        // Each host gets a share of the time limit, so that a silent host leaves time for the others.
+        // Divide the time limit among the hosts, so that a silent one leaves time for the others.
         let hosts = u32::try_from(config.get_hosts().len()).unwrap_or(u32::MAX).max(1);
         config.connect_timeout(call_max / hosts);
         let shown = shown(&config);
@@ -80,21 +81,21 @@ impl Server {
         Ok(Self { config, encryption, password_file, call_max, counted: None, pooled: Arc::default(), shown })
     }
 
-    /// Returns the server with counted calls.
+    /// Returns the server with a counter for its calls.
     pub fn counted(self, calls: CountedCalls) -> Self {
         Self { counted: Some(calls), ..self }
     }
 
-    /// Returns the address and database, without user and password.
+    /// Returns the address and the database's name, without user and password.
     pub fn name(&self) -> &str {
         &self.shown
     }
 
-    /// Returns the configuration of a new session: the parameters of the URL, with `settings` added. Reads password,
-    /// authorities and certificate from their files again.
+    /// Returns the configuration of a new session: the parameters of the URL, and `settings` in addition. The files
+    /// with the password, the authorities and the certificate are read again.
     ///
     /// # Errors
-    /// [`BadServer`] if a file cannot be read or used.
+    /// Returns [`BadServer`] if a file cannot be read or used.
     pub fn session(&self, settings: Option<&SessionSettings>) -> Result<(Config, MakeSession), BadServer> {
         let mut config = self.config.clone();
         if let Some(file) = &self.password_file {

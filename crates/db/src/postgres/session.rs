@@ -1,8 +1,8 @@
-//! A session with the database, for one request at a time.
+//! A session with the database. It handles one request at a time.
 //!
-//! A request is a text of statements, sent at once. Its answer has the rows of each statement that returns rows, in the
-//! order of the statements. Not here: the meaning of rows, which is in `rows`. Invariant: every call ends once the
-//! server has been silent for a time limit.
+//! A request is a text with one or more statements, which are sent at once. The answer has the rows of each statement
+//! that returns rows, in the order of the statements. `rows` reads the values in them. Invariant: every call ends once
+//! the server has been silent for a time limit.
 
 use fullbore_host::task;
 use std::borrow::Cow;
@@ -22,21 +22,22 @@ use super::server::Server;
 use super::settings::SessionSettings;
 use crate::calls::CountedCalls;
 
-/// Time after the server's own time limit in which the server can still report that a statement has exceeded that
-/// limit.
+/// How much longer than the server's own time limit a call waits. In this time the server can report that a statement
+/// exceeded the limit.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// Open session, driven by a task of the runtime in which it was opened.
+/// An open session. A task of the runtime in which it was opened keeps it going.
 pub struct PostgresSession {
     client: Client,
     driven: JoinHandle<()>,
     counted: Option<CountedCalls>,
-    /// `SET LOCAL` statements for each transaction; empty if the settings of the session are in force.
+    /// `SET LOCAL` statements that begin each transaction. Empty if the session's own settings work.
     in_transactions: String,
 }
 
 impl PostgresSession {
-    /// Connects. A task sends the newest version in the server's notifications to `notified`.
+    /// Connects to the server. When the server notifies the session of a new version, the version is sent to
+    /// `notified`.
     pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
         let opened = Self::connected(server, settings, notified).await;
         if let (Err(_), Some(calls)) = (&opened, &server.counted) {
@@ -69,7 +70,7 @@ impl PostgresSession {
         Ok(session)
     }
 
-    /// Connects with the settings, or without them if a pooler refuses settings.
+    /// Connects with the settings. If a pooler refuses them, connects again without.
     async fn begun(
         server: &Server,
         settings: &SessionSettings,
@@ -101,13 +102,13 @@ impl PostgresSession {
         Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
     }
 
-    /// Returns true if a pooler does not pass the settings of a session on to the server.
+    /// Returns true if a pooler keeps the session's settings from the server, so that each transaction must set them.
     pub fn is_pooled(&self) -> bool {
         !self.in_transactions.is_empty()
     }
 
-    /// Sends the statements and waits for all answers. Waits for each row or statement for at most `statement_max` plus
-    /// [`ANSWER_MARGIN`].
+    /// Sends the statements and waits for all answers. The wait for a single row or statement ends after
+    /// `statement_max` plus [`ANSWER_MARGIN`].
     pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
         let started = Instant::now();
         let asked = self.answers(statements, statement_max).await;
@@ -124,7 +125,7 @@ impl PostgresSession {
             return Err(AskError::not_asked("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
-        // Settings before BEGIN apply to the new transaction. ROLLBACK goes without settings, since a failed
+        // Settings before BEGIN apply to the new transaction. ROLLBACK is sent without settings, since a failed
         // transaction accepts no other statement.
         let statements = match self.is_pooled() && !statements.starts_with("ROLLBACK") {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
@@ -134,7 +135,7 @@ impl PostgresSession {
         let asked = timeout(limit, self.client.simple_query_raw(&statements)).await;
         let mut messages = pin!(asked.map_err(silent)??);
         let mut answers: Vec<Rows> = Vec::new();
-        // The limit applies to each message: many rows may take longer in total.
+        // The limit applies to each message. Many rows may take longer in total.
         while let Some(message) = timeout(limit, messages.next()).await.map_err(silent)? {
             match message? {
                 SimpleQueryMessage::RowDescription(_) => answers.push(Vec::new()),
@@ -145,7 +146,7 @@ impl PostgresSession {
         Ok(answers)
     }
 
-    /// Closes the session, and ends its current statement.
+    /// Closes the session and stops its current statement.
     pub async fn close(self) {
         drop(self.client);
         self.driven.abort();

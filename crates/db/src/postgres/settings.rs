@@ -1,28 +1,28 @@
-//! Settings of every session: the syntax of literals, durable commits, and time limits.
+//! The settings that every session needs: the syntax of literals, durable commits, and time limits.
 //!
-//! A pooler in transaction mode drops or refuses the settings of a session. Each transaction then sets them again.
-//! Invariant: a session is used only if its settings are in force.
+//! A pooler in transaction mode ignores or refuses the settings of a session, so each transaction has to set them
+//! again. Invariant: a session is used only if its settings have taken effect.
 
 use std::time::Duration;
 
 use super::rows::{Rows, text};
 use crate::StoreError;
 
-/// Divisor of a call's time limit. The server ends a transaction that is idle for this part of the limit, so that the
-/// next broker gets its lock.
+/// The server ends a transaction that is idle for a call's time limit divided by this number. The next broker can then
+/// get the lock.
 const FROZEN_PART: u32 = 2;
-/// Settings that a transaction cannot set for itself: the server reads them before the first statement, and `SET LOCAL`
-/// is a statement.
+/// Settings that a transaction cannot set for itself. The server needs them before it reads the first statement, but
+/// `SET LOCAL` is a statement.
 const OF_SESSION: [&str; 3] =
     ["standard_conforming_strings", "default_transaction_isolation", "default_transaction_read_only"];
-/// Settings that are not verified: no decision depends on them, and a server shows them in another form.
+/// Settings that are not verified. No decision depends on them, and the server may show them in another form.
 const UNIMPORTANT: [&str; 2] = ["client_min_messages", "search_path"];
 
-/// Settings of a session, by name.
+/// The settings of a session, by name.
 pub struct SessionSettings(Vec<(String, String)>);
 
 impl SessionSettings {
-    /// Returns the settings of a session whose calls take at most `call_max`. Settings in `own`, in the form
+    /// Creates the settings for a session whose calls take at most `call_max`. Settings in `own`, in the form
     /// `-c name=value`, take precedence.
     pub fn new(call_max: Duration, own: &str) -> Self {
         let (ms, frozen_ms) = (call_max.as_millis().to_string(), (call_max / FROZEN_PART).as_millis().to_string());
@@ -45,13 +45,13 @@ impl SessionSettings {
         Self(every.into_iter().map(setting).collect())
     }
 
-    /// Returns the settings in the form of the connection parameter `options`.
+    /// Returns the settings as the connection parameter `options`.
     pub fn options(&self) -> String {
         let options = self.0.iter().map(|(name, value)| format!("-c {name}={}", value.replace(' ', "\\ ")));
         options.collect::<Vec<_>>().join(" ")
     }
 
-    /// Returns the query for the values of the settings in force.
+    /// Returns the query for the values that are in effect.
     pub fn question(&self) -> String {
         let names: Vec<_> = self.important().map(|(name, _)| format!("'{name}'")).collect();
         format!("SELECT name, setting FROM pg_catalog.pg_settings WHERE name IN ({})", names.join(", "))
@@ -61,11 +61,11 @@ impl SessionSettings {
         self.0.iter().filter(|(name, _)| !UNIMPORTANT.contains(&name.as_str()))
     }
 
-    /// Returns true if `rows`, the answer to [`SessionSettings::question`], shows all settings in force; false if each
-    /// transaction has to set them.
+    /// Checks the answer to [`SessionSettings::question`]. Returns true if all settings are in effect, and false if
+    /// each transaction has to set them.
     ///
     /// # Errors
-    /// Sentence about a setting that is not in force, and that a transaction cannot set for itself.
+    /// Returns a sentence about a setting that is not in effect, and that a transaction cannot set for itself.
     pub fn are_in_force(&self, rows: &Rows) -> Result<bool, String> {
         let found = rows.iter().map(|row| Ok((text(row, 0)?, text(row, 1)?)));
         let found: Vec<_> = found.collect::<Result<_, StoreError>>().map_err(|error| error.to_string())?;
@@ -84,7 +84,7 @@ impl SessionSettings {
         Ok(are_all)
     }
 
-    /// Returns the statements that set the settings in one transaction.
+    /// Returns the statements that set everything for one transaction.
     pub fn of_transaction(&self) -> String {
         let of_it = self.0.iter().filter(|(name, _)| !OF_SESSION.contains(&name.as_str()));
         of_it.map(|(name, value)| format!("SET LOCAL {name} = '{value}'; ")).collect()

@@ -1,29 +1,29 @@
-//! A text of statements, with values written as literals.
+//! Builds a text of SQL statements, in which values are written as literals.
 //!
-//! Invariant: only this module writes literals. They are safe only in a session with `standard_conforming_strings` on,
-//! as every session has it.
+//! Invariant: only this module writes literals. They are safe only if `standard_conforming_strings` is on, which every
+//! session ensures.
 
 use std::fmt::{Display, Write};
 
 use fullbore_wire::{Text, Uuid};
 
-/// Statements, each followed by a semicolon.
+/// A list of statements, each with a semicolon at its end.
 #[derive(Default)]
 pub struct Statements(String);
 
 impl Statements {
-    /// Returns the text.
+    /// Returns the statements as one text.
     pub fn text(self) -> String {
         self.0
     }
 
-    /// Adds a statement, with `values` in place of each `?`.
+    /// Adds a statement, with the `values` in place of each `?`.
     pub fn add(&mut self, statement: &str, values: &[&dyn Value]) {
         self.fill(statement, values);
         self.0.push_str(";\n");
     }
 
-    /// Calls `add` for each item, and adds a comma between two items.
+    /// Calls `add` for each item, with a comma between two items.
     pub fn list<T>(&mut self, items: impl IntoIterator<Item = T>, add: impl Fn(&mut Self, T)) {
         for (at, item) in items.into_iter().enumerate() {
             if at > 0 {
@@ -33,7 +33,7 @@ impl Statements {
         }
     }
 
-    /// Adds a part of a statement, with `values` in place of each `?`.
+    /// Adds a part of a statement, with the `values` in place of each `?`.
     pub fn fill(&mut self, text: &str, values: &[&dyn Value]) {
         let mut parts = text.split('?');
         self.0.push_str(parts.next().unwrap_or_default());
@@ -46,7 +46,7 @@ impl Statements {
     }
 }
 
-/// Value that a statement may contain.
+/// A value that can be written into a statement.
 pub trait Value {
     fn put(&self, statement: &mut String);
 }
@@ -55,8 +55,7 @@ macro_rules! as_displayed {
     ($($number:ty),*) => {$(
         impl Value for $number {
             fn put(&self, statement: &mut String) {
-                // The number is in parentheses, since a minus before the minus of a negative number would begin a
-                // comment.
+                // Write the number in parentheses. Two minus signs in a row would begin a comment.
                 let _ = write!(statement, "({self})");
             }
         }
@@ -93,14 +92,14 @@ impl Value for Vec<Option<i32>> {
     }
 }
 
-/// Text of this program, or checked text: it must not contain the character 0.
+/// Text from this program, or text that was checked. It must not contain the character 0.
 impl Value for String {
     fn put(&self, statement: &mut String) {
         quote(statement, self);
     }
 }
 
-/// Text that clients choose; it may contain any character.
+/// Text from a client, which may contain any character.
 pub struct Typed<'a>(pub &'a str);
 
 impl Value for Typed<'_> {
@@ -112,7 +111,7 @@ impl Value for Typed<'_> {
     }
 }
 
-/// Returns the client's text from the stored text that [`Typed`] escaped.
+/// Returns the client's text, from the form that [`Typed`] has stored.
 pub fn as_typed(stored: &str) -> String {
     if !stored.contains('\\') {
         return stored.to_owned();
@@ -143,7 +142,7 @@ fn quote(statement: &mut String, text: &str) {
     statement.push('\'');
 }
 
-/// Returns a text as a literal.
+/// Returns the text as a literal.
 pub fn literal(text: &impl Display) -> String {
     let mut literal = String::new();
     Typed(&text.to_string()).put(&mut literal);

@@ -1,4 +1,4 @@
-//! TLS to PostgreSQL, by means of `crates/tls`.
+//! TLS for connections to PostgreSQL, based on `crates/tls`.
 
 use std::future::Future;
 use std::io;
@@ -10,26 +10,27 @@ use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 
-/// Encryption of connections.
+/// How connections to the database are encrypted.
 #[derive(Clone)]
 pub enum Encryption {
-    /// Plain text.
+    /// Connections are not encrypted.
     Off,
-    /// TLS with the authorities of `settings` and the certificate `own`, whose files are read for each connection.
+    /// Connections use TLS, with the authorities in `settings` and the client certificate `own`. The files are read
+    /// again for each connection.
     On { settings: Box<Settings>, own: Option<OwnCertificate>, verifies: bool, check_host_name: bool },
 }
 
-/// Files of the client certificate.
+/// The files of a client certificate.
 #[derive(Clone)]
 pub struct OwnCertificate {
-    /// PEM file with the certificate and its chain.
+    /// The PEM file with the certificate and its chain.
     pub certificate: PathBuf,
-    /// PEM file with the private key.
+    /// The PEM file with the private key.
     pub key: PathBuf,
 }
 
 impl Encryption {
-    /// Reads the files of the authorities and of the certificate, for a new connection.
+    /// Reads the files of the authorities and the certificate, for a new connection.
     pub fn load(&self) -> Result<MakeSession, MaterialError> {
         let Self::On { settings, own, verifies, check_host_name } = self else { return Ok(MakeSession(None)) };
         let mut settings = settings.clone();
@@ -53,7 +54,7 @@ impl Encryption {
     }
 }
 
-/// Replaces the names of `ssl.*` settings in an error text by the parameters of the URL that set them.
+/// Replaces the names of `ssl.*` settings in an error text by the names of the URL's parameters.
 fn in_words_of_url(text: String) -> String {
     let names = [
         ("ssl.truststore.location", "sslrootcert"),
@@ -64,17 +65,17 @@ fn in_words_of_url(text: String) -> String {
     names.iter().fold(text, |text, (setting, name)| text.replace(setting, name))
 }
 
-/// Factory of TLS sessions with a server; without a connector if TLS is off.
+/// Creates TLS sessions. Has no connector if TLS is off.
 #[derive(Clone)]
 pub struct MakeSession(Option<Connector>);
 
-/// TLS session with one server, before the handshake.
+/// A TLS session before the handshake.
 pub struct BeginSession {
     connector: Option<Connector>,
     host: String,
 }
 
-/// Encrypted stream.
+/// An encrypted stream.
 pub struct Encrypted<S>(Tunnel<S>);
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for MakeSession {

@@ -1,8 +1,8 @@
-//! Parameters of a URL that libpq defines and tokio-postgres does not read: those of TLS, those without effect, and
-//! unsupported ones.
+//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. Those for TLS are read.
+//! Others are accepted if they change nothing, and otherwise refused.
 //!
-//! Not here: the rest of a URL, which tokio-postgres parses. Invariant: no error text quotes a part of the URL that may
-//! belong to a password.
+//! The rest of the URL is parsed by tokio-postgres. Invariant: no error quotes a part of the URL that could belong to a
+//! password.
 
 use std::path::PathBuf;
 
@@ -12,7 +12,7 @@ use tokio_postgres::config::SslMode;
 
 use super::tls::{Encryption, OwnCertificate};
 
-/// Parameters that tokio-postgres reads.
+/// Parameters that tokio-postgres reads itself.
 const PASSED_ON: [&str; 16] = [
     "application_name",
     "channel_binding",
@@ -31,15 +31,15 @@ const PASSED_ON: [&str; 16] = [
     "tcp_user_timeout",
     "user",
 ];
-/// Value of `sslrootcert` that stands for the system's authorities.
+/// The value of `sslrootcert` that stands for the system's authorities.
 const SYSTEM: &str = "system";
 
-/// Error of a URL, or of a file that the URL names. Its text does not contain the password.
+/// The error of an invalid URL, or of a file that it names. The text does not contain the password.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadServer(pub String);
 
-/// TLS parameters of a URL.
+/// The TLS parameters of a URL.
 #[derive(Default)]
 pub struct TlsParameters {
     mode: Option<String>,
@@ -49,10 +49,10 @@ pub struct TlsParameters {
     key_password: Option<String>,
 }
 
-/// Splits a URL into a URL that tokio-postgres reads, and the parameters of TLS.
+/// Splits the URL into the part that tokio-postgres reads and the TLS parameters.
 ///
 /// # Errors
-/// [`BadServer`] with the name of a parameter that is unknown or not supported.
+/// Returns [`BadServer`] with the parameter's name if a parameter is unknown or not supported.
 pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
     let mut parameters = TlsParameters::default();
     let Some((address, query)) = url.split_once('?') else { return Ok((url.to_owned(), parameters)) };
@@ -62,8 +62,8 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // The name is shown only if it looks like a parameter's name: the text may belong to a password with an
-            // unencoded question mark.
+            // Show the name only if it looks like the name of a parameter. It could belong to a password that contains
+            // a question mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };
@@ -77,10 +77,10 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
 }
 
 impl TlsParameters {
-    /// Takes a parameter. Returns false if libpq has no parameter of this name.
+    /// Accepts a parameter. Returns false if libpq does not have a parameter of this name.
     ///
     /// # Errors
-    /// [`BadServer`] if the parameter or its value is not supported.
+    /// Returns [`BadServer`] if the parameter or its value is not supported.
     fn take(&mut self, name: &str, value: String) -> Result<bool, BadServer> {
         let must = |what: &str| Err(BadServer(format!("{name}: must be {what}")));
         match (name, value.as_str()) {
@@ -122,11 +122,11 @@ impl TlsParameters {
         Ok(true)
     }
 
-    /// Sets the mode of TLS in `config`. As in libpq, certificates are verified if the mode demands this, or if
-    /// authorities are named.
+    /// Sets the TLS mode in `config`. As in libpq, certificates are verified if the mode requires it, or if the URL
+    /// names authorities.
     ///
     /// # Errors
-    /// [`BadServer`] if the mode is unknown, or if parameters contradict each other.
+    /// Returns [`BadServer`] if the mode is unknown, or if parameters contradict each other.
     pub fn apply(self, config: &mut Config) -> Result<Encryption, BadServer> {
         let is_of_system = self.root_certificates.as_deref() == Some(SYSTEM);
         let has_roots = self.root_certificates.is_some();
@@ -165,7 +165,7 @@ impl TlsParameters {
     }
 }
 
-/// Returns the text with its percent encoding (`%2F`) decoded.
+/// Decodes the percent encoding (`%2F`) in the text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();

@@ -78,7 +78,7 @@ impl BrokerFile {
 /// Writes this text to the file of a broker.
 ///
 /// # Errors
-/// Fails like [`BrokerFile::write`].
+/// Returns [`Failure`] if the file cannot be written.
 pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {

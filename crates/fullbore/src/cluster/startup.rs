@@ -63,7 +63,7 @@ impl<'a> Startup<'a> {
     /// Starts the directory's own PostgreSQL, unless it runs.
     ///
     /// # Errors
-    /// Fails like [`OwnPostgres::up`].
+    /// Returns [`Failure`] if [`OwnPostgres::up`] returns one.
     pub fn start_postgres(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.postgres.up(stop, &mut self.started_postgres)
     }

@@ -74,7 +74,7 @@ const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 /// Parses a format of kcat's -f.
 ///
 /// # Errors
-/// Returns a sentence about the mistake, with its position in the format.
+/// Returns a text about the fault with its position if the format is not valid.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());

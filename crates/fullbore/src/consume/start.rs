@@ -15,7 +15,7 @@ pub enum Mark {
 /// Parses the value of one `--offset`.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values.
+/// Returns a text with the allowed values if `text` is not one of them.
 pub fn mark(text: &str) -> Result<Mark, String> {
     let allowed =
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";

@@ -461,7 +461,7 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
 /// Returns how many partitions a topic has, or `None` if it does not exist.
 ///
 /// # Errors
-/// Returns the error of the cluster.
+/// Returns [`ClientError`] if the metadata cannot be read.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))

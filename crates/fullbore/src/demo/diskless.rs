@@ -55,7 +55,7 @@ impl StoreOptions {
 /// Runs both streams and prints their results.
 ///
 /// # Errors
-/// Fails like [`Play::on_a_broker`].
+/// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     let configs = vec![("diskless.enable".to_owned(), "true".to_owned())];
     let play = Play { sets: store.sets(), configs: configs.clone(), ..play };

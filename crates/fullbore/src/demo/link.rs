@@ -50,7 +50,7 @@ impl LinkOptions {
 /// Runs both streams over this link, measures a plain TCP stream over a link of the same kind, and prints the results.
 ///
 /// # Errors
-/// Fails like [`Play::on_a_broker`].
+/// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     words("A plain TCP stream over the link, for its measure");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;

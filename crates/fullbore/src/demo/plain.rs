@@ -21,7 +21,7 @@ const CHUNK: usize = 256 * 1024;
 /// Sends the stream and returns its rate in bytes per second, from the first bytes that arrive to the last.
 ///
 /// # Errors
-/// Fails if a socket fails or the user stops the command.
+/// Returns [`Failure`] if a socket fails, or the user stops the command.
 pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Result<f64, Failure> {
     let sink = TcpListener::bind("127.0.0.1:0")?;
     let target = sink.local_addr()?.to_string();

@@ -24,7 +24,7 @@ impl Which {
     /// Returns the names of the selected groups, each once, in order.
     ///
     /// # Errors
-    /// Returns the error of the cluster.
+    /// Returns [`Failure`] if the groups cannot be listed.
     pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
@@ -61,7 +61,7 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
 /// partition exists and has a leader.
 ///
 /// # Errors
-/// Returns the error of the first partition that does not exist or has no leader.
+/// Returns [`Failure`] with the first partition that does not exist or has no leader, if there is one.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {

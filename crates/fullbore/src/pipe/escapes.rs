@@ -13,7 +13,7 @@ pub enum Unescaped {
 /// Parses the escape at the start of `text`.
 ///
 /// # Errors
-/// Returns a sentence about the mistake.
+/// Returns a text about the fault if a backslash does not begin a known escape.
 pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
     let Some((b'\\', rest)) = text.split_first() else { return Ok(Unescaped::No) };
     let simple = |byte| Ok(Unescaped::Byte(2, byte));
@@ -39,7 +39,7 @@ pub fn escape(text: &[u8]) -> Result<Unescaped, String> {
 /// Parses a delimiter, which must have at least one byte.
 ///
 /// # Errors
-/// Returns a sentence about the mistake.
+/// Returns a text about the fault if the text is empty or has an unknown escape.
 pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
     let unescaped = bytes(text)?;
     if unescaped.is_empty() { Err("must not be empty".to_owned()) } else { Ok(unescaped) }
@@ -48,7 +48,7 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, String> {
 /// Returns the bytes of a text with escapes.
 ///
 /// # Errors
-/// Returns a sentence about the mistake.
+/// Returns a text about the fault if the text has an unknown escape.
 pub fn bytes(text: &str) -> Result<Vec<u8>, String> {
     let (mut left, mut out) = (text.as_bytes(), Vec::new());
     while let Some(first) = left.first() {

@@ -74,7 +74,7 @@ pub enum InputError {
     #[error("cut short: the input ends after {0} of the four bytes of its length")]
     CutLength(usize),
     /// The input ends within a record.
-    #[error("cut short: its length is {wanted} bytes, and the input has {found} more")]
+    #[error("cut short: the length field has the value {wanted}, but only {found} bytes follow it")]
     Cut {
         /// How many bytes the record should have, by its length.
         wanted: usize,
@@ -161,7 +161,7 @@ impl Input {
     /// Waits for bytes for at most `patience` and reads them.
     ///
     /// # Errors
-    /// Returns the system's error.
+    /// Returns [`InputError`] if the input cannot be read.
     pub fn fill(&mut self, patience: Duration) -> Result<Filled, InputError> {
         if self.at_end || !is_readable(&self.file, patience)? {
             return Ok(if self.at_end { Filled::More } else { Filled::Nothing });
@@ -268,7 +268,7 @@ mod tests {
         let records = [&b"ab"[..], b"", b"null", b"\n"].map(<[u8]>::to_vec).to_vec();
         assert_eq!(all(framed, Framing::Length, 9), Ok(records));
         for (cut, says) in [
-            (&b"\0\0\0\x05ab"[..], "is 5 bytes, and the input has 2 more"),
+            (&b"\0\0\0\x05ab"[..], "has the value 5, but only 2 bytes follow it"),
             (b"\0\0", "the input ends after 2 of the four bytes of its length"),
             (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {

@@ -71,7 +71,7 @@ impl InputLayout {
     /// Parses one record. Returns `None` for a blank line among JSON objects.
     ///
     /// # Errors
-    /// Returns a sentence about the mistake.
+    /// Returns a text about the fault if the bytes do not have the form of a record.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
         match self {
             InputLayout::Text(separators) => separators.read(bytes).map(Some),

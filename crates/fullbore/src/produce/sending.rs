@@ -173,7 +173,7 @@ impl<'a> Sending<'a> {
     /// if the user stops the command first.
     ///
     /// # Errors
-    /// Returns the error of the producer.
+    /// Returns [`Failure`] if the producer cannot initialise transactions.
     pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
         let begun = self.in_time(Transactions::init(self.producer, settings, records));
         self.transactions = begun.transpose().map_err(Failure::new)?;

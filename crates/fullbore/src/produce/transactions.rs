@@ -36,7 +36,7 @@ impl<'a> Transactions<'a> {
     /// Initialises the producer's transactions.
     ///
     /// # Errors
-    /// Returns a sentence about the error of the producer.
+    /// Returns a text about the error if the producer cannot initialise transactions.
     pub async fn init(
         producer: &'a Producer,
         settings: TransactionSettings,
@@ -60,7 +60,7 @@ impl<'a> Transactions<'a> {
     /// Returns the open transaction. Begins one if none is open.
     ///
     /// # Errors
-    /// Returns the error of the producer.
+    /// Returns [`TransactionError`] if the producer cannot begin a transaction.
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,

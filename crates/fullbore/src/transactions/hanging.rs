@@ -122,7 +122,7 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 /// Removes the transactions that a coordinator will end.
 ///
 /// # Errors
-/// Returns the error of a coordinator that does not respond, because its transactions may or may not hang.
+/// Returns [`ClientError`] if a coordinator does not respond, because its transactions may hang or not.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -142,7 +142,7 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
 /// `None` if there is none. `listed` has the transactional ids of all coordinators.
 ///
 /// # Errors
-/// Returns the error of a coordinator that does not respond.
+/// Returns [`ClientError`] if a coordinator does not respond.
 pub(super) fn coordinated(
     cluster: &mut Cluster,
     listed: &[TransactionListing],

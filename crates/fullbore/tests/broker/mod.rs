@@ -1,18 +1,17 @@
-//! Broker for the tests of the tools.
+//! Starts a broker for the tests of the tools.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Address without a listener. The system never assigns its port as a free one.
+/// An address on which nothing listens. The system never assigns this port.
 pub const NO_LISTENER: &str = "127.0.0.1:1";
 
-/// Returns the lines of standard error without reports of waits, since a broker on a busy machine may take a second to
-/// respond.
+/// Removes reports of waits from standard error. On a busy machine, a broker may take a second to respond.
 pub fn complaints(stderr: &str) -> String {
     stderr.split_inclusive('\n').filter(|line| !line.starts_with("waiting: ")).collect()
 }
 
-/// Broker process in its own directory; killed when dropped.
+/// A broker process with its own directory. Dropping it kills the process.
 pub struct Broker {
     pub child: Child,
     pub address: String,
@@ -24,7 +23,7 @@ impl Broker {
         Broker::start_telling(sets, Stdio::inherit())
     }
 
-    /// Starts a broker whose log goes to `stderr`.
+    /// Starts a broker whose log is written to `stderr`.
     pub fn start_telling(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
         let folder = tempfile::tempdir().expect("a folder");
         let data = folder.path().join("data").display().to_string();
@@ -41,7 +40,7 @@ impl Broker {
         lines.read_line(&mut greeting).expect("it greets");
         let address = greeting.split("listening on ").nth(1).and_then(|rest| rest.split(',').next());
         let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
-        // Reads the rest of the output, so that the broker never waits for a reader.
+        // The rest of the output is read too, because the broker would otherwise block when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         Broker { child, address, _folder: folder }
     }
@@ -49,7 +48,7 @@ impl Broker {
 
 impl Drop for Broker {
     fn drop(&mut self) {
-        // `kill` fails if the broker has ended already.
+        // `kill` fails if the broker has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,5 @@
-//! Tests of commands at a broker whose machine hangs: the system accepts connections, and the broker does not respond.
+//! Tests of commands whose broker is on a machine that hangs. The system accepts connections, but the broker does not
+//! respond.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -8,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 const PERF: [&str; 5] = ["perf", "--num-records", "1", "--topic", "t"];
 
-/// Returns a command line for every client command, with a topic `t`.
+/// Returns one command line for every client command. Those that need a topic use `t`.
 fn commands() -> Vec<Vec<&'static str>> {
     let [perf, flags @ ..] = PERF;
     let mut all: Vec<Vec<&str>> = [
@@ -48,7 +49,7 @@ fn every_command_at_a_hung_broker_ends_at_its_timeout() {
     }
 }
 
-/// Reads the first line of standard error; the caller reads the rest.
+/// Reads the first line of standard error. The caller can read the rest.
 fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr>) {
     let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
     let mut line = String::new();
@@ -56,7 +57,7 @@ fn first_line(child: &mut Child) -> (String, BufReader<std::process::ChildStderr
     (line, stderr)
 }
 
-/// Spawns a command with a long timeout: a loaded machine takes a while to signal all commands.
+/// Starts a command with a long timeout, because a loaded machine needs some time to signal all commands.
 fn waiting(command: &[&str], address: &str) -> Child {
     spawn(&[command, &["--timeout", "60000"]].concat(), address)
 }
@@ -110,7 +111,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         ("consume -t t -G g", "waiting: no record of t yet; Ctrl-C ends"),
     ] {
         let line = format!("{} {command} -b {}", env!("CARGO_BIN_EXE_fullbore"), broker.address);
-        // `script` gives the command a terminal. No input comes, since the input of `script` stays open.
+        // `script` gives the command a terminal. Its own input stays open, so the command gets no input.
         let mut script = Command::new("script");
         script.args(["-qefc", &line, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let Ok(mut child) = script.spawn() else {

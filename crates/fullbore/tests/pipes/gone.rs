@@ -1,4 +1,4 @@
-//! Tests of topics that are deleted while they are read, alone or beside others, and of recreated topics.
+//! Tests of topics that are deleted while they are read, alone or with others, and of recreated topics.
 
 use crate::broker::{Broker, complaints};
 use crate::hangs::{ended, lines, next, spawn};
@@ -8,9 +8,9 @@ use std::process::Child;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Time after which a wait counts as hung; not an assertion about speed.
+/// How long a wait may take before it is considered hung. No speed is tested.
 const LONG: Duration = Duration::from_secs(60);
-/// Settings with which members soon notice changes, and readers soon find new topics.
+/// Settings with which members quickly notice changes and readers quickly find new topics.
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=100", "-X", "auto.commit.interval.ms=100"];
 const LOOKS: [&str; 2] = ["-X", "metadata.max.age.ms=100"];
 
@@ -22,7 +22,7 @@ fn broker() -> Broker {
     ])
 }
 
-/// Returns the lines that a command prints to standard error. `ended` then has none of these lines.
+/// Returns the lines of standard error as the command prints them. [`ended`] does not return them again.
 fn complaint_lines(child: &mut Child) -> Receiver<String> {
     let (tells, told) = channel();
     let stderr = BufReader::new(child.stderr.take().expect("piped"));
@@ -48,7 +48,7 @@ fn status(mut child: Child) -> Option<i32> {
     panic!("it does not end");
 }
 
-/// Waits for the report of the deletion, which must be the first line.
+/// Waits for the report that the topic was deleted, which must be the first line.
 fn deletion(complaints: &Receiver<String>, topic: &str) {
     let told = complaints.recv_timeout(LONG).expect("it is told");
     assert_eq!(told, format!("topic '{topic}' was deleted while it was read"));
@@ -122,7 +122,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "a"], line.repeat(30_000).as_bytes()).good();
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
-    // The command's output is not read, so that it has read only a part of both topics when one is deleted.
+    // The command's output is not read. It has therefore read only a part of both topics when one of them is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], &broker.address);
     let told = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
@@ -178,7 +178,7 @@ fn perf_consume_reads_the_remaining_topics_of_a_pattern() {
     assert_eq!(status(child), Some(0));
 }
 
-/// Returns the offsets that a group has committed in a topic, from `groups describe`.
+/// Returns the offsets that a group has committed for a topic, as `groups describe` prints them.
 fn committed(broker: &Broker, group: &str, topic: &str) -> Vec<i64> {
     let told = run(broker, &["groups", "describe", "--group", group], b"");
     let table = String::from_utf8_lossy(&told.stdout).into_owned();
@@ -194,7 +194,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         create(&broker, "kept", "1");
         produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
         produce(&broker, &["-t", "kept"], b"k\n").good();
-        // The only commit is the last one, which comes after the topic has been recreated.
+        // With this interval, only the end of the command commits. The topic is recreated before that.
         let flags = ["consume", "-t", "t", "-t", "kept", "-G", "g", "--from-beginning", "--group-protocol", protocol];
         let interval = ["-X", "auto.commit.interval.ms=600000"];
         let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
@@ -209,7 +209,7 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         let (status, told) = ended(child, protocol);
         assert_eq!(status, Some(0), "{told}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
-        // The member may have started to read the recreated topic.
+        // The member may already have read from the recreated topic.
         let of_new = committed(&broker, "g", "t");
         assert!(of_new.iter().all(|offset| *offset <= 3), "{protocol}: {of_new:?}");
     }

@@ -1,5 +1,4 @@
-//! Tests of `fullbore consume --group`: members that share partitions, die, return, and continue at the group's
-//! offsets.
+//! Tests of `fullbore consume --group`. Members share partitions, die, return, and continue at the group's offsets.
 
 use super::{Broker, complaints, create, freeze, produce, run, signal, start, until};
 use std::collections::BTreeSet;
@@ -9,10 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time limit of every wait of these tests.
+/// How long any wait in these tests may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Flags for each kind of member.
+/// The flags of each kind of member.
 const WAYS: [&[&str]; 4] = [
     &[],
     &["-X", "partition.assignment.strategy=roundrobin"],
@@ -20,7 +19,7 @@ const WAYS: [&[&str]; 4] = [
     &["--group-protocol", "consumer"],
 ];
 
-/// Starts a broker whose members notice changes soon, and whose sessions are long.
+/// Starts a broker whose members notice changes quickly and whose sessions are long.
 fn quick_broker() -> Broker {
     quick_broker_with("group.consumer.session.timeout.ms=45000")
 }
@@ -59,7 +58,7 @@ fn standard_output_is_closed_no_record_is_read_or_committed() {
 
 const QUICK: [&str; 4] = ["-X", "heartbeat.interval.ms=200", "-X", "auto.commit.interval.ms=200"];
 
-/// Lines that all members have printed.
+/// The lines that all members have printed.
 #[derive(Clone, Default)]
 struct Seen(Arc<(Mutex<Vec<String>>, Condvar)>);
 
@@ -74,7 +73,7 @@ impl Seen {
         });
     }
 
-    /// Waits until each of these lines was printed. Returns the number of all lines.
+    /// Waits until each of these lines was printed. Returns how many lines were printed in total.
     fn all(&self, wanted: &BTreeSet<String>) -> usize {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = self.0.0.lock().expect("no panic");
@@ -97,7 +96,7 @@ fn member(broker: &Broker, way: &[&str], seen: &Seen) -> Child {
     child
 }
 
-/// Waits until the group has `members` members, each with partitions.
+/// Waits until the group has `members` members and each has partitions.
 fn wait_for_members(broker: &Broker, members: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -125,7 +124,7 @@ fn numbers(from: u32, to: u32) -> BTreeSet<String> {
 
 fn send(broker: &Broker, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n}\n")).collect();
-    // Batches of one record, so that records spread over all partitions.
+    // Each batch has one record, so that the records spread over all partitions.
     produce(broker, &["-t", "t", "-X", "batch.size=0"], lines.as_bytes()).good();
 }
 
@@ -153,7 +152,7 @@ fn a_group_goes_on_exactly_at_its_offset() {
 #[test]
 fn two_members_take_over_the_partitions_of_a_killed_third() {
     for way in WAYS {
-        // The session of the killed member ends soon.
+        // With this timeout, the session of the killed member ends soon.
         let broker = quick_broker_with("group.consumer.session.timeout.ms=2000");
         let way = &[way, &["-X", "session.timeout.ms=2000"]].concat()[..];
         create(&broker, "t", "6");
@@ -169,7 +168,7 @@ fn two_members_take_over_the_partitions_of_a_killed_third() {
         send(&broker, 600, 900);
         seen.all(&numbers(0, 900));
         ends_well(first);
-        // The group does not wait for the member that left.
+        // The member has left the group, so the group does not wait for it.
         send(&broker, 900, 1000);
         seen.all(&numbers(0, 1000));
         ends_well(second);
@@ -178,7 +177,7 @@ fn two_members_take_over_the_partitions_of_a_killed_third() {
     }
 }
 
-/// Returns the number of connections to the broker that neither end has closed (ESTABLISHED in /proc/net/tcp).
+/// Returns how many connections to the broker are open at both ends (ESTABLISHED in /proc/net/tcp).
 fn open_to(broker: &Broker) -> usize {
     let port: u16 = broker.address.rsplit(':').next().and_then(|port| port.parse().ok()).expect("host:port");
     let table = std::fs::read_to_string("/proc/net/tcp").expect("Linux has it");
@@ -235,7 +234,7 @@ fn a_member_with_a_slow_reader_stays_in_the_group() {
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut read = String::new();
         stdout.read_line(&mut read).expect("a line");
-        // Thirty heartbeats take longer than the member's session.
+        // Thirty heartbeats take longer than the session timeout.
         let (mut beats, mut log) = (0, String::new());
         while beats < 30 {
             log.clear();
@@ -278,13 +277,13 @@ fn refusals_of_a_group_are_reported() {
     assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
 }
 
-/// Sends lines of 10,000 bytes that begin with the numbers from `from` to `to`.
+/// Sends lines of 10,000 bytes. They begin with the numbers from `from` to before `to`.
 fn send_long(broker: &Broker, partition: &str, from: u32, to: u32) {
     let lines: String = (from..to).map(|n| format!("{n:<9999}\n")).collect();
     produce(broker, &["-t", "t", "-p", partition], lines.as_bytes()).good();
 }
 
-/// Reads lines into `seen` until `goes_on` returns false. Returns false at the end of the output.
+/// Reads lines into `seen` until `goes_on` returns false. Returns false if the output ends before that.
 fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on: impl FnMut() -> bool) -> bool {
     let mut line = String::new();
     while goes_on() {
@@ -297,7 +296,7 @@ fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on
     true
 }
 
-/// Returns the number of the group's members that have partitions.
+/// Returns how many of the group's members have partitions.
 fn members_with_partitions(broker: &Broker) -> usize {
     let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
     let table = String::from_utf8_lossy(&told).into_owned();
@@ -305,7 +304,7 @@ fn members_with_partitions(broker: &Broker) -> usize {
     table.lines().filter(|line| line.starts_with("g ")).filter(has_some).count()
 }
 
-/// Counter of the heartbeats of a member with `--debug protocol`.
+/// Counts the heartbeats of a member that runs with `--debug protocol`.
 struct Beats(Arc<AtomicUsize>);
 
 impl Beats {
@@ -321,7 +320,7 @@ impl Beats {
         Beats(beats)
     }
 
-    /// Waits for further heartbeats: the member then knows the state of the group, and has reacted to it.
+    /// Waits for more heartbeats. After these the member knows the group's state and has reacted to it.
     fn wait_for_more(&self) {
         let before = self.0.load(Ordering::Relaxed);
         until("it sends heartbeats", || self.0.load(Ordering::Relaxed) >= before + 5);
@@ -343,8 +342,8 @@ fn a_rebalance_does_not_end_a_member_that_reads_to_the_end() {
     assert!(read_while(&mut lines, &mut seen, || once.next().is_some()));
     let others = Seen::default();
     let second = member(&broker, &[], &others);
-    // While the test does not read the output, the first member waits in a write and gives up no partition. So the test
-    // reads 20 lines between two checks of the group.
+    // While the test reads no output, the first member is blocked in a write and gives up no partition. Therefore the
+    // test reads 20 lines between two looks at the group.
     let mut count = 0;
     let goes_on = read_while(&mut lines, &mut seen, || {
         count += 1;
@@ -400,7 +399,7 @@ fn a_member_with_exit_gets_partitions_that_another_gives_up_first() {
     ends_well(first);
 }
 
-/// Heartbeat intervals are short while the group rebalances: the member must not take this for a final empty
+/// While the group rebalances, the heartbeat intervals are short. The member must not mistake this for a final empty
 /// assignment.
 #[test]
 fn a_member_with_exit_waits_for_the_end_of_a_killed_members_session() {
@@ -455,8 +454,8 @@ fn a_rebalance_does_not_end_a_member_with_records_by_its_timeout() {
     let mut producer = start(&broker, &["produce", "-t", "t", "-X", "batch.size=0"]);
     let mut lines = producer.stdin.take().expect("piped");
     let sending = std::thread::spawn(move || {
-        // A record comes every 50 ms until the test is over: before the second member joins, for longer than the
-        // timeout.
+        // A record is sent every 50 ms until the test is over. Before the second member joins, this lasts longer than
+        // the timeout.
         (0_u32..).take_while(|n| writeln!(lines, "{n}").is_ok()).for_each(|_| {
             std::thread::sleep(Duration::from_millis(50));
         });
@@ -480,7 +479,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     let broker = quick_broker();
     create(&broker, "t", "100");
     create(&broker, "other", "1");
-    // Each partition has less output than a chunk, so that many records can be taken after the output is closed.
+    // The output of a partition is shorter than a chunk. A large number of records may therefore be consumed after the
+    // output is closed.
     let line =
         |partition: i32, n: i32| format!("{{\"partition\":{partition},\"value\":\"{:<999}\"}}\n", partition * 100 + n);
     let lines: String = (0..100).flat_map(|partition| (0..100).map(move |n| line(partition, n))).collect();
@@ -501,8 +501,8 @@ fn records_dropped_in_a_rebalance_are_read_again_up_to_the_number() {
     ends_well(other);
 }
 
-/// `timeout` of coreutils sends its signal to the command, and to the command's group. In an earlier version, the
-/// second signal ended the program before the member had left.
+/// `timeout` of coreutils signals the command and also the command's process group. In an earlier version, the second
+/// signal ended the program before the member had left.
 #[test]
 fn a_repeated_signal_lets_a_joining_member_leave() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=10000"]);
@@ -513,9 +513,9 @@ fn a_repeated_signal_lets_a_joining_member_leave() {
     };
     let mut child = start(&broker, &["consume", "-t", "t", "-G", "g"]);
     until("it joins", || members() == 1);
-    // A frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge: of five, at
-    // least two arrive separately. One shell sends all five. Five processes on a loaded machine may send them more than
-    // a quarter of a second apart, and a second signal as late as that ends the command.
+    // The frozen broker keeps the member from leaving before the last signal. Simultaneous signals may merge, but of
+    // five at least two arrive separately. One shell sends all five. Five processes on a loaded machine might take more
+    // than a quarter of a second for this. A second signal as late as that ends the command.
     freeze(&broker.child);
     let signals = format!("for _ in 1 2 3 4 5; do kill -TERM {}; done", child.id());
     assert!(Command::new("sh").args(["-c", &signals]).status().expect("a shell").success());

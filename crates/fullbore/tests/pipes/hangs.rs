@@ -8,11 +8,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Time after which a wait counts as hung; not an assertion about speed. It is below 30 s, after which clients give up
-/// a silent broker.
+/// How long a wait may take before it is considered hung. No speed is tested. The limit is below 30 s, after which
+/// clients give up a silent broker.
 const LONG: Duration = Duration::from_secs(25);
 
-/// Accepts connections and never responds. Sends each connection to the returned channel.
+/// Accepts connections and never responds to them. Passes each connection to the returned channel.
 fn hang(listener: TcpListener) -> Receiver<TcpStream> {
     let (tells, told) = channel();
     std::thread::spawn(move || listener.incoming().flatten().try_for_each(|socket| tells.send(socket)));
@@ -30,7 +30,7 @@ pub fn spawn(arguments: &[&str], servers: &str) -> Child {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts")
 }
 
-/// Waits for the end of a command. Returns its exit status and its complaints.
+/// Waits until a command ends. Returns its exit status and its complaints.
 pub fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
     let deadline = Instant::now() + LONG;
     while child.try_wait().expect("a child").is_none() {
@@ -102,7 +102,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"one\n").good();
-    // No program listens on the first two addresses.
+    // Nothing listens on the first two addresses.
     let servers = format!("{NO_LISTENER},127.0.0.1:2,{}", broker.address);
     for command in [
         &["consume", "-t", "t", "-e", "--from-beginning"][..],
@@ -115,7 +115,7 @@ fn dead_bootstrap_servers_do_not_hide_a_live_one() {
         &["produce", "-t", "t"],
     ] {
         let (status, complaint) = ended(spawn(command, &servers), &format!("{command:?}"));
-        // The only complaint may be that a group has no members at the moment.
+        // The command may complain only that the group has no members at the moment.
         assert_eq!(status, Some(0), "{command:?}: {complaint}");
     }
 }
@@ -149,7 +149,7 @@ fn a_member_at_a_hung_coordinator_ends_at_a_signal() {
         create(&broker, "t", "1");
         produce(&broker, &["-t", "t"], b"one\n").good();
         let flags = ["consume", "-t", "t", "--from-beginning", "-G", "g", "--group-protocol", protocol];
-        // The only commit is the one at the end.
+        // With this interval, the command commits only at its end.
         let interval = ["-X", "auto.commit.interval.ms=600000"];
         let mut child = spawn(&[&flags[..], &interval].concat(), &broker.address);
         let read = lines(&mut child);
@@ -198,7 +198,7 @@ fn a_recreated_topic_is_read_from_its_start_or_ends_the_reading() {
         let mut child = spawn(&[&["consume", "-t", topic, "--from-beginning"], flags].concat(), &broker.address);
         let read = lines(&mut child);
         assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
-        // The frozen reader must not notice the time at which the topic does not exist.
+        // The reader is frozen, so that it does not notice that the topic is missing for a while.
         freeze(&child);
         run(&broker, &["topics", "delete", "--topic", topic], b"").good();
         create(&broker, topic, "1");
@@ -224,7 +224,7 @@ fn a_member_of_a_deleted_topic_does_not_commit_its_offsets() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
     produce(&broker, &["-t", "t"], b"1\n2\n3\n4\n5\n").good();
-    // The only commit would be the last one, and would appear in the protocol log.
+    // With this interval, the command could commit only at its end. The protocol log would show such a commit.
     let flags = ["consume", "-t", "t", "-G", "g", "--from-beginning", "-X", "auto.commit.interval.ms=600000"];
     let mut child = spawn(&[&flags[..], &["--debug", "protocol"]].concat(), &broker.address);
     let read = lines(&mut child);

@@ -1,4 +1,4 @@
-//! Tests of `fullbore produce` and `fullbore consume` as whole processes: their pipes, exit status and messages.
+//! Tests of `fullbore produce` and `fullbore consume`, which run as processes: pipes, exit status and messages.
 //! `tests/clients/fullbore.sh` compares their formats with kcat's.
 
 #[path = "../broker/mod.rs"]
@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Result of a command.
+/// The result of a command that has ended.
 struct Ended {
     status: Option<i32>,
     stdout: Vec<u8>,
@@ -25,7 +25,7 @@ struct Ended {
 }
 
 impl Ended {
-    /// Returns the output of a command that succeeded without complaints.
+    /// Returns the output. The command must have succeeded without complaints.
     fn good(self) -> Vec<u8> {
         assert_eq!((self.status, complaints(&self.stderr).as_str()), (Some(0), ""));
         self.stdout
@@ -35,7 +35,7 @@ impl Ended {
         String::from_utf8(self.good()).expect("UTF-8")
     }
 
-    /// Returns the message of a command that failed.
+    /// Returns the message. The command must have failed.
     fn failure(self) -> String {
         assert_eq!(self.status, Some(1), "{}", self.stderr);
         self.stderr
@@ -49,11 +49,11 @@ fn start(broker: &Broker, arguments: &[&str]) -> Child {
     command.spawn().expect("it starts")
 }
 
-/// Runs a command with this input, and returns its result.
+/// Runs a command with this input and returns its result.
 fn run(broker: &Broker, arguments: &[&str], input: &[u8]) -> Ended {
     let mut child = start(broker, arguments);
     let (mut stdin, input) = (child.stdin.take().expect("piped"), input.to_vec());
-    // The write fails if the command ends before it has read all input.
+    // The write fails if the command ends before it has read all of the input.
     let writing = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().expect("it ends");
     writing.join().expect("no panic");
@@ -78,18 +78,18 @@ fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// Stops the process, as on a machine that hangs. Waits until every thread has stopped: one thread takes SIGSTOP, and
-/// the others run until then.
+/// Suspends the process, as if its machine hung. Waits for every thread, because one thread takes SIGSTOP and the
+/// others run until it has done so.
 fn freeze(child: &Child) {
     signal(child, "STOP");
     let tasks = format!("/proc/{}/task", child.id());
-    // A thread that has ended counts as stopped.
+    // A thread that has ended counts as suspended.
     let stands =
         |task: DirEntry| fs::read_to_string(task.path().join("stat")).map_or(true, |stat| stat.contains(") T "));
     until("all its threads stand still", || fs::read_dir(&tasks).expect("our child").flatten().all(stands));
 }
 
-/// Waits until `is_so` returns true.
+/// Waits until `is_so` returns true. Fails after 30 s.
 fn until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
     while !is_so() {
@@ -98,11 +98,11 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Waits until a writer of the pipe would block, whatever the pipe's size. (A user with many pipes gets pipes of one
-/// page.)
+/// Waits until a write to the pipe would block, whatever the pipe's size is. A user who has many pipes gets pipes of
+/// one page.
 fn until_full(pipe: &impl AsFd) {
-    // Opens the writing end once more. It must be closed before the reader continues, since the pipe would otherwise
-    // have no end.
+    // The writing end is opened once more. It must be closed before the reader continues, because the reader would
+    // otherwise never see the end of the pipe.
     let path = format!("/proc/self/fd/{}", pipe.as_fd().as_raw_fd());
     let end = fs::OpenOptions::new().write(true).open(path).expect("a pipe of ours");
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -259,8 +259,7 @@ fn a_slow_reader_gets_all_and_a_lost_one_ends_the_command() {
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut read = String::new();
     stdout.read_line(&mut read).expect("a line");
-    // The pipe is full. The broker has more records than the pipe and the queue can take, so that the reader sets the
-    // pace.
+    // The pipe is full. The broker has more records than fit into the pipe and the queue, so the reader sets the pace.
     until_full(stdout.get_ref());
     stdout.read_to_string(&mut read).expect("the rest");
     assert!(read == line.repeat(30_000), "every line");
@@ -284,8 +283,8 @@ fn the_time_of_a_slow_reader_does_not_count_as_silence() {
     create(&broker, "t", "1");
     let line = "x".repeat(999) + "\n";
     produce(&broker, &["-t", "t"], line.repeat(30_000).as_bytes()).good();
-    // The second timeout exceeds the time after which the broker counts as late (fetch.max.wait.ms plus a second); the
-    // first is a little shorter. Both are long enough for a busy machine.
+    // A broker counts as late after fetch.max.wait.ms plus a second. The first timeout is slightly shorter than that,
+    // and the second is longer. Both are long enough for a busy machine.
     let mut readers = ["4900", "7000"].map(|ms| {
         let flags = ["consume", "-t", "t", "-e", "-X", "fetch.max.wait.ms=4000", "--timeout-ms", ms];
         let mut child = start(&broker, &flags);
@@ -327,8 +326,8 @@ fn a_signal_ends_a_consumer_that_has_no_end() {
 fn a_signal_ends_a_producer_after_the_records_it_has_read() {
     let broker = Broker::start(&[]);
     create(&broker, "t", "1");
-    // The lingering record is written only because the end of the command flushes it. The topic may still be unknown
-    // when the signal comes.
+    // The lingering record is only written because the end of the command flushes it. When the signal arrives, the
+    // command may not know the topic yet.
     let mut child = start(&broker, &["produce", "-t", "t", "-X", "linger.ms=60000"]);
     let mut stdin = child.stdin.take().expect("piped");
     stdin.write_all(b"typed\n").expect("it reads");
@@ -351,7 +350,7 @@ fn a_producer_without_a_reader_of_its_answers_writes_all_records() {
     stdin.write_all(b"0\n").expect("it reads");
     stdout.read_line(&mut String::new()).expect("an answer");
     drop(stdout);
-    // Either of the first two records may be the one whose answer cannot be printed.
+    // The acknowledgement that cannot be printed may be that of the first or of the second record.
     let lines: String = (1..100_000).map(|n| format!("{n}\n")).collect();
     for part in lines.as_bytes().chunks(lines.len() / 3) {
         stdin.write_all(part).expect("it reads on");
@@ -386,13 +385,13 @@ fn a_new_partition_of_the_topic_accepts_records() {
 fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
-    // Returns the words of the command that a message has between backquotes.
+    // Extracts the command that a message suggests between backquotes, split into words.
     let typed = |told: &str| -> Vec<String> {
         let command = told.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
         command.unwrap_or_else(|| panic!("{told}")).split(' ').map(str::to_owned).collect()
     };
     for (codec, size, noise) in [("none", 5000, false), ("gzip", 40_000, true)] {
-        // Bytes that do not compress.
+        // Random bytes, which do not compress.
         let mut state = 1_u64;
         let mut next = || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -1,9 +1,9 @@
-//! Tests of how often a command waits for its broker until it has written or read its first record. The length of the
-//! waits is not tested.
+//! Tests of how often a command waits for its broker before it has written or read its first record. How long it waits
+//! is not tested.
 //!
-//! A round consists of the requests that a command sends without waiting for a response. A relay forwards them, and
-//! holds their responses until the last request of the round has arrived. If a command waits once more, it sends a
-//! request that is in no round.
+//! A round is the group of requests that a command sends without waiting for a response. A relay forwards them and
+//! holds their responses until the round's last request has arrived. If a command waits more often than planned, it
+//! sends a request that is in no round.
 
 use crate::broker::Broker;
 use crate::hangs::{ended, spawn};
@@ -13,7 +13,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::spawn as begin;
 
-/// Relay between a command and its broker.
+/// A relay between a command and its broker.
 struct Relay {
     port: u16,
     shared: Arc<Shared>,
@@ -27,17 +27,17 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
-    /// Number of completed rounds, whose requests have all arrived.
+    /// How many rounds are complete, which means that all their requests have arrived.
     done: usize,
-    /// Requests of the next round that have arrived.
+    /// The requests of the current round that have arrived.
     came: Vec<ApiKey>,
-    /// Requests that belong to no round.
+    /// The requests that belong to no round.
     others: Vec<String>,
     connections: usize,
 }
 
 impl Shared {
-    /// Records a request. Returns the number of rounds that must be completed before its response is sent.
+    /// Notes a request. Returns how many rounds must be complete before its response may pass.
     fn take(&self, key: ApiKey) -> usize {
         let mut state = self.state.lock().expect("not poisoned");
         let round = state.done;
@@ -45,7 +45,7 @@ impl Shared {
         let count = |keys: &[ApiKey]| keys.iter().filter(|known| **known == key).count();
         if count(wanted) == count(&state.came) {
             if [Heartbeat, ConsumerGroupHeartbeat].contains(&key) {
-                // Requests that clients send at intervals belong to no round.
+                // Heartbeats are sent at intervals, so they belong to no round.
                 return 0;
             }
             state.others.push(format!("{} in round {round}", key.name()));
@@ -59,14 +59,14 @@ impl Shared {
         round + 1
     }
 
-    /// Waits until `rounds` rounds are completed.
+    /// Waits until `rounds` rounds are complete.
     fn wait(&self, rounds: usize) {
         let state = self.state.lock().expect("not poisoned");
         drop(self.changed.wait_while(state, |state| state.done < rounds).expect("not poisoned"));
     }
 }
 
-/// Returns the next frame with its length prefix; None at the end of the stream.
+/// Returns the next frame with its length prefix. `None` at the end of the stream.
 fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
     let mut frame = vec![0; 4];
     from.read_exact(&mut frame).ok()?;
@@ -76,13 +76,13 @@ fn frame(from: &mut TcpStream) -> Option<Vec<u8>> {
 }
 
 impl Relay {
-    /// Starts a broker behind a relay. The broker advertises the relay's address.
+    /// Starts a broker behind a relay, whose address the broker advertises.
     fn start(rounds: &[&[ApiKey]], sets: &[&str], prepare: &[&[&str]]) -> (Broker, Relay) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let port = listener.local_addr().expect("bound").port();
         let advertised = format!("advertised.listeners=PLAINTEXT://127.0.0.1:{port}");
-        // The port is chosen here, since the broker's greeting shows only the advertised address, and the relay must
-        // know the listener.
+        // The relay must know on which port the broker listens. The broker prints only the advertised address, so the
+        // test chooses the port.
         let own = TcpListener::bind("127.0.0.1:0").and_then(|taken| taken.local_addr()).expect("a free port");
         let listeners = format!("listeners=PLAINTEXT://{own}");
         let broker = Broker::start(&[&[listeners.as_str(), &advertised], sets].concat());
@@ -92,7 +92,7 @@ impl Relay {
             changed: Condvar::new(),
         };
         let relay = Relay { port, shared: Arc::new(shared) };
-        // Requests of the preparation are not counted.
+        // The requests of the preparation are not counted.
         let open = Arc::new(Shared { rounds: Vec::new(), state: Mutex::default(), changed: Condvar::new() });
         let (target, counted) = (own, relay.shared.clone());
         let is_prepared = Arc::new(Mutex::new(false));
@@ -113,12 +113,12 @@ impl Relay {
         (broker, relay)
     }
 
-    /// Returns the relay's address under another name than the advertised one.
+    /// Returns the address of the relay under another host name than the advertised one.
     fn address(&self) -> String {
         format!("localhost:{}", self.port)
     }
 
-    /// Checks that the command succeeds after the planned rounds, with this number of connections.
+    /// Checks that the command succeeds after the planned rounds and opens `connections` connections.
     fn check(&self, command: &[&str], connections: usize) {
         let child = spawn(command, &self.address());
         let shared = self.shared.clone();
@@ -134,7 +134,7 @@ impl Relay {
 }
 
 fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
-    // Without Nagle, a short response does not wait for an acknowledgement.
+    // Without Nagle's algorithm, a short response does not wait for an acknowledgement.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
     let (mut answers, mut asker) = (copy(&server), copy(&client));
@@ -152,7 +152,7 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
     });
     while let Some(request) = frame(&mut client) {
         let key = ApiKey::from_code(i16::from_be_bytes([request[4], request[5]])).expect("an API of Kafka's");
-        // The send fails once the broker has closed the connection.
+        // The send fails if the broker has closed the connection.
         let _ = tells.send(shared.take(key));
         if server.write_all(&request).is_err() {
             break;
@@ -181,8 +181,8 @@ fn a_first_record_is_read_after_a_connection_and_four_rounds() {
 
 #[test]
 fn a_classic_group_reads_its_first_record_after_two_connections_and_five_rounds() {
-    // The connections serve the membership, the offsets, and the leaders with start offsets. One more is made at the
-    // same time, for fetches.
+    // Three connections serve the membership, the offsets, and the leaders with the start offsets. A fourth for fetches
+    // is opened at the same time.
     let rounds: [&[ApiKey]; 5] = [
         &[ApiVersions, ApiVersions, ApiVersions],
         &[FindCoordinator, JoinGroup, FindCoordinator, Metadata, ApiVersions],

@@ -1,24 +1,24 @@
-//! Status and output of a command that has ended, for the tests of several tools.
+//! The exit status and output of a command, as the tests of several tools need them.
 
 use crate::broker::complaints;
 use std::process::Output;
 
-/// Exit status, standard output and standard error.
+/// The exit status, standard output and standard error.
 pub type Said = (Option<i32>, String, String);
 
-/// Returns status and output of a process that has ended.
+/// Returns the exit status and output of a process that has ended.
 pub fn said(output: Output) -> Said {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-/// Returns the output of a command line that succeeded without complaints.
+/// Returns the output of a command, which must have succeeded without complaints.
 pub fn ok(line: &str, (status, stdout, stderr): Said) -> String {
     assert_eq!((status, complaints(&stderr).as_str()), (Some(0), ""), "{line}: {stdout}");
     stdout
 }
 
-/// Returns the message of a command line that must have failed.
+/// Returns the message of a command, which must have failed.
 pub fn refused(line: &str, (status, _, stderr): Said) -> String {
     assert_eq!(status, Some(1), "{line}: {stderr}");
     complaints(&stderr)

@@ -1,27 +1,28 @@
-//! Finds hung writes to the disk of the data directory, as on a frozen file system or a dead network volume.
+//! Detects writes to the data directory's disk that hang, for example because the file system is frozen or a network
+//! volume is gone.
 //!
-//! A write is counted in the round in which it began. A round lasts until the last write of the previous round has
-//! returned, so that a long round means a hung write. So no clock is read when a write begins. Not here: the broker's
-//! reaction.
+//! Each write is counted in the round in which it began. A round lasts until the last write of the round before has
+//! returned, so a long round means that a write hangs. In this way, no clock has to be read when a write begins.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Time after which a write counts as hung. A busy disk may take one or two seconds for a write, as for a journal's
-/// commit or on a throttled volume. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30 s).
+/// How long a write may take before it counts as hung. A busy disk may need one or two seconds, for example to commit
+/// its journal or because a volume is throttled. Leaders wait much longer for a follower (`replica.lag.time.max.ms`, 30
+/// s).
 const HUNG_AFTER: Duration = Duration::from_secs(4);
-/// Time between two polls. If much more time has passed, the process was stopped, and only the length of two intervals
-/// is counted.
+/// The time between two polls. If much more time has passed, the process itself was stopped, and only two intervals are
+/// counted.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Counts of the writes that have begun and not returned.
+/// Counts the writes that have begun and not returned yet.
 #[derive(Debug)]
 pub struct WritesUnderWay {
-    /// Number of the present round.
+    /// The number of the current round.
     round: AtomicUsize,
-    /// Number of unreturned writes that began in even rounds, and in odd rounds.
+    /// How many writes are running that began in even rounds, and in odd rounds.
     under_way: [AtomicUsize; 2],
     polled: Mutex<LastPoll>,
     hangs: AtomicBool,
@@ -30,19 +31,19 @@ pub struct WritesUnderWay {
 #[derive(Debug)]
 struct LastPoll {
     at: Instant,
-    /// Time for which the round has lasted at the last poll.
+    /// How long the round had lasted at the last poll.
     lasts: Duration,
 }
 
-/// Guard of a write: the write counts as unreturned until the guard is dropped.
+/// A running write. It counts until this is dropped.
 pub struct WriteUnderWay<'a>(&'a AtomicUsize);
 
-/// Change that a poll has found.
+/// A change that a poll has found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HungChange {
     /// A write hangs.
     Hangs,
-    /// Each hung write has returned.
+    /// All hung writes have returned.
     Answers,
 }
 
@@ -58,15 +59,15 @@ impl Default for WritesUnderWay {
 }
 
 impl WritesUnderWay {
-    /// Counts a write until the caller drops the returned guard.
+    /// Counts a write until the returned guard is dropped.
     pub fn begin(&self) -> WriteUnderWay<'_> {
         let count = &self.under_way[self.round.load(Relaxed) & 1];
         count.fetch_add(1, Relaxed);
         WriteUnderWay(count)
     }
 
-    /// Checks for hung writes at the time `now`. Returns the change since the last poll; None without a change. The
-    /// caller polls every [`POLL_INTERVAL`].
+    /// Checks at the time `now` if a write hangs. Returns what has changed since the last poll, if anything. Must be
+    /// called every [`POLL_INTERVAL`].
     pub fn poll(&self, now: Instant) -> Option<HungChange> {
         let mut polled = self.polled.lock();
         let passed = now.saturating_duration_since(polled.at);
@@ -87,7 +88,7 @@ impl WritesUnderWay {
         self.hangs.load(Relaxed)
     }
 
-    /// Returns the least time for which a write has hung; None if no write hangs.
+    /// Returns how long a write has hung at least; `None` if none hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.hangs().then(|| self.polled.lock().lasts)
     }
@@ -103,7 +104,7 @@ impl Drop for WriteUnderWay<'_> {
 mod tests {
     use super::*;
 
-    /// Polls for `time`. Returns each change with the time after the start at which it was found.
+    /// Polls for the given time. Returns the changes, and how long after the start each was found.
     fn polls(writes: &WritesUnderWay, now: &mut Instant, time: Duration) -> Vec<(Duration, HungChange)> {
         let began = *now;
         let mut changes = Vec::new();

@@ -1,14 +1,14 @@
-//! Space on the disk of the data directory, and the disk reserve, which serves deletions on a full disk.
-//! `hung` finds writes that do not return. `new_files` finds a directory that takes no new files, which other brokers
-//! treat like a full disk.
+//! Watches the free space on the data directory's disk, and manages the disk reserve, which allows deletions on a full
+//! disk. `hung` detects writes that do not return. `new_files` detects that no files can be created, which has the same
+//! consequences as a full disk.
 //!
-//! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of the reserve for
-//! work that frees space. A deletion of topics or records is such work: it must be recorded first. Free space then goes
-//! to the reserve before any other use: until the reserve is whole again, no other record or metadata is written. Not
-//! here: the work that frees space, which belongs to retention and the control plane.
+//! The reserve is a file that occupies space in advance. On a full disk, the broker releases parts of it for work that
+//! frees space. Deleting a topic or records is such work, because the deletion must first be recorded. After that, free
+//! space goes to the reserve before anything else. Until the reserve is complete again, no other records or metadata
+//! are written. The work that frees space is done by retention and the control plane.
 //!
-//! Invariant: only [`DiskSpace::freeing`] uses space that the reserve has released. Every other writer needs a
-//! [`WritePermit`], or only rewrites a few small files.
+//! Invariant: only [`DiskSpace::freeing`] uses space that the reserve has released. All other writers need a
+//! [`WritePermit`], unless they only rewrite a few small files.
 
 mod hung;
 mod new_files;
@@ -31,61 +31,61 @@ use hung::{HungChange, POLL_INTERVAL, WriteUnderWay, WritesUnderWay};
 use new_files::NewFiles;
 pub use new_files::make_file;
 
-/// File of the reserve, in the data directory.
+/// The name of the reserve's file in the data directory.
 const FILE: &str = "disk-reserve";
-/// File that is written and removed at once, to check whether the reported free space can be used.
+/// A file that is written and removed at once. It shows if free space can really be used.
 const PROBE: &str = "disk-probe";
-/// Divisor of the file system's size: the reserve is at most this part of the file system.
+/// The reserve takes at most this fraction of the file system (one sixteenth).
 const SHARE: u64 = 16;
-/// Size of a file system's block.
+/// The size of a block of the file system.
 const BLOCK: u64 = 4096;
-/// Fewest free bytes with which a full disk no longer counts as full.
+/// Minimum number of free bytes for a disk to stop counting as full.
 const FREE_MIN: u64 = 256 << 10;
-/// Fewest free bytes, beside the reserve, with which a broker rejoins ISRs.
+/// Minimum number of free bytes, in addition to the reserve, for a broker to rejoin ISRs.
 const AMPLE_MIN: u64 = 1 << 20;
-/// Divisors of the rest of the reserve: the first release frees a sixteenth of the rest, the second a quarter, the
-/// third all of it. The first parts are small, so that a killed process leaves most of the reserve to its next start,
-/// even if another program takes the released space.
+/// How much of the remaining reserve is released at each attempt: first a sixteenth, then a quarter, then all of it.
+/// The first parts are small. If another program takes the released space and the process is killed, most of the
+/// reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
-/// Time without a failed write after which the log reports that the disk has space again.
+/// How long a disk must have had space again before the log reports this.
 const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
-/// Time between two attempts to allocate space that the system reports as free, but refuses.
+/// How long to wait between two attempts to allocate space that the system reports as free but refuses to give.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
-/// Space on the disk of one data directory.
+/// The space on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
     folder: PathBuf,
-    /// Size of the whole reserve, in bytes.
+    /// The size of the complete reserve in bytes.
     wanted: u64,
-    /// True if the reserve is whole. A [`WritePermit`] holds the read lock.
+    /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
     whole: RwLock<bool>,
-    /// Number of calls that free space with a released part of the reserve at the moment. The reserve is not made whole
-    /// during these.
+    /// How many calls are freeing space at the moment, with the help of a released part of the reserve. The reserve is
+    /// not completed while there are any.
     releases: AtomicUsize,
-    /// True from a write that found no space until a later check or append finds at least [`FREE_MIN`] bytes free.
+    /// True after a write has found no space, until at least [`FREE_MIN`] bytes are free again.
     full: AtomicBool,
-    /// True if the last check found enough free space, beside the reserve, to rejoin ISRs.
+    /// True if the last check found enough free space, in addition to the reserve, to rejoin ISRs.
     ample: AtomicBool,
-    /// Check whether the directory takes new files.
+    /// Finds out if files can be created in the directory.
     files: NewFiles,
-    /// Appends that have begun and not returned.
+    /// The appends that are running.
     writes: WritesUnderWay,
-    /// True from the poll that finds a hung write until all hung writes have returned.
+    /// True while a write hangs, as far as the last poll has found.
     hangs: watch::Sender<bool>,
     times: Mutex<Times>,
-    /// Rate limit of the log line about a full disk.
+    /// Limits how often the log reports a full disk.
     line: LogRateLimit,
 }
 
-/// Times of the last events on the disk.
+/// When something last happened on the disk.
 #[derive(Debug, Default)]
 struct Times {
     /// True if the last log line reported a full disk.
     says_full: bool,
-    /// Time since which the disk has space; `None` while it is full.
+    /// The time since which the disk has space; `None` while it is full.
     room: Option<Instant>,
-    /// Time at which the system last refused space that it reports as free.
+    /// When the system last refused space that it reported as free.
     refused: Option<Instant>,
 }
 
@@ -93,19 +93,19 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
     at.is_some_and(|at| at.elapsed() < time)
 }
 
-/// Permit for a write that frees no space. The reserve is not released while a permit exists.
+/// Allows a write that does not free space. The reserve is not released while such a permit exists.
 pub struct WritePermit<'a> {
     _whole: RwLockReadGuard<'a, bool>,
     _append: Option<WriteUnderWay<'a>>,
 }
 
-/// Returns the size of the reserve for the setting `configured` on a file system of `total` bytes.
+/// Returns the size of the reserve on a file system of `total` bytes, if the setting is `configured`.
 fn reserve_of(configured: u64, total: u64) -> u64 {
     configured.div_ceil(BLOCK).min(total / SHARE / BLOCK).saturating_mul(BLOCK)
 }
 
 impl DiskSpace {
-    /// Allocates the reserve in an existing directory, as far as space allows.
+    /// Allocates the reserve in an existing directory, or as much of it as possible.
     pub fn open(folder: &Path, reserve_bytes: u64) -> DiskSpace {
         let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);
@@ -130,7 +130,7 @@ impl DiskSpace {
             line: LogRateLimit::default(),
         };
         if wanted == 0 {
-            // Removes the reserve of an earlier process.
+            // Remove the reserve of an earlier process.
             let _ = fs::remove_file(space.path());
         }
         let taken = space.take(&mut space.whole.write());
@@ -140,7 +140,7 @@ impl DiskSpace {
         space
     }
 
-    /// Returns the space of a disk without room for the reserve, which therefore stays incomplete.
+    /// Creates the state of a disk that has no space for the reserve, so that it stays incomplete.
     #[cfg(any(test, feature = "test-util"))]
     pub fn without_room(folder: &Path) -> DiskSpace {
         let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(folder, 0) };
@@ -149,7 +149,7 @@ impl DiskSpace {
         space
     }
 
-    /// Records the error of a write. Returns true if the error means that the disk is full.
+    /// Records the error of a write. Returns true if it means that the disk is full.
     pub fn note(&self, error: &io::Error) -> bool {
         let is_full = is_full(error);
         if is_full {
@@ -158,14 +158,14 @@ impl DiskSpace {
         is_full
     }
 
-    /// Records that a write found no space, and logs this at a limited rate.
+    /// Records that a write has found no space. This is logged, but not too often.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         self.ample.store(false, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // A line is also due after one that reported space: the last line always shows the current state.
+        // If the last line reported free space, log this one in any case. The last line must show the current state.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
@@ -177,19 +177,19 @@ impl DiskSpace {
         }
     }
 
-    /// Records that an append failed for another reason than lack of space. The next [`DiskSpace::check`] then finds
-    /// out whether the directory takes new files.
+    /// Records that an append has failed for another reason than a full disk. The next [`DiskSpace::check`] then finds
+    /// out if files can still be created.
     pub fn note_failed(&self) {
         self.files.doubt();
     }
 
-    /// Returns true if the directory takes no new files. Appends then fail once they need a new segment.
+    /// Returns true if no files can be created in the directory. Appends then fail once they need a new segment.
     pub fn is_unwritable(&self) -> bool {
         self.files.are_refused()
     }
 
-    /// Records a successful write of records. The disk no longer counts as full if the free bytes suffice, too: the
-    /// write itself may have used only the rest of a block.
+    /// Must be called after records were written. The disk stops counting as full if there is also enough free space.
+    /// The write alone proves little, since it may have used only the rest of a block.
     pub fn note_written(&self) {
         if self.is_full() && !self.is_tight() {
             self.note_room();
@@ -201,23 +201,23 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Logs that the disk has space once it has had some for [`ROOM_TOLD_AFTER`]. Without that wait, a write could take
-    /// the last space, and the next line would report a full disk again.
+    /// Logs that the disk has space, once it has had some for [`ROOM_TOLD_AFTER`]. If it were logged at once, the next
+    /// write could use up the space, and a full disk would be reported again.
     fn tell_room(&self) {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
             times.says_full = false;
-            // A warning, so that a log that shows the error about the full disk also shows its end.
+            // This is a warning, so that a log that shows the error also shows that it is over.
             tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
-    /// Returns true if the last write found no space, and little has been freed since.
+    /// Returns true if the last write found no space, and not enough has been freed since.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 
-    /// Returns the present size of the reserve in bytes.
+    /// Returns the current size of the reserve in bytes.
     pub fn reserved(&self) -> u64 {
         fs::metadata(self.path()).map_or(0, |file| file.blocks() * 512)
     }
@@ -227,7 +227,7 @@ impl DiskSpace {
         self.wanted > 0 && self.reserved() >= self.wanted / 2
     }
 
-    /// Returns a permit to write. None if the reserve is not whole, and the disk has no space to make it whole.
+    /// Returns a permit to write. Returns `None` if the reserve is incomplete, and there is no space to complete it.
     pub fn admit(&self) -> Option<WritePermit<'_>> {
         loop {
             let whole = self.whole.read();
@@ -242,14 +242,14 @@ impl DiskSpace {
         }
     }
 
-    /// Returns a permit to append to a log, or None as [`DiskSpace::admit`] does. An append is short, so that a permit
-    /// that exists for seconds means a hung disk.
+    /// Returns a permit to append to a log, under the same conditions as [`DiskSpace::admit`]. An append is short, so
+    /// if the permit exists for seconds, the disk hangs.
     pub fn admit_append(&self) -> Option<WritePermit<'_>> {
         self.admit().map(|permit| WritePermit { _append: Some(self.writes.begin()), ..permit })
     }
 
-    /// Runs `work`, which frees space or writes a record of that. If the work fails because of a full disk, releases a
-    /// part of the reserve and runs the work again, up to three times. The caller must not hold a [`WritePermit`].
+    /// Runs `work`, which frees space or records that space will be freed. If it fails because the disk is full,
+    /// releases a part of the reserve and runs it again, up to three times. The caller must not have a [`WritePermit`].
     pub fn freeing<T, E>(&self, is_full: impl Fn(&E) -> bool, mut work: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         let mut result = work();
         for share in RELEASES {
@@ -266,8 +266,8 @@ impl DiskSpace {
         result
     }
 
-    /// Makes the reserve whole during the work of [`DiskSpace::freeing`], if there is space for all of it. Other
-    /// writers can then get permits before the work ends.
+    /// Completes the reserve while [`DiskSpace::freeing`] is still running, if there is enough space. Other writers can
+    /// then get permits before the work has ended.
     pub fn regain(&self) {
         let missing = self.wanted.saturating_sub(self.reserved());
         if self.free() >= missing.saturating_add(FREE_MIN) {
@@ -275,8 +275,7 @@ impl DiskSpace {
         }
     }
 
-    /// Makes the reserve whole, if possible, and checks whether the disk is still full. The housekeeping calls this
-    /// regularly.
+    /// Completes the reserve if possible, and checks if the disk is still full. Housekeeping calls this regularly.
     pub fn check(&self) {
         if self.files.probe(&self.folder).is_err() {
             self.note_full();
@@ -292,7 +291,7 @@ impl DiskSpace {
         self.tell_room();
     }
 
-    /// Returns the state of the disk, by the last check and the writes since.
+    /// Returns the state of the disk, as the last check and the writes since then have found it.
     pub fn room(&self) -> DiskRoom {
         match (self.is_full(), self.ample.load(Ordering::Relaxed)) {
             _ if self.hangs() => DiskRoom::Hung,
@@ -303,24 +302,24 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a write hangs. Another write, or a wait for a lock that the hung writer holds, would hang as
-    /// well.
+    /// Returns true if a write hangs. Another write would hang as well, and so would a wait for a lock that the hung
+    /// writer holds.
     pub fn hangs(&self) -> bool {
         self.writes.hangs()
     }
 
-    /// Returns the least time for which a write has hung; None if no write hangs.
+    /// Returns how long a write has hung at least; `None` if none hangs.
     pub fn hung_for(&self) -> Option<Duration> {
         self.writes.hung_for()
     }
 
     /// Waits until a write hangs.
     pub async fn until_it_hangs(&self) {
-        // Cannot fail: the sender is a field.
+        // This cannot fail, since the sender is a field.
         let _ = self.hangs.subscribe().wait_for(|hangs| *hangs).await;
     }
 
-    /// Polls forever for hung writes, and logs each change.
+    /// Polls for hung writes forever, and logs each change.
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
@@ -342,8 +341,8 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if a probe file of [`FREE_MIN`] bytes can be written: a quota may leave less space than the system
-    /// reports.
+    /// Returns true if a file of [`FREE_MIN`] bytes can really be written. With a quota, there may be less space than
+    /// the system reports.
     fn can_write(&self) -> bool {
         let probe = self.folder.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
@@ -356,7 +355,7 @@ impl DiskSpace {
         self.free() < FREE_MIN
     }
 
-    /// Releases the `share`-th part of the rest of the reserve.
+    /// Releases one part in `share` of what is left of the reserve.
     fn release(&self, share: u64) {
         let mut whole = self.whole.write();
         *whole = false;
@@ -372,8 +371,8 @@ impl DiskSpace {
         }
     }
 
-    /// Makes the reserve whole, if possible. Returns true if it is whole. Waits for permits of writers only if the
-    /// reserve is not whole.
+    /// Completes the reserve if possible, and returns true if it is complete. Only waits for the permits of writers if
+    /// the reserve is incomplete.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -382,7 +381,7 @@ impl DiskSpace {
         self.releases.load(Ordering::SeqCst) == 0 && self.take(&mut whole)
     }
 
-    /// Allocates the reserve as far as space allows. Returns true if it is whole.
+    /// Allocates as much of the reserve as possible. Returns true if it is complete.
     fn take(&self, whole: &mut bool) -> bool {
         if !*whole {
             *whole = self.wanted == 0 || self.allocate();
@@ -403,8 +402,8 @@ impl DiskSpace {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
-            // Counts as whole: the reserve only serves a full disk, and writers need not wait for a file that fails for
-            // another reason.
+            // Treat the reserve as complete. It is only useful on a full disk, and writers should not have to wait
+            // because its file cannot be written for another reason.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
                 let _ = fs::remove_file(&path);
@@ -417,7 +416,7 @@ impl DiskSpace {
         self.folder.join(FILE)
     }
 
-    /// Returns the bytes that this process may still write; the maximum if the system does not report them.
+    /// Returns how many bytes this process can still write; the maximum if the system does not report it.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
@@ -425,7 +424,7 @@ impl DiskSpace {
     }
 }
 
-/// Guard that counts a call in [`DiskSpace::releases`] until it is dropped.
+/// Counts a call in [`DiskSpace::releases`] until it is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {
@@ -441,12 +440,12 @@ impl Drop for Releasing<'_> {
     }
 }
 
-/// Returns the figures of a directory's file system; None if the file system reports no size.
+/// Returns the statistics of the directory's file system; `None` if the file system reports no size.
 fn disk_of(folder: &Path) -> Option<StatVfs> {
     statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
 }
 
-/// Allocates `bytes` for a file, or writes as many bytes if the file system cannot allocate.
+/// Allocates `bytes` for a file. If the file system cannot allocate space, writes the bytes instead.
 fn take_up(file: File, bytes: u64) -> io::Result<()> {
     file.set_len(bytes)?;
     match fallocate(&file, FallocateFlags::empty(), 0, bytes) {
@@ -500,7 +499,7 @@ mod tests {
             assert!(space.admit().is_none());
             space.check();
             assert_eq!(space.reserved(), reserved, "nobody took it back");
-            // This directory has space.
+            // There is space in this directory.
             space.regain();
             assert!(space.admit().is_some() && space.reserved() == 1 << 20);
             Ok(())
@@ -570,7 +569,7 @@ mod tests {
         space.note_failed();
         space.check();
         assert_eq!(space.room(), DiskRoom::Ample, "another reason");
-        // A removed directory takes no files, even from the superuser.
+        // No files can be created in a directory that was removed, not even by root.
         fs::remove_dir_all(&data).expect("removed");
         space.check();
         assert_eq!(space.room(), DiskRoom::Ample, "nothing has failed");

@@ -1,7 +1,7 @@
-//! Check whether the data directory takes new files. After an append has failed for another reason than lack of space,
-//! the next poll makes a file.
+//! Finds out if files can be created in the data directory. If an append has failed for another reason than a full
+//! disk, the next poll tries to create a file.
 //!
-//! Not here: disk space, and hung writes.
+//! Full disks and hanging writes are detected elsewhere.
 
 use std::fs;
 use std::io;
@@ -13,39 +13,40 @@ use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
-/// Names of the file that the check makes, before and after the rename.
+/// The names of the file that is created: at first, and after it is renamed.
 const PROBE: &str = "new-file-probe";
+/// Name of that file after the rename.
 const RENAMED: &str = "new-file-probe.renamed";
 
-/// Longest shortage of descriptors or memory that is tolerated. A leader that cannot roll its segments for longer is of
-/// no use, like a leader with a hung write.
+/// How long a shortage of descriptors or memory may last. A leader that cannot start a new segment for longer is of no
+/// use, just like one whose disk hangs.
 const SHORT_MAX: Duration = Duration::from_secs(4);
 
-/// State of the check of one directory.
+/// The state of the check for one directory.
 #[derive(Debug, Default)]
 pub struct NewFiles {
-    /// True if the next poll must make a file: an append has failed, or a shortage lasts.
+    /// True if the next poll must create a file, because an append has failed or there is a shortage.
     doubted: AtomicBool,
     refused: AtomicBool,
-    /// Begin of the present shortage of descriptors or memory.
+    /// The time since which there is a shortage of descriptors or memory.
     short_since: Mutex<Option<Instant>>,
 }
 
 impl NewFiles {
-    /// Requests that the next poll makes a file.
+    /// Makes the next poll create a file.
     pub fn doubt(&self) {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the directory takes no new files, by the last poll that made one.
+    /// Returns true if the last poll that tried it could not create a file.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Makes a file if one was requested, or if the directory took none before. Logs a change.
+    /// Creates a file if one was requested, or if it was not possible before. Logs when this changes.
     ///
     /// # Errors
-    /// Error of the system if the disk is full.
+    /// Returns the system's error if the disk is full.
     pub fn probe(&self, folder: &Path) -> io::Result<()> {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
@@ -62,7 +63,7 @@ impl NewFiles {
         };
         match made {
             Err(error) if is_full(&error) => return Err(error),
-            // The shortage may end soon: the next poll makes a file again.
+            // The shortage may end soon, so the next poll tries again.
             Err(_) if since.is_some_and(|since| now - since < SHORT_MAX) => self.doubt(),
             Err(error) => {
                 if !self.refused.swap(true, Ordering::Relaxed) {
@@ -84,14 +85,14 @@ impl NewFiles {
     }
 }
 
-/// Makes a file in a directory, renames it, and removes it. A new segment and a checkpoint need the same steps.
+/// Creates a file in the directory, renames it, and removes it. New segments and checkpoints need the same steps.
 ///
 /// # Errors
-/// Error of the system if one of the steps fails.
+/// Returns the system's error if one of the steps fails.
 pub fn make_file(folder: &Path) -> io::Result<()> {
     let (probe, renamed) = (folder.join(PROBE), folder.join(RENAMED));
     let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
-    // Removes both names: a killed process may have left a file under either one.
+    // Remove both names, because a killed process may have left a file with either of them.
     [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
     made
 }

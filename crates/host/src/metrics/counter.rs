@@ -1,8 +1,8 @@
-//! Counter whose value only rises.
+//! A counter that never decreases.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counter that starts at zero.
+/// A counter that starts at zero and never decreases.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

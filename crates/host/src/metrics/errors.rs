@@ -1,18 +1,18 @@
-//! Error counts: one counter for each code that Kafka knows.
+//! Counts errors, with one counter for each error code that Kafka knows.
 //!
-//! Invariant: an unknown code is counted as UNKNOWN_SERVER_ERROR, and never out of bounds.
+//! Invariant: an unknown code is counted as UNKNOWN_SERVER_ERROR.
 
 use super::counter::Counter;
 use fullbore_wire::ErrorCode;
 
-/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133; the remaining counters are for new
-/// codes.
+/// Number of counters. Kafka's codes go from -1 (UNKNOWN_SERVER_ERROR) to 133, and the remaining counters are for codes
+/// to come.
 const CODES: usize = 144;
 
-/// Counts of errors by code.
+/// How often each error code has occurred.
 #[derive(Debug)]
 pub struct Errors {
-    /// Counters. The counter of a code is at index code + 1.
+    /// The counters. That of a code is at the index code + 1.
     by_code: [Counter; CODES],
 }
 
@@ -28,7 +28,7 @@ impl Errors {
         self.by_code[at.unwrap_or(0)].add(1);
     }
 
-    /// Returns the names and counts of the codes that occurred.
+    /// Returns the names and counts of those codes that have occurred.
     pub fn occurred(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
         let counts = (-1..).zip(&self.by_code).map(|(code, count)| (ErrorCode(code), count.get()));
         counts.filter(|(_, count)| *count > 0).filter_map(|(code, count)| Some((code.name()?, count)))

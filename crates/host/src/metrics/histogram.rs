@@ -1,7 +1,7 @@
-//! Histogram of durations, with fixed buckets.
+//! A histogram of durations with fixed buckets.
 //!
-//! Invariant: a duration is counted in the first bucket whose bound it does not exceed. Counts summed up to a bound are
-//! therefore exact (Prometheus' `le`).
+//! Invariant: a duration is counted in the first bucket whose bound is not smaller. The sum of all counts up to a bound
+//! is therefore exact (`le` in Prometheus).
 
 use super::counter::Counter;
 use std::time::Duration;
@@ -10,7 +10,8 @@ const US: u64 = 1_000;
 const MS: u64 = 1_000 * US;
 const S: u64 = 1_000 * MS;
 
-/// Upper bounds of the buckets in nanoseconds: from an answer from memory over loopback to a client's request timeout.
+/// The upper bounds of the buckets in nanoseconds. They range from an answer from memory over loopback to a client's
+/// request timeout.
 const BOUNDS_NS: [u64; 20] = [
     50 * US,
     100 * US,
@@ -34,17 +35,17 @@ const BOUNDS_NS: [u64; 20] = [
     60 * S,
 ];
 
-/// Counts of durations.
+/// Counts durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
-    /// Bucket of each bound, and a last one for longer durations.
+    /// The bucket of each bound, and another one for longer durations.
     buckets: [Counter; BOUNDS_NS.len() + 1],
     sum_ns: Counter,
 }
 
-/// Snapshot of a histogram.
+/// The values of a histogram at one moment.
 pub struct Seen {
-    /// Bounds in seconds, each with the count of its own bucket. The last bound is infinite.
+    /// Each bound in seconds, with the count of its own bucket. The last bound is infinite.
     pub buckets: Vec<(f64, u64)>,
     pub count: u64,
     pub sum_s: f64,
@@ -61,7 +62,8 @@ impl Histogram {
     pub fn seen(&self) -> Seen {
         let bounds = BOUNDS_NS.iter().map(|ns| *ns as f64 / S as f64).chain([f64::INFINITY]);
         let buckets: Vec<_> = bounds.zip(self.buckets.iter().map(Counter::get)).collect();
-        // The count is the sum of the buckets just read, so that count and buckets always agree on the metrics page.
+        // Use the sum of the buckets that were just read, so that the metrics page never shows a count that differs
+        // from the buckets.
         let count = buckets.iter().map(|(_, count)| count).sum();
         Seen { buckets, count, sum_s: self.sum_ns.get() as f64 / S as f64 }
     }

@@ -1,7 +1,7 @@
-//! Counters of the broker, which the metrics page reads. A request costs a few relaxed additions.
+//! The broker's counters, which the metrics page shows. They cost a request only a few relaxed additions.
 //!
-//! Not here: names and format of the metrics (`exposition`), and the HTTP page (`admin`). Invariant: recording takes no
-//! lock, allocates nothing and never waits.
+//! The names and format of the metrics are in `exposition`, and the HTTP page is in `admin`. Invariant: recording takes
+//! no lock, allocates nothing and never waits.
 
 mod counter;
 mod errors;
@@ -18,10 +18,10 @@ pub use histogram::Histogram;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Largest API key plus one.
+/// The largest API key plus one.
 const API_CODES: usize = ApiKey::ALL[ApiKey::ALL.len() - 1] as usize + 1;
 
-/// Index of an API's counters, by API key. Keys have gaps; counters have none.
+/// The index of each API's counters, by API key. The keys have gaps, but the counters do not.
 const SLOTS: [u8; API_CODES] = {
     let mut slots = [0; API_CODES];
     let mut at = 0;
@@ -32,7 +32,8 @@ const SLOTS: [u8; API_CODES] = {
     slots
 };
 
-/// Handle on the counters, cheap to clone. All counters start at zero with the broker, and only rise.
+/// A handle on the counters, which is cheap to clone. All counters start at zero when the broker starts, and never
+/// decrease.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     pub counters: Arc<Counters>,
@@ -60,7 +61,7 @@ pub struct Connections {
     pub refused: Counter,
 }
 
-/// Counters of an API. Each API has its own cache lines, so that producers do not slow consumers down.
+/// The counters of one API. Each API has its own cache lines, so that producers do not slow down consumers.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct PerApi {
@@ -79,8 +80,8 @@ pub struct ProduceCounters {
     pub reorder: Reorder,
 }
 
-/// Counts of parked batches, which arrived out of order: batches parked since the start, and batches that are no longer
-/// parked.
+/// Counts batches that arrived out of order and had to wait: how many were parked since the start, and how many of
+/// these have left.
 #[derive(Debug, Default)]
 pub struct Reorder {
     pub parked: Counter,
@@ -93,7 +94,7 @@ pub struct Reorder {
 impl Reorder {
     /// Returns the number of batches that are parked now.
     pub fn batches_now(&self) -> u64 {
-        // Reads `left` first: a batch that is parked and leaves between the two reads must not make the difference
+        // Read `left` first. If a batch is parked and leaves between the two reads, the difference must not become
         // negative.
         let left = self.left.get();
         self.parked.get().saturating_sub(left)
@@ -121,7 +122,7 @@ pub struct ReplicationCounters {
     pub isr_expands: Counter,
 }
 
-/// Counts of clients' pushes of their own metrics.
+/// Counts how often clients push their own metrics.
 #[derive(Debug, Default)]
 pub struct Telemetry {
     pub pushes: Counter,
@@ -142,13 +143,13 @@ pub struct OffsetCommits {
     pub errors: Errors,
 }
 
-/// Durations of commits of transactions, by part.
+/// How long the parts of a transaction's commit take.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct TransactionCommits {
-    /// Time until the decision is recorded.
+    /// The time until the decision is recorded.
     pub decision: Histogram,
-    /// Time from the recorded decision until every partition has its marker.
+    /// The time from the recorded decision until every partition has its marker.
     pub markers: Histogram,
 }
 
@@ -181,7 +182,7 @@ impl Metrics {
         self.counters.connections.accepted.add(1);
     }
 
-    /// Counts an accepted connection that ended.
+    /// Counts an accepted connection that has ended.
     pub fn connection_closed(&self) {
         self.counters.connections.closed.add(1);
     }
@@ -191,8 +192,8 @@ impl Metrics {
         self.counters.connections.refused.add(1);
     }
 
-    /// Counts a response of `response_bytes`, length prefix included, that was sent `elapsed` after its request
-    /// arrived.
+    /// Counts a response, which was sent `elapsed` after its request had arrived. `response_bytes` includes the length
+    /// prefix.
     pub fn answered(&self, api: ApiKey, elapsed: Duration, response_bytes: usize) {
         let counters = self.counters.api(api);
         counters.duration.observe(elapsed);
@@ -204,7 +205,7 @@ impl Metrics {
         self.counters.produce.unanswered.add(1);
     }
 
-    /// Counts a batch of `batch_bytes` and `records` that is in the log.
+    /// Counts a batch with `batch_bytes` and `records` that is in the log now.
     pub fn appended(&self, batch_bytes: usize, records: i32) {
         let produce = &self.counters.produce;
         produce.batches.add(1);
@@ -212,73 +213,73 @@ impl Metrics {
         produce.records.add(u64::try_from(records).unwrap_or(0));
     }
 
-    /// Counts a partition's batch that was refused, or lost after it was appended.
+    /// Counts a partition's batch that was refused, or that was lost after it was appended.
     pub fn produce_failed(&self, code: ErrorCode) {
         self.counters.produce.errors.add(code);
     }
 
-    /// Counts a batch that arrived out of order and is parked at a cost of `bytes`.
+    /// Counts a batch that arrived out of order and has to wait. `bytes` is the memory that it takes.
     pub fn parked(&self, bytes: usize) {
         let reorder = &self.counters.produce.reorder;
         reorder.parked.add(1);
         reorder.parked_bytes.add(bytes as u64);
     }
 
-    /// Counts a batch that is no longer parked.
+    /// Counts a batch that no longer waits in the reorder buffer.
     pub fn unparked(&self, bytes: usize) {
         let reorder = &self.counters.produce.reorder;
         reorder.left.add(1);
         reorder.left_bytes.add(bytes as u64);
     }
 
-    /// Counts parked batches that expired before the batches ahead of them arrived.
+    /// Counts batches that waited too long for those before them.
     pub fn reorder_expired(&self, batches: usize) {
         self.counters.produce.reorder.expired.add(batches as u64);
     }
 
-    /// Counts an offset of a partition that was committed, or refused.
+    /// Counts a partition's offset that was committed or refused.
     pub fn offset_committed(&self, code: ErrorCode) {
         let offsets = &self.counters.offsets;
         if code.is_err() { offsets.errors.add(code) } else { offsets.committed.add(1) }
     }
 
-    /// Records the time from the start of a commit until its decision was recorded.
+    /// Records how long it took from the start of a commit until its decision was recorded.
     pub fn commit_decided(&self, elapsed: Duration) {
         self.counters.commits.decision.observe(elapsed);
     }
 
-    /// Records the time from the decision of a committed transaction until its last marker was written.
+    /// Records how long it took from the decision of a commit until its last marker was written.
     pub fn commit_marked(&self, elapsed: Duration) {
         self.counters.commits.markers.observe(elapsed);
     }
 
-    /// Counts bytes of records in the response to a fetch.
+    /// Counts the bytes of records in a fetch response.
     pub fn fetched(&self, records_bytes: usize) {
         self.counters.fetch.bytes.add(records_bytes as u64);
     }
 
-    /// Counts a partition, or the session, of a fetch that was answered with an error.
+    /// Counts an error for a partition of a fetch, or for its session.
     pub fn fetch_failed(&self, code: ErrorCode) {
         self.counters.fetch.errors.add(code);
     }
 
-    /// Counts bytes of records sent to a follower.
+    /// Counts the bytes of records that were sent to a follower.
     pub fn replicated_out(&self, records_bytes: usize) {
         self.counters.replication.bytes_out.add(records_bytes as u64);
     }
 
-    /// Counts bytes of records received from a leader.
+    /// Counts the bytes of records that were received from a leader.
     pub fn replicated_in(&self, records_bytes: usize) {
         self.counters.replication.bytes_in.add(records_bytes as u64);
     }
 
-    /// Counts a change of the ISR of a led partition, from `before` to `now` replicas.
+    /// Counts a change of a led partition's ISR, from `before` to `now` replicas.
     pub fn isr_changed(&self, before: usize, now: usize) {
         let replication = &self.counters.replication;
         if now < before { replication.isr_shrinks.add(1) } else { replication.isr_expands.add(1) }
     }
 
-    /// Counts a client's push of `bytes` of its own metrics.
+    /// Counts a client's push of its own metrics, which has `bytes`.
     pub fn telemetry_pushed(&self, bytes: usize) {
         self.counters.telemetry.pushes.add(1);
         self.counters.telemetry.bytes.add(bytes as u64);
@@ -289,19 +290,19 @@ impl Metrics {
         self.counters.telemetry.errors.add(code);
     }
 
-    /// Counts a group's new assignment.
+    /// Counts a new assignment of a group.
     pub fn group_stable(&self) {
         self.counters.groups.stable.add(1);
     }
 
-    /// Counts a member that was removed because its session expired.
+    /// Counts a group member that was removed because its session had expired.
     pub fn group_member_expired(&self) {
         self.counters.groups.expired_members.add(1);
     }
 
     /// Returns the number of open connections.
     pub fn connections_open(&self) -> u64 {
-        // Reads `closed` first: a connection that opens and closes between the two reads must not make the difference
+        // Read `closed` first. If a connection opens and closes between the two reads, the difference must not become
         // negative.
         let closed = self.counters.connections.closed.get();
         self.counters.connections.accepted.get().saturating_sub(closed)

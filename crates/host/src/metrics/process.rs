@@ -1,24 +1,24 @@
-//! Figures of this process from the system. Without `/proc`, memory and descriptors are unknown.
+//! Reads figures about this process from the system. Without `/proc`, the memory and the descriptors are unknown.
 
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 
-/// Figures of this process at one moment.
+/// Figures about this process at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Process {
-    /// Bytes of memory in use that are not swapped out.
+    /// The memory in use that is not swapped out, in bytes.
     pub resident_bytes: Option<u64>,
-    /// Open file descriptors.
+    /// The number of open file descriptors.
     pub open_fds: Option<u64>,
-    /// Limit of open file descriptors; `None` if unlimited.
+    /// Maximum number of open file descriptors; `None` if there is no limit.
     pub max_fds: Option<u64>,
-    /// Processor time of all threads, in seconds.
+    /// The processor time of all threads, in seconds.
     pub cpu_s: f64,
 }
 
 impl Process {
-    /// Reads the figures of this process. Takes milliseconds with tens of thousands of open descriptors.
+    /// Reads the figures. This takes milliseconds if tens of thousands of descriptors are open.
     pub fn read() -> Self {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         Process {
@@ -30,7 +30,7 @@ impl Process {
     }
 }
 
-/// Returns the resident bytes from the line `VmRSS: 1234 kB`; None without this line.
+/// Returns the memory from the line `VmRSS: 1234 kB`, in bytes; `None` if there is no such line.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix(" kB")?.parse().ok()?;
@@ -39,7 +39,7 @@ fn resident_bytes(status: &str) -> Option<u64> {
 
 fn open_fds() -> Option<u64> {
     let listed = fs::read_dir("/proc/self/fd").ok()?.count();
-    // The listing itself holds one of the listed descriptors.
+    // One of the listed descriptors belongs to the listing itself.
     Some((listed as u64).saturating_sub(1))
 }
 

@@ -1,8 +1,7 @@
-//! Counts of files that were set aside, for metrics.
+//! Counts the files that were set aside, for metrics.
 //!
-//! Not here: setting files aside. An operator may remove these files while the broker runs, so each count scans again
-//! the few directories that had some. Invariant: a directory is known from a scan that found files until a scan that
-//! finds none.
+//! An operator may remove these files while the broker runs, so the few directories that had some are scanned again for
+//! each count. Invariant: a directory is remembered from a scan that finds files until a scan that finds none.
 
 use crate::files::{ASIDE, LOG, parse_offset_name};
 use parking_lot::Mutex;
@@ -12,7 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Number and bytes of files set aside.
+/// Number and size of the files that were set aside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAside {
     /// Number of files.
@@ -21,7 +20,7 @@ pub struct SetAside {
     pub bytes: u64,
 }
 
-/// Directories of one data directory that have files set aside.
+/// The directories in a data directory that have files set aside.
 #[derive(Debug, Default)]
 pub struct SetAsideFolders {
     folders: Mutex<HashMap<PathBuf, SetAside>>,
@@ -29,17 +28,17 @@ pub struct SetAsideFolders {
 }
 
 impl SetAsideFolders {
-    /// Records that every partition of earlier processes is known, so that housekeeping may scan their directories.
+    /// Records that all partitions of earlier processes are known, so that housekeeping may scan their directories.
     pub fn set_all_told(&self) {
         self.all_told.store(true, Relaxed);
     }
 
-    /// Returns true once every partition of earlier processes is known.
+    /// Returns true once all partitions of earlier processes are known.
     pub fn is_all_told(&self) -> bool {
         self.all_told.load(Relaxed)
     }
 
-    /// Scans a partition's directory, and returns its count.
+    /// Scans a partition's directory and returns its count.
     pub fn look(&self, dir: &Path) -> SetAside {
         let found = count(dir);
         let mut folders = self.folders.lock();
@@ -49,19 +48,18 @@ impl SetAsideFolders {
                 SetAside::default()
             }
             Ok(found) => *folders.entry(dir.to_owned()).insert_entry(found).get(),
-            // The scan has failed, for example for lack of descriptors: the last count stays.
+            // The scan failed, for example for lack of descriptors, so keep the last count.
             Err(_) => folders.get(dir).copied().unwrap_or_default(),
         }
     }
 
-    /// Counts the files of a directory in which the last scan found some. Returns 0 for any other directory, and does
-    /// not read it.
+    /// Counts the files in a directory if the last scan found some. Otherwise returns 0 without reading the directory.
     pub fn of(&self, dir: &Path) -> SetAside {
         let is_known = self.folders.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }
     }
 
-    /// Counts the files of all known directories.
+    /// Counts the files in all directories that had some.
     pub fn total(&self) -> SetAside {
         let known: Vec<PathBuf> = self.folders.lock().keys().cloned().collect();
         let each = known.iter().map(|dir| self.look(dir));
@@ -87,7 +85,7 @@ fn count(dir: &Path) -> io::Result<SetAside> {
         if number.is_some_and(|number| number.parse::<u64>().is_ok()) {
             match entry.metadata() {
                 Ok(metadata) => found = SetAside { files: found.files + 1, bytes: found.bytes + metadata.len() },
-                // An operator has removed the file since the directory was listed.
+                // An operator has removed the file in the meantime.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }

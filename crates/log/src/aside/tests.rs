@@ -1,4 +1,4 @@
-//! Logs that are refused, logs that are cut, and crashes at each step of setting aside.
+//! Tests of logs that are refused, of logs that are cut off, and of crashes at every step while records are set aside.
 
 use std::cell::RefCell;
 use std::fs;
@@ -20,9 +20,9 @@ use fullbore_config::{BrokerConfig, CleanupPolicy, Properties, TopicConfig};
 const POWER_CUT: RecoveryHint =
     RecoveryHint { clean: false, recovery_point: 0, log_start: Some(0), rebooted: true, may_have_gaps: false };
 const KILL: RecoveryHint = RecoveryHint { rebooted: false, ..POWER_CUT };
-/// Number of batches, of one record each.
+/// Number of batches. Each has one record.
 const BATCHES: usize = 12;
-/// Number of batches in each segment but the last.
+/// Number of batches in every segment except the last.
 const IN_SEGMENT: usize = 3;
 
 fn config() -> TopicConfig {
@@ -45,7 +45,7 @@ fn append(log: &mut Log, n: usize) -> i64 {
     log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config()).expect("appended").base_offset
 }
 
-/// Returns a directory with four segments of three batches.
+/// Returns a directory with four segments of three batches each.
 fn written() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("temporary folder");
     let mut log = open(folder.path(), RecoveryHint::NOTHING).expect("opened");
@@ -57,7 +57,7 @@ fn segment(dir: &Path, base: usize) -> PathBuf {
     dir.join(format!("{base:020}.log"))
 }
 
-/// Writes zeros into the payload of batch `n`, in the segment that begins with `base`. Returns the segment's path.
+/// Overwrites a part of batch `n` with zeros, in the segment that begins with batch `base`. Returns the segment's path.
 fn punch(dir: &Path, base: usize, n: usize) -> PathBuf {
     let (path, len) = (segment(dir, base), batch(0).len());
     let mut bytes = fs::read(&path).expect("read");
@@ -81,7 +81,7 @@ fn copy(from: &Path) -> tempfile::TempDir {
     to
 }
 
-/// Asserts a refusal that names the file and the byte, and changes no file.
+/// Checks that the log is refused, that the error names the file and the position, and that no file is changed.
 fn assert_refused(dir: &Path, known: RecoveryHint, path: &Path, position: usize) {
     let before = files(dir);
     match open(dir, known) {
@@ -139,7 +139,8 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
         assert_eq!(log.log_end, 4, "moment {at}");
         let left = files(dir);
         assert!(left.iter().all(|(name, _)| !name.ends_with(".tmp")), "moment {at}");
-        // The log sets offset and leader epoch in the first 16 bytes; the rest is as the producer sent it.
+        // The log changes the offset and the leader epoch, which are in the first 16 bytes. Everything after them is as
+        // the producer sent it.
         for wanted in &batches_behind {
             let is_in = |bytes: &[u8]| bytes.windows(wanted.len() - 16).any(|found| *found == wanted[16..]);
             let is_kept = left.iter().any(|(name, bytes)| name.contains(".aside-") && is_in(bytes));
@@ -153,7 +154,7 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
     }
 }
 
-/// A compaction flushes a segment before it gives the segment its final name.
+/// Compaction flushes a segment before the segment gets its final name, so a power loss cannot have damaged it.
 #[test]
 fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() {
     let folder = written();
@@ -169,7 +170,8 @@ fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() 
     assert!(matches!(opened, Err(StorageError::Corrupt { .. })), "{opened:?}");
 }
 
-/// Returns copies of the directory: before a start after a power loss, at each step of the start, and after it.
+/// Starts a log after a power loss. Returns copies of the directory from before the start, from each step, and from
+/// after it.
 fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     let moments = Rc::new(RefCell::new(vec![copy(dir)]));
     let look = {
@@ -183,7 +185,8 @@ fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
     moments
 }
 
-/// The last batch is found from the end, whatever its length, and wherever a hole is.
+/// The last batch is searched from the end of the file. The test tries it with long batches and with holes at various
+/// places.
 #[test]
 fn lost_offsets_are_reported_up_to_the_last_whole_batch() {
     let folder = tempfile::tempdir().expect("temporary folder");

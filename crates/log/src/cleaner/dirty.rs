@@ -1,4 +1,4 @@
-//! The dirty part of a log: the segments that a cleaning would read and rewrite.
+//! Finds the dirty part of a log, which is what compaction would read and rewrite.
 
 use std::fs;
 use std::io;
@@ -13,24 +13,24 @@ use crate::files::{LOG, parse_offset_name};
 use crate::segment::modified_ms;
 use fullbore_config::TopicConfig;
 
-/// A segment as it is when a cleaning begins.
+/// A segment, as it is when compaction begins.
 #[derive(Debug)]
 pub struct DirtySegment {
     pub path: PathBuf,
     pub source: Source,
-    /// Position of the first dirty offset, or of a batch before it.
+    /// The position of the first dirty offset, or of a batch before it.
     pub dirty_position: u64,
 }
 
 impl DirtySegment {
-    /// Returns the error of a batch that cannot be read.
+    /// Returns the error for a batch that cannot be read.
     pub fn damaged(&self, position: u64, why: BatchError) -> CleanError {
         CleanError::Damaged { path: self.path.clone(), position, why }
     }
 }
 
 impl Log {
-    /// Returns the segments that a cleaning reads and rewrites.
+    /// Returns the segments that compaction has to read and rewrite.
     pub fn segments_to_clean(&self, dirty: &Dirty) -> io::Result<Vec<DirtySegment>> {
         let ends = self.segments.iter().skip(1).map(|segment| segment.base_offset);
         let mut found = Vec::new();
@@ -47,7 +47,7 @@ impl Log {
         Ok(found)
     }
 
-    /// Returns the number of truncations since the log was opened.
+    /// Returns how often the log was truncated since it was opened.
     pub fn cuts(&self) -> u32 {
         self.flushes.cuts()
     }
@@ -57,8 +57,8 @@ impl Log {
         self.segments.iter().any(|known| known.base_offset == base_offset)
     }
 
-    /// Returns the dirty part, which ends before the first open transaction. If the active segment has records past
-    /// max.compaction.lag.ms, rolls the segment first, and returns true as well.
+    /// Returns the dirty part, which ends before the first open transaction. If the active segment has records that are
+    /// older than max.compaction.lag.ms, starts a new segment first and returns true as well.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,
@@ -114,7 +114,7 @@ fn lags(config: &TopicConfig) -> Lags {
     Lags { min_ms: config.min_compaction_lag_ms, max_ms: config.max_compaction_lag_ms }
 }
 
-/// Returns true if a partition that is not open may be due for cleaning, by the sizes and ages of its files.
+/// Returns true if a partition that is not open may need compaction. Decides by the sizes and ages of its files.
 pub fn may_be_due(dir: &Path, checkpoint: Option<i64>, now_ms: i64, config: &TopicConfig) -> io::Result<bool> {
     let lags = lags(config);
     let mut closed = Vec::new();

@@ -1,7 +1,7 @@
-//! Compaction of one log's segments: reading, writing, and the exchange of old segments for new ones.
+//! Compacts the segments of one log: reads them, writes new ones, and replaces the old ones.
 //!
-//! Not here: the choice of a log and a time (the broker's
-//! `partitions::cleaner`), and of records (`fullbore_rules::compaction`).
+//! The broker's `partitions::cleaner` chooses the log and the time, and `fullbore_rules::compaction` chooses the
+//! records that are kept.
 
 pub mod dirty;
 pub mod error;

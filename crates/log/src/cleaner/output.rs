@@ -1,7 +1,8 @@
-//! The segments that a cleaning writes, with their indexes.
+//! Writes the new segments of a compaction, with their indexes.
 //!
-//! Usually there is one segment, since the sources of a cleaning fit into one. If rewritten batches are a little
-//! longer, a second segment follows. Invariant: the output is in offset order, and its batches are whole.
+//! Usually there is only one new segment, because the old ones are chosen such that they fit into one. A second one is
+//! needed if rewritten batches become a little longer. Invariant: the batches are complete and in the order of their
+//! offsets.
 
 use std::io;
 use std::path::Path;
@@ -16,10 +17,10 @@ use crate::segment::{Segment, WriteError};
 use crate::steps::step;
 use crate::txn_index::AbortedTransaction;
 
-/// Most bytes of a segment: positions in indexes have 31 bits.
+/// Maximum size of a segment, since positions in indexes have 31 bits.
 const SEGMENT_MAX: u64 = i32::MAX as u64;
 
-/// Segments being written.
+/// The segments that a compaction writes.
 pub struct Output {
     dir: Arc<Path>,
     segments: Vec<Segment>,
@@ -31,7 +32,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Creates a first segment at `base_offset`; `chunk` bytes are written at a time.
+    /// Creates the first segment, which begins at `base_offset`. Bytes are written in chunks of `chunk` bytes.
     pub fn create(
         dir: &Arc<Path>,
         base_offset: i64,
@@ -46,8 +47,9 @@ impl Output {
         Ok(Output { dir: dir.clone(), segments, buffer, chunk, segment_bytes, index_interval_bytes, now_ms })
     }
 
-    /// Adds one batch. `aborted` is the aborted transaction that the batch's marker ends, if records of the transaction
-    /// remain. `before_write` receives the number of bytes that are about to be written, and may end the cleaning.
+    /// Adds a batch. If the batch is a marker that aborts a transaction, and records of the transaction remain,
+    /// `aborted` is that transaction. `before_write` is called with the number of bytes before each write, and may end
+    /// the compaction.
     pub fn push(
         &mut self,
         batch: &[u8],
@@ -70,8 +72,8 @@ impl Output {
         if self.buffer.len() >= self.chunk { self.flush(before_write) } else { Ok(()) }
     }
 
-    /// Writes the buffered rest and flushes the files. Sets their modification time to `modified`, that of the replaced
-    /// segments.
+    /// Writes what is still in the buffer, and flushes the files. Their modification time becomes `modified`, which is
+    /// that of the replaced segments.
     pub fn finish(
         mut self,
         modified: SystemTime,
@@ -92,7 +94,7 @@ impl Output {
         }
     }
 
-    /// Removes the written files.
+    /// Removes the files that were written.
     pub fn discard(self) {
         self.segments.into_iter().for_each(Segment::discard);
     }

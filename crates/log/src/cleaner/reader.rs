@@ -1,7 +1,7 @@
-//! Reader of a segment's whole batches in sequence, through a buffer.
+//! Reads the batches of a segment one after another, for compaction.
 //!
-//! Not here: reads by index, and reads for clients. Bytes outside the page cache are read around it, since they are
-//! needed only once or twice. Invariant: a returned batch is whole, and its checksum is verified.
+//! Bytes that are not in the page cache are read without it, since they are needed only once or twice. Invariant: each
+//! batch that is returned is complete, and its checksum is correct.
 
 use std::fs::File;
 use std::io;
@@ -12,15 +12,15 @@ use fullbore_wire::batch::{BatchError, BatchView, HEADER_LEN};
 use super::error::CleanError;
 use crate::direct_io::DirectReads;
 
-/// Most bytes of a batch that is read. A request can have a larger batch only if socket.request.max.bytes is raised.
+/// Maximum size of a batch that is read. A request can have a larger one only if socket.request.max.bytes is raised.
 const BATCH_MAX: usize = 256 << 20;
 
-/// Batches of one file.
+/// Reads the batches of one file.
 pub struct BatchReader<'a> {
     file: File,
     cold: &'a DirectReads,
     path: PathBuf,
-    /// Position of the next read.
+    /// The position of the next read from the file.
     position: u64,
     limit: u64,
     buffer: Vec<u8>,
@@ -29,16 +29,15 @@ pub struct BatchReader<'a> {
 }
 
 impl<'a> BatchReader<'a> {
-    /// Creates a reader from `position`, where a batch begins, to `limit`, where one ends. It reads `chunk` bytes at a
-    /// time.
+    /// Creates a reader for the batches between `position` and `limit`. It reads `chunk` bytes at a time.
     pub fn open(path: &Path, position: u64, limit: u64, chunk: usize, cold: &'a DirectReads) -> io::Result<Self> {
         let file = File::open(path)?;
         let path = path.to_owned();
         Ok(BatchReader { file, cold, path, position, limit, buffer: Vec::new(), start: 0, chunk })
     }
 
-    /// Returns the next batch; None at the limit. `before_read` receives the number of bytes that are about to be read,
-    /// and may end the cleaning.
+    /// Returns the next batch; `None` at the limit. `before_read` is called with the number of bytes before each read,
+    /// and may end the compaction.
     pub fn next(
         &mut self,
         before_read: &mut impl FnMut(u64) -> Result<(), CleanError>,
@@ -68,7 +67,7 @@ impl<'a> BatchReader<'a> {
         self.position - self.buffered() as u64
     }
 
-    /// Returns the error of a damaged next batch.
+    /// Returns the error for the next batch, which is damaged.
     fn damaged(&self, why: BatchError) -> CleanError {
         CleanError::Damaged { path: self.path.clone(), position: self.position(), why }
     }
@@ -77,7 +76,7 @@ impl<'a> BatchReader<'a> {
         self.buffer.len() - self.start
     }
 
-    /// Fills the buffer to `wanted` bytes.
+    /// Reads until the buffer has `wanted` bytes.
     fn fill(
         &mut self,
         wanted: usize,

@@ -1,19 +1,20 @@
-//! Replacement of a cleaning's source segments by the cleaned ones. A crash at any moment leaves either the old
-//! segments or the new ones.
+//! Replaces the old segments by those that a compaction has written. If a crash happens, either the old or the new
+//! segments are used afterwards, never a mixture.
 //!
-//! File names record the progress, as Kafka's do. `.cleaned`: being written; a restarted broker removes the file.
-//! `.swap`: whole and on the disk; a restarted broker removes the segments that the file covers, and gives the file its
-//! final name. The log file is renamed after its indexes, so that its name alone decides. A `.swap` covers the offsets
-//! from its first to its last batch: a cleaning keeps the last batch of its sources, without records if need be.
+//! The names of the files show how far this has got, as in Kafka. A `.cleaned` file is still being written, and a
+//! restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the segments
+//! that it covers, and gives it its final name. The log file is renamed after its indexes, so its name alone decides. A
+//! `.swap` file covers all offsets from its first to its last batch. To make this work, compaction always keeps the
+//! last batch, if necessary without records.
 //!
-//! Not every segment has an index of aborted transactions. A restarted broker must therefore know if an index that it
-//! finds belongs to the old or to the new segment. The old index is removed before the old log file, and the new index
-//! gets its name after that. An index beside an old log file therefore belongs to the old segment.
+//! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know if the index
+//! belongs to the old or to the new segment. The old index is removed before the old log file, and the new index gets
+//! its name after that. An index next to an old log file therefore belongs to the old segment.
 //!
 //! The partition is locked while the list of segments changes, which needs no I/O, and while the new files get their
-//! final names. It is not locked while the old files, perhaps hundreds, are renamed.
+//! final names. It is not locked while the old files are renamed, of which there may be hundreds.
 //!
-//! Invariant: every surviving record is at its offset in the files that a restarted broker would use.
+//! Invariant: in the files that a restarted broker would use, every record that is kept has its old offset.
 
 use std::fs::{self, File};
 use std::io;
@@ -29,10 +30,9 @@ use crate::segment::{Segment, Stage};
 use crate::steps::step;
 
 impl Log {
-    /// Replaces the segments with the base offsets `sources` by `cleaned`, and returns the replaced segments. Returns
-    /// `cleaned` as the error if the sources are not adjacent sealed segments. Also returns
-    /// `cleaned` if the log was truncated since [`Log::cuts`] returned `cuts`: other records may begin at the same
-    /// offsets.
+    /// Replaces the segments with the base offsets `sources` by `cleaned`, and returns the old segments. Fails, and
+    /// returns `cleaned`, if the old segments are not adjacent and sealed. Also fails if the log was truncated since
+    /// [`Log::cuts`] returned `cuts`, because segments with the same base offsets may have other records now.
     pub fn exchange(
         &mut self,
         cleaned: Vec<Segment>,
@@ -49,14 +49,14 @@ impl Log {
         Ok(after.into())
     }
 
-    /// Gives the files of new segments their final names.
+    /// Gives the files of the new segments their final names.
     pub fn settle(&mut self, bases: &[i64]) -> io::Result<()> {
         self.generation.fetch_add(1, Release);
         let mut swapped = self.segments.iter_mut().filter(|segment| bases.contains(&segment.base_offset));
         swapped.try_for_each(|segment| segment.rename_to(Stage::Settled))
     }
 
-    /// Returns the index of the first of these segments; None unless all are adjacent and sealed.
+    /// Returns the index of the first of these segments; `None` unless they are adjacent and sealed.
     fn find_run(&self, bases: &[i64]) -> Option<usize> {
         let first = self.segments.iter().position(|segment| Some(&segment.base_offset) == bases.first())?;
         let run = self.segments.iter().skip(first).map(|segment| segment.base_offset);
@@ -65,8 +65,8 @@ impl Log {
     }
 }
 
-/// Finishes an interrupted cleaning when a log is opened: removes unfinished output, and puts finished output in its
-/// place.
+/// Completes a compaction that was interrupted, when the log is opened. Removes new segments that are incomplete, and
+/// puts complete ones in place.
 pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     let failed = |error| StorageError::io(dir, error);
     let Some(left) = Leftovers::find(dir).map_err(failed)? else {
@@ -96,19 +96,19 @@ pub fn finish_interrupted(dir: &Path) -> Result<(), StorageError> {
     sync_dir(dir).map_err(failed)
 }
 
-/// Files in the directory of a log that is being opened.
+/// Files that an interrupted compaction has left in the directory of a log.
 #[derive(Default)]
 struct Leftovers {
-    /// Files of unfinished output.
+    /// Files of new segments that are incomplete.
     unfinished: Vec<PathBuf>,
-    /// Base offsets of the finished segments that replace others.
+    /// The base offsets of new segments that are complete, and replace others.
     whole: Vec<i64>,
-    /// Files of the segments in use.
+    /// The files of the segments in use.
     settled: Vec<(i64, PathBuf)>,
 }
 
 impl Leftovers {
-    /// Finds the files; None if no cleaning has left any, as in most directories.
+    /// Finds the files. Returns `None` if compaction has left none, which is the normal case.
     fn find(dir: &Path) -> io::Result<Option<Leftovers>> {
         let mut left = Leftovers::default();
         let (mut swaps, mut first_cleaned) = (Vec::new(), i64::MAX);
@@ -144,13 +144,13 @@ impl Leftovers {
                 (false, _) => left.unfinished.push(path.clone()),
             }
         }
-        // The log file decides about its indexes, so it is removed first.
+        // Remove the log file first, because it decides about its indexes.
         left.unfinished.sort_by_key(|path| !path.to_string_lossy().contains(".log."));
         Ok(Some(left))
     }
 
-    /// Removes the log file of the old segment with this base offset, and its index of aborted transactions. A
-    /// restarted broker could otherwise take them for parts of the new segment.
+    /// Removes the log file and the index of aborted transactions of an old segment. Otherwise a restarted broker could
+    /// take them for parts of the new segment.
     fn remove_old(&self, dir: &Path, base_offset: i64) -> io::Result<()> {
         let old = offset_path(dir, base_offset, LOG);
         if !self.settled.iter().any(|(_, path)| *path == old) {
@@ -167,7 +167,7 @@ impl Leftovers {
     }
 }
 
-/// Returns the offsets from the first segment's base to the last offset of all these segments.
+/// Returns the range from the first base offset to the last offset of all these segments.
 fn covered(dir: &Path, whole: &[i64]) -> Result<RangeInclusive<i64>, StorageError> {
     let (mut first, mut last) = (i64::MAX, i64::MIN);
     for &base_offset in whole {
@@ -189,7 +189,7 @@ fn settle_files(dir: &Path, base_offset: i64) -> io::Result<()> {
         step();
         let from = offset_path(dir, base_offset, &format!("{suffix}.{SWAP}"));
         match fs::rename(from, offset_path(dir, base_offset, suffix)) {
-            // The index has its final name already: the log file is renamed last.
+            // The index already has its final name, because the log file is renamed last.
             Err(error) if error.kind() == io::ErrorKind::NotFound && suffix != LOG => {}
             result => result?,
         }

@@ -1,4 +1,4 @@
-//! A read_committed client's view of a slice with gaps, compared with its view of the whole slice.
+//! Tests that a read_committed client gets the same records from a slice with gaps as from the whole slice.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
@@ -23,11 +23,11 @@ fn config() -> TopicConfig {
     broker.topics.defaults
 }
 
-/// Log whose producers write transactions, one after the other.
+/// A log to which several producers write transactions.
 struct Written {
     log: Log,
     config: TopicConfig,
-    /// The next sequence of each producer.
+    /// The next sequence number of each producer.
     sequences: [i32; 3],
     _folder: tempfile::TempDir,
 }
@@ -57,12 +57,13 @@ impl Written {
         self.log.append_marker(&marker, 0, 0, 0, &self.config).expect("ended");
     }
 
-    /// Returns the slice from an offset on, and the ranges of it that are sent; None at the end of the log.
+    /// Reads from an offset on, and returns the slice together with the ranges that would be sent. Returns `None` at
+    /// the end of the log.
     fn read(&mut self, from: i64, max_bytes: u32) -> Option<Read> {
         self.read_beside(&DirectReads::default(), from, max_bytes)
     }
 
-    /// Reads as [`Written::read`] does, with the pieces in `cold`.
+    /// Like [`Written::read`], but uses the pieces in `cold`.
     fn read_beside(&mut self, cold: &DirectReads, from: i64, max_bytes: u32) -> Option<Read> {
         let end = self.log.log_end();
         let stable = self.log.last_stable_offset(end);
@@ -89,7 +90,7 @@ impl Read {
         self.slice.len - self.ranges.iter().map(|range| range.len).sum::<u32>()
     }
 
-    /// Returns the offsets of the batches that a client keeps of these ranges, and the offset from which it reads on.
+    /// Returns the offsets of the batches that a client keeps of these ranges, and the offset from which it continues.
     fn consumed(&self, ranges: &[FileSlice]) -> (Vec<i64>, i64) {
         let mut aborted: BTreeSet<_> = self.aborted.iter().map(|of| (of.first_offset, of.producer_id)).collect();
         let (mut aborting, mut kept, mut next) = (BTreeSet::new(), Vec::new(), 0);
@@ -150,7 +151,7 @@ async fn log_is_not_in_the_page_cache_aborted_batches_in_read_ahead_pieces_are_l
     let FileSlice { file, position, len, settled } = written.read(0, 1 << 20).expect("stable").slice;
     file.sync_all().expect("on disk");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-    // The searches of a first read bring pages back, so the sole probe is of the scan.
+    // Planning a read brings pages back into memory, so only the scan is tested here.
     let (aborted, slice) =
         (written.log.plan_aborted(0).read(33).expect("read"), FileSlice { file: file.clone(), position, len, settled });
     if is_resident(&file, position, len as usize) {

@@ -1,4 +1,4 @@
-//! Reads around the page cache, and probes of its contents.
+//! Reads files without the page cache, and checks if parts of a file are in the cache.
 
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
@@ -10,33 +10,35 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Most bytes of a piece. In pieces of a quarter of this size a disk is slower by half.
+/// Maximum number of bytes in a piece. With pieces of a quarter of this size, a disk is slower by half.
 pub const PIECE_MAX: usize = 1024 * 1024;
-/// Most buffers whose memory is kept for reuse.
+/// Maximum number of buffers that are kept for later use.
 const KEPT_MAX: usize = 4;
-/// Alignment of direct reads in file and memory: the largest that disks and file systems require.
+/// Direct reads must be aligned to this number of bytes, both in the file and in memory. It is the largest alignment
+/// that disks and file systems require.
 const ALIGNMENT: usize = 4096;
 
-/// Returns the last aligned position at or before `position`, where a direct read can begin.
+/// Returns the last aligned position at or before `position`. A direct read can begin there.
 pub fn boundary_before(position: u64) -> u64 {
     position - position % ALIGNMENT as u64
 }
 
-/// Memory of dropped buffers, kept for the next buffers.
+/// A pool of buffers. The memory of a dropped buffer is used again.
 #[derive(Clone, Default)]
 pub struct Buffers {
     kept: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
 impl Buffers {
-    /// Returns a buffer, with memory that was used before if there is any.
+    /// Returns a buffer. If the pool has memory, that is used.
     pub fn take(&self) -> Buffer {
         let memory = self.kept.lock().pop().unwrap_or_else(|| vec![0; PIECE_MAX + 3 * ALIGNMENT]);
         let aligned = memory.as_ptr().align_offset(ALIGNMENT);
         Buffer { memory, aligned, of: self.clone() }
     }
 
-    /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
+    /// Fills `room` with the bytes from `position` on. Bytes that are not in the page cache are read without it.
+    /// Blocks.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         let mut buffer = None;
         for (at, part) in room.chunks_mut(PIECE_MAX).enumerate() {
@@ -56,12 +58,12 @@ impl Buffers {
     }
 }
 
-/// Memory for a piece and for the bytes around it up to the next boundaries.
+/// Memory for a piece, and for the bytes around it that alignment requires.
 pub struct Buffer {
     memory: Vec<u8>,
-    /// Offset in `memory` of its first boundary.
+    /// The offset of the first aligned byte in `memory`.
     aligned: usize,
-    /// Pool that gets the memory back.
+    /// The pool to which the memory returns.
     of: Buffers,
 }
 
@@ -70,14 +72,14 @@ impl Buffer {
         &self.memory[self.aligned..]
     }
 
-    /// Reads `len` bytes from `position` on, or as many as the file has. Returns their range in the buffer.
+    /// Reads `len` bytes from `position` on, or fewer at the end of the file. Returns their range in the buffer.
     pub fn fill(&mut self, file: &File, position: u64, len: usize) -> io::Result<Range<usize>> {
         let before = (position % ALIGNMENT as u64) as usize;
         let wanted = (before + len).next_multiple_of(ALIGNMENT);
         let room = &mut self.memory[self.aligned..][..wanted];
         let from = position - before as u64;
         let read = match read_around(file, from, room) {
-            // Without direct reads on this file system, or without a free descriptor, reads through the open file.
+            // If the file system has no direct reads, or no descriptor is free, read through the open file instead.
             Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOENT | Errno::MFILE | Errno::NFILE) => {
                 file.read_at(room, from)?
             }
@@ -96,7 +98,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Reads around the page cache. The system first writes the dirty pages of the range to the disk.
+/// Reads without the page cache. If pages in the range are dirty, the system first writes them to the disk.
 pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize, Errno> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let direct = rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC, Mode::empty())?;
@@ -108,8 +110,8 @@ pub fn read_around(file: &File, position: u64, room: &mut [u8]) -> Result<usize,
     }
 }
 
-/// Returns true if the range can be read without the disk. Also true if the system does not know, since sendfile then
-/// waits as it would anyway.
+/// Returns true if the range can be read without the disk. Also returns true if the system does not know. In that case,
+/// sendfile waits for the disk as it would without this check.
 pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     match pages_in_memory(file, position, len as u64) {
         Ok(pages) => pages >= pages_of(position, len as u64),
@@ -117,8 +119,8 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if the byte can be read without the disk. Used on a system without cachestat(2), where the probe also
-/// begins a read-ahead of the kernel.
+/// Returns true if a byte can be read without the disk. This is used if the system does not have cachestat(2). It has a
+/// side effect: the kernel begins to read ahead.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);
@@ -131,14 +133,15 @@ fn pages_of(position: u64, len: u64) -> u64 {
     (position + len).div_ceil(page) - position / page
 }
 
-/// Returns the number of the range's pages in the page cache, by cachestat(2) of Linux 6.5, which has no other effect.
+/// Returns how many pages of the range are in the page cache. Uses cachestat(2) of Linux 6.5, which has no side
+/// effects.
 fn pages_in_memory(file: &File, position: u64, len: u64) -> io::Result<u64> {
-    /// Number of the call on every architecture that Rust and Linux share.
+    /// The number of the system call, which is the same on every architecture that Rust supports on Linux.
     const CACHESTAT: libc::c_long = 451;
     let range = [position, len];
     // struct cachestat: pages cached, dirty, in writeback, evicted, recently evicted.
     let mut found = [0_u64; 5];
-    // SAFETY: the call reads a struct of two and writes one of five 64-bit numbers; both live until it returns.
+    // SAFETY: the call reads a struct of two 64-bit numbers and writes one of five. Both exist until it returns.
     let returned = unsafe { libc::syscall(CACHESTAT, file.as_raw_fd(), range.as_ptr(), found.as_mut_ptr(), 0) };
     if returned == 0 { Ok(found[0]) } else { Err(io::Error::last_os_error()) }
 }

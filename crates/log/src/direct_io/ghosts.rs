@@ -1,11 +1,11 @@
-//! Ghosts: file ranges that the broker has dropped from the page cache. A reader may return to them.
+//! Remembers which file ranges the broker has dropped from the page cache. These ranges are called ghosts.
 //!
-//! A reader that returns to such a range shows that the cache was too small by the bytes dropped since. This is the
-//! ghost list of ARC, and the refault distance of Linux. [`Ghosts::wanted`] is the number of bytes by which the cache
-//! was too small.
+//! If a reader returns to such a range, the cache was too small by the number of bytes that were dropped since. The
+//! ghost list of ARC and the refault distance of Linux work in the same way. [`Ghosts::wanted`] is the number of bytes
+//! by which the cache was too small.
 //!
-//! Invariant: the list has at most [`GHOSTS_MAX`] ranges. A range and the ranges dropped after it have at most `reach`
-//! bytes together.
+//! Invariant: there are at most [`GHOSTS_MAX`] ranges. The sum of a range and of all ranges dropped after it is at most
+//! `reach` bytes.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::File;
@@ -14,28 +14,29 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Most ranges that are remembered, whatever their length.
+/// Maximum number of ranges that are remembered.
 const GHOSTS_MAX: usize = 64 << 10;
-/// Time after the last read of a ghost during which the cache stays larger.
+/// How long the cache stays larger after a reader has returned to a ghost.
 const WANTED_FOR: Duration = Duration::from_secs(600);
 
-/// Ghosts of one broker.
+/// The ghosts of one broker.
 #[derive(Debug)]
 pub struct Ghosts {
-    /// Most bytes of a range and of all ranges dropped after it, together. A range farther back is forgotten.
+    /// A range is forgotten when it and the ranges dropped after it have more bytes than this.
     reach: u64,
     list: Mutex<GhostList>,
 }
 
 #[derive(Debug, Default)]
 struct GhostList {
-    /// Ranges by the address of the file's `Arc`.
+    /// The ranges of each file, by the address of its `Arc`.
     files: HashMap<usize, GhostFile>,
-    /// Every range, oldest first, including ranges that were read since they were dropped.
+    /// All ranges, oldest first, even those that were read in the meantime.
     order: VecDeque<(usize, u64)>,
-    /// Number of bytes dropped since the broker's start.
+    /// How many bytes were dropped since the broker's start.
     let_go: u64,
-    /// Largest distance of a range that was read: the bytes of the range, and those dropped between it and its read.
+    /// The largest distance of a range that a reader returned to. The distance is the size of the range, plus the bytes
+    /// dropped after it until it was read.
     furthest: u64,
     wanted: u64,
     read_at: Option<Instant>,
@@ -45,12 +46,13 @@ struct GhostList {
 struct GhostFile {
     /// Keeps the address from being reused for another file.
     _file: Weak<File>,
-    /// End of each range, and number of bytes dropped before it, by the begin of the range.
+    /// By the start of each range: its end, and how many bytes were dropped before it.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 
 impl Default for Ghosts {
-    /// Reaches back over half of the machine's memory, since the rest is the system's and the broker's own.
+    /// Remembers ranges up to half of the machine's memory. The other half is needed by the system and the broker
+    /// itself.
     fn default() -> Ghosts {
         let system = rustix::system::sysinfo();
         Ghosts::reaching((system.totalram as u64).saturating_mul(u64::from(system.mem_unit)) / 2)
@@ -76,12 +78,12 @@ impl Ghosts {
         list.forget(self.reach);
     }
 
-    /// Records a read of the byte at `position` from the disk.
+    /// Records that the byte at `position` had to be read from the disk.
     pub fn read(&self, file: &Arc<File>, position: u64) {
         self.list.lock().read(Arc::as_ptr(file).addr(), position, Instant::now());
     }
 
-    /// Returns the bytes by which a larger cache would have avoided the disk reads of the last ten minutes.
+    /// Returns by how many bytes the cache would have to be larger to avoid the disk reads of the last ten minutes.
     pub fn wanted(&self) -> u64 {
         let mut list = self.list.lock();
         if list.read_at.is_some_and(|read_at| read_at.elapsed() >= WANTED_FOR) {
@@ -92,9 +94,9 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Records a read at `position`, if a range contains it. Raises `wanted` by the range's bytes, but at most to the
-    /// largest distance of a range that was read. The largest distance counts, since a reader that goes forward reads
-    /// the oldest range first.
+    /// Records a read at `position`, if it is in a range. Increases `wanted` by the size of the range, but at most to
+    /// the largest distance of all ranges that were read. Using the largest distance is right because a reader that
+    /// goes forward reads the oldest range first.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -1,14 +1,15 @@
-//! Reads of log ranges that are not in memory: on blocking threads, around the page cache, into reused buffers.
+//! Reads parts of logs that are not in memory. The reads use blocking threads and reused buffers, and avoid the page
+//! cache.
 //!
-//! No thread that serves connections waits for a disk. A consumer that is far behind does not evict pages that others
-//! are about to read. The reads reuse buffers, because the first touch of a new page is a page fault, on a virtual
-//! machine also one of the host. A file is read in pieces of 1 MiB that stay in memory for about a second. The next
-//! request of the same reader begins in the last piece, and several readers at one position share it. While a reader
-//! reads on, its next piece is read ahead.
+//! Threads that serve connections must never wait for the disk, and a consumer that is far behind must not evict pages
+//! that others are about to read. Buffers are reused because the first access to a new page is a page fault, and on a
+//! virtual machine also one of the host. Files are read in pieces of 1 MiB, which stay in memory for about a second.
+//! The next request of the same reader usually begins in the same piece, and several readers at one position can share
+//! it. If a reader continues, its next piece is read ahead.
 //!
-//! One wait is still possible: the kernel may evict a page after the probe, and sendfile then waits for the disk.
-//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are read or held at a time; a further read waits until
-//! one is released. A piece has only bytes of whole batches, which never change.
+//! In one case a thread may still wait: if the kernel evicts a page after the check, sendfile waits for the disk.
+//! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are in memory or being read. Further reads wait until a
+//! piece is released. A piece has only bytes of complete batches, which never change.
 
 mod direct;
 mod ghosts;
@@ -29,7 +30,7 @@ use std::fs::File;
 use std::io;
 use std::sync::Arc;
 
-/// Reads of one broker around the page cache.
+/// All reads of a broker that avoid the page cache.
 pub struct DirectReads {
     pieces: Pieces,
     ghosts: Arc<Ghosts>,
@@ -37,7 +38,7 @@ pub struct DirectReads {
 }
 
 impl fmt::Debug for DirectReads {
-    /// Formats no contents.
+    /// Shows no contents.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("DirectReads").finish_non_exhaustive()
     }
@@ -50,19 +51,20 @@ impl Default for DirectReads {
 }
 
 impl DirectReads {
-    /// Returns the ghosts, to which each read from the disk is reported.
+    /// Returns the ghosts. Each read from the disk is reported to them.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts
     }
 
-    /// Returns bytes of the file from `position` on, if they are not in memory: at most `len` (at least 1), and at most
-    /// [`PIECE_MAX`]. Returns fewer at the end of a piece, and none at the end of the file.
+    /// Returns bytes of the file from `position` on, if they are not in memory. The result has at most `len` bytes
+    /// (which must be at least 1), and at most [`PIECE_MAX`]. It has fewer at the end of a piece, and none at the end
+    /// of the file.
     ///
-    /// Returns None if the bytes are in memory; that probe costs one short system call. Bytes before `settled`, which
-    /// is at least `position + len`, must not change any more.
+    /// Returns `None` if the bytes are in memory, which costs only one short system call. The bytes before `settled`
+    /// must not change any more. `settled` must be at least `position + len`.
     ///
     /// # Errors
-    /// Error of the file.
+    /// Returns the error of the file.
     pub async fn read(
         &self,
         file: &Arc<File>,
@@ -77,9 +79,9 @@ impl DirectReads {
         self.ghosts.read(file, position);
         let upto = position + len as u64;
         let piece = match self.piece_at(file, position, upto, settled) {
-            // The future is boxed, so that a connection's task needs no memory for this rare case.
+            // Box the future, so that the task of a connection needs no memory for this rare case.
             Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
-            // The whole cache is in use by other readers: only the requested bytes are read.
+            // Other readers use the whole cache, so read only the requested bytes.
             None => {
                 let upto = upto.min(end_of(position));
                 Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
@@ -88,8 +90,8 @@ impl DirectReads {
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
-    /// Copies bytes from `position` on into `buffer` if a cached piece has them. Returns their number; 0 if no piece
-    /// has them. Does not wait.
+    /// Copies bytes from `position` on into `buffer`, if a cached piece has them. Returns how many, which is 0 if no
+    /// piece has them. Does not wait.
     pub fn peek(&self, file: &File, position: u64, buffer: &mut [u8]) -> usize {
         let Some(piece) = self.shelf.lock().read_at(file, position) else { return 0 };
         let part = PieceSlice::of(piece, position, buffer.len());
@@ -97,12 +99,12 @@ impl DirectReads {
         part.len()
     }
 
-    /// Returns the slot with the byte at `position`; None if the cache is full. If the reader reads on, the next piece
-    /// is read ahead.
+    /// Returns the slot with the byte at `position`; `None` if the cache is full. If the reader continues from an
+    /// earlier piece, the next one is read ahead.
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);
-        // The page cache is probed before the lock is taken. Bytes in memory are not read ahead.
+        // Check the page cache before taking the lock. Bytes that are in memory are not read ahead.
         let is_next_cold = !next.is_empty() && !direct::is_resident(file, next.start, (next.end - next.start) as usize);
         let (slot, next) = {
             let mut shelf = self.shelf.lock();
@@ -117,16 +119,17 @@ impl DirectReads {
         Some(slot)
     }
 
-    /// Fills `room` with the bytes from `position` on, from the page cache if they are there, else around it. Blocks.
+    /// Fills `room` with the bytes from `position` on. Bytes that are not in the page cache are read without it.
+    /// Blocks.
     ///
     /// # Errors
-    /// I/O errors of the file; UnexpectedEof if it ends within the range.
+    /// Returns the error of the file, or UnexpectedEof if it ends within the range.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         self.pieces.buffers.read_exact(file, position, room)
     }
 }
 
-/// Reads a piece before a reader requests it. After an error, the reader's own request fails with the cause.
+/// Reads a piece before it is requested. Errors are ignored, because the reader's own request will get them.
 async fn read_ahead(pieces: Pieces, slot: Arc<Slot>) {
     let _ = slot.piece(&pieces).await;
 }

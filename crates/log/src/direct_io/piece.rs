@@ -1,6 +1,6 @@
-//! A piece of a file in memory, for all its readers.
+//! A piece of a file in memory, which several readers can share.
 //!
-//! Invariant: at most [`PIECES_MAX`] pieces are read or held at a time; a further read waits until one is released.
+//! Invariant: at most [`PIECES_MAX`] pieces are in memory or being read. Further reads wait until a piece is released.
 
 use super::direct::{Buffer, Buffers, PIECE_MAX};
 use std::fs::File;
@@ -9,10 +9,11 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most pieces in memory. A disk serves no more at once, and a further read would only wait behind these.
+/// Maximum number of pieces in memory. A disk does not serve more reads at once, so a further read would only wait
+/// behind them.
 pub const PIECES_MAX: usize = 24;
 
-/// Permits and memory for reads of pieces.
+/// The permits and the memory for reading pieces.
 #[derive(Clone)]
 pub struct Pieces {
     places: Arc<Semaphore>,
@@ -26,11 +27,11 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Reads the bytes of the file from `from` to `end`; fewer at the file's end.
+    /// Reads the bytes of the file from `from` to `end`, or fewer if the file ends before.
     pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let buffers = self.buffers.clone();
-        // The thread owns permit and buffer, since it continues after the connection is closed.
+        // The thread owns the permit and the buffer, since it goes on even if the connection is closed.
         let read = tokio::task::spawn_blocking(move || {
             let mut buffer = buffers.take();
             let filled = buffer.fill(&file, from, (end - from) as usize)?;
@@ -40,7 +41,7 @@ impl Pieces {
     }
 }
 
-/// Bytes of a file from `from` on.
+/// Bytes of a file, beginning at `from`.
 pub struct Piece {
     pub from: u64,
     buffer: Buffer,
@@ -49,20 +50,20 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Returns the end of the piece in the file.
+    /// Returns the position in the file at which the piece ends.
     pub fn end(&self) -> u64 {
         self.from + self.filled.len() as u64
     }
 }
 
-/// Bytes of a piece, whose memory other readers may share.
+/// A part of a piece. Other readers may use the same piece.
 pub struct PieceSlice {
     pub(super) piece: Arc<Piece>,
     range: Range<usize>,
 }
 
 impl PieceSlice {
-    /// Returns up to `len` bytes of the piece from `position` on; none if the piece ends before it.
+    /// Returns up to `len` bytes of the piece from `position` on. The result is empty if the piece ends before.
     pub fn of(piece: Arc<Piece>, position: u64, len: usize) -> PieceSlice {
         let start = (piece.filled.start + (position - piece.from) as usize).min(piece.filled.end);
         let end = (start + len).min(piece.filled.end);
@@ -78,7 +79,7 @@ impl Deref for PieceSlice {
     }
 }
 
-/// Returns the end of the piece with the byte at `position`.
+/// Returns the end of the piece that contains the byte at `position`.
 pub fn end_of(position: u64) -> u64 {
     (position / PIECE_MAX as u64 + 1) * PIECE_MAX as u64
 }

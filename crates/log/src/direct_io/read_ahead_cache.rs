@@ -1,6 +1,6 @@
-//! The pieces that were read recently, or are being read.
+//! Caches the pieces that were read recently, or are being read.
 //!
-//! Invariant: at most [`SLOTS_MAX`] slots, each used within [`KEPT_FOR`] or about to be removed.
+//! Invariant: there are at most [`SLOTS_MAX`] slots. Each was used within [`KEPT_FOR`], or is about to be removed.
 
 use super::direct::boundary_before;
 use super::piece::{Piece, Pieces, end_of};
@@ -12,34 +12,35 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
-/// Most slots: fewer than the pieces that may be in memory, so that cached pieces never block a read.
+/// Maximum number of slots. It is smaller than the number of pieces that may be in memory, so that cached pieces never
+/// block a read.
 const SLOTS_MAX: usize = 16;
-/// Most slots of pieces that were read ahead and not requested yet. This also limits the number of readers that read
-/// ahead at a time.
+/// Maximum number of slots whose pieces were read ahead but not requested yet. This also limits how many readers can
+/// read ahead at a time.
 const AHEAD_MAX: usize = 8;
-/// Shortest time for which an unused piece stays.
+/// How long a piece stays at least after it was last used.
 const KEPT_FOR: Duration = Duration::from_secs(1);
-/// Time without a read after which another piece may take the slot.
+/// After this time without a read, a slot can be given to another piece.
 const IDLE: Duration = Duration::from_millis(200);
 
-/// Slots of one broker.
+/// The slots of one broker.
 #[derive(Default)]
 pub struct ReadAheadCache {
-    /// Slots, the last used one at the end.
+    /// The slots. The one used last is at the end.
     kept: Vec<ShelvedPiece>,
-    /// The cache itself, for the tasks that remove unused slots.
+    /// A reference to the cache itself, for the tasks that remove unused slots.
     own: Weak<Mutex<ReadAheadCache>>,
 }
 
 struct ShelvedPiece {
     slot: Arc<Slot>,
     used: Instant,
-    /// False for a piece that was read ahead and not requested yet.
+    /// False if the piece was read ahead and has not been requested yet.
     is_asked: bool,
 }
 
-/// Slot of a piece: the bytes of a file from `from` up to the next multiple of [`PIECE_MAX`](super::direct::PIECE_MAX),
-/// as far as they were settled.
+/// The place of a piece in the cache. It stands for the bytes of a file from `from` up to the next multiple of
+/// [`PIECE_MAX`](super::direct::PIECE_MAX), as far as they were settled.
 pub struct Slot {
     file: Arc<File>,
     from: u64,
@@ -68,7 +69,7 @@ impl Slot {
         self.end == other.from && self.is_of(&other.file)
     }
 
-    /// Returns the piece, and reads it if it has not been read.
+    /// Returns the piece, and reads it if necessary.
     pub async fn piece(&self, pieces: &Pieces) -> io::Result<Arc<Piece>> {
         self.piece.get_or_try_init(|| pieces.read(Arc::clone(&self.file), self.from, self.end)).await.cloned()
     }
@@ -80,7 +81,8 @@ impl ReadAheadCache {
         Arc::new_cyclic(|own| Mutex::new(ReadAheadCache { kept: Vec::new(), own: Weak::clone(own) }))
     }
 
-    /// Returns the slot with the byte at `position`, and adds it if there is none; None if other readers use all slots.
+    /// Returns the slot with the byte at `position`, and adds one if necessary. Returns `None` if other readers use all
+    /// slots.
     pub fn slot_at(&mut self, file: &Arc<File>, position: u64, settled: u64) -> Option<Arc<Slot>> {
         let at = self.kept.iter().position(|kept| kept.slot.has(file, position));
         let slot = match at {
@@ -92,8 +94,9 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Removes a slot if all are in use: a slot whose reader is past it, or else the slot that is unused for longest,
-    /// if that is at least [`IDLE`]. Returns true if there is a free slot.
+    /// Removes a slot if there is no free one. First it looks for a slot whose reader has gone on to the next one.
+    /// Otherwise it takes the slot that was not used for longest, if that is at least [`IDLE`]. Returns true if there
+    /// is a free slot now.
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;
@@ -114,7 +117,8 @@ impl ReadAheadCache {
         self.slots().any(|slot| slot.has(file, position))
     }
 
-    /// Returns true if the cache also has the bytes before the slot, as it does for a reader that reads on.
+    /// Returns true if the cache also has the bytes just before the slot. This means that the reader has continued from
+    /// there.
     pub fn has_before(&self, slot: &Slot) -> bool {
         self.slots().any(|other| other.is_before(slot))
     }
@@ -126,8 +130,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`; None if the cache has these bytes, or a new slot would displace
-    /// one in use. Also None if [`AHEAD_MAX`] slots wait for their readers.
+    /// Returns a new slot for the bytes after `slot`. Returns `None` if the cache already has these bytes, or if no
+    /// slot is free. Also returns `None` if [`AHEAD_MAX`] slots wait for their readers.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
@@ -144,7 +148,7 @@ impl ReadAheadCache {
     }
 }
 
-/// Removes the slot once it is unused; ends when the slot or the cache no longer exists.
+/// Removes the slot once it is unused. Ends when the slot or the cache no longer exists.
 async fn take_down_unused(shelf: Weak<Mutex<ReadAheadCache>>, slot: Weak<Slot>) {
     while slot.strong_count() > 0 {
         tokio::time::sleep(KEPT_FOR).await;
@@ -163,8 +167,8 @@ mod tests {
 
     const MIB: u64 = PIECE_MAX as u64;
 
-    /// Returns the bytes read for each requested byte, while
-    /// `readers` readers take 1 MiB in turn, as one consumer of `readers` partitions does.
+    /// Returns how many bytes are read for each requested byte. `readers` readers request 1 MiB each in turn, like a
+    /// consumer of as many partitions.
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);

@@ -97,14 +97,14 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
     }
 }
 
-/// Returns a file that has no byte in memory; None on a file system whose files are always in memory.
+/// Returns a file of which nothing is in memory. Returns `None` if the files of this file system are always in memory.
 fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
     let (folder, file, bytes) = written();
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
     (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
 }
 
-/// Reads a part of a file that is settled as a whole.
+/// Reads a part of a file that does not change any more.
 async fn part(cold: &DirectReads, file: &Arc<File>, position: u64, len: usize) -> PieceSlice {
     let settled = file.metadata().expect("there").len();
     cold.read(file, position, len, settled).await.expect("read").expect("not in memory")
@@ -119,7 +119,7 @@ async fn a_reader_that_reads_on_finds_the_next_piece_and_others_share_it() {
     let first = part(&cold, &file, PIECE_MAX as u64 - 5, 100).await;
     assert!(*first == bytes[PIECE_MAX - 5..PIECE_MAX]);
     let slot = cold.shelf.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
-    // The read-ahead task reads the piece; if it has not begun, this test does.
+    // The read-ahead task reads the piece. If it has not begun yet, this call does.
     let ahead = slot.piece(&cold.pieces).await.expect("read");
     assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though no reader has requested it");
     let second = part(&cold, &file, PIECE_MAX as u64, 300).await;

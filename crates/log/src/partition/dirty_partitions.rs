@@ -1,34 +1,35 @@
-//! Dirty set of a follower: the partitions of its session that have changed. Without it, each fetch would check all
+//! Remembers which partitions of a follower's session have changed. Otherwise each fetch would have to check all
 //! partitions of the session.
 //!
-//! The set has no records: the session at the leader reads the partitions in it. The session registers a partition,
-//! then reads it, then waits: a mark made before the wait stays in the set.
+//! The records themselves are not here; the leader reads them from the partitions. To miss no change, a session first
+//! registers at a partition, then reads it, and then waits. A mark that is set before the wait is kept.
 //!
-//! Invariant: until the set is taken, each list has a slot at most once.
+//! Invariant: each list contains a slot at most once until the set is taken.
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-/// Kind of a partition's change.
+/// How a partition has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moved {
-    /// New records may be there, the role may have changed, or the partition may be deleted.
+    /// There may be new records, the role may have changed, or the partition may be deleted.
     Records,
-    /// Only the high watermark has moved, which may be sent with the next records.
+    /// Only the high watermark has moved, which can wait until the next records are sent.
     HighWatermark,
 }
 
 const RECORDS: u8 = 1;
 const HIGH_WATERMARK: u8 = 2;
 
-/// Dirty set of one follower. The follower's session assigns a slot to each of its partitions.
+/// The changed partitions of one follower. The follower's session gives each of its partitions a number, called its
+/// slot.
 #[derive(Debug, Default)]
 pub struct DirtyPartitions {
     state: Mutex<Marked>,
     told: Notify,
 }
 
-/// Marked slots, each at most once in each list.
+/// The marked slots. Each is in a list at most once.
 #[derive(Debug, Default)]
 struct Marked {
     records: Vec<u32>,
@@ -37,7 +38,7 @@ struct Marked {
 }
 
 impl DirtyPartitions {
-    /// Marks a slot. Only records wake the waiter.
+    /// Marks a slot. The waiter is only woken for records.
     pub fn mark(&self, place: u32, moved: Moved) {
         let mut state = self.state.lock();
         let at = place as usize;
@@ -59,7 +60,8 @@ impl DirtyPartitions {
         }
     }
 
-    /// Takes the set: slots that may have records, and slots whose high watermark has moved.
+    /// Returns the marked slots and clears the marks. First come the slots that may have records, then those whose high
+    /// watermark has moved.
     pub fn take(&self) -> (Vec<u32>, Vec<u32>) {
         let mut state = self.state.lock();
         let (records, high_watermarks) =
@@ -70,7 +72,7 @@ impl DirtyPartitions {
         (records, high_watermarks)
     }
 
-    /// Wakes the waiter without a mark.
+    /// Wakes the waiter without marking a slot.
     pub fn wake(&self) {
         self.told.notify_one();
     }

@@ -1,7 +1,7 @@
-//! Durability of an appended batch: on the disk if the topic requires that, then on the other replicas if the client
-//! requires that.
+//! Waits until an appended batch is durable: on the disk if the topic requires it, and on the other replicas if the
+//! client requires it.
 //!
-//! Invariant: a ticket is resolved once its condition is met, or can never be met.
+//! Invariant: a wait ends once its condition is met, or can no longer be met.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ use super::error::AppendError;
 use super::flushed::FlushTicket;
 use super::waiters::Registration;
 
-/// Conditions before a batch is acknowledged: first the disk, then every in-sync replica.
+/// The conditions for acknowledging a batch. The disk comes first, then the in-sync replicas.
 #[derive(Debug, Clone, Default)]
 pub struct Durability {
-    /// Flush, if the topic requires it.
+    /// The flush, if the topic requires one.
     pub flushed: Option<FlushTicket>,
-    /// Replication, if the client requires it.
+    /// The replication, if the client requires it.
     pub replicated: Option<ReplicationTicket>,
 }
 
 impl Durability {
-    /// Returns true if the response may be sent at once.
+    /// Returns true if the response can be sent at once.
     pub fn is_nothing(&self) -> bool {
         self.flushed.is_none() && self.replicated.is_none()
     }
 
-    /// Waits for the flush without a limit, and then for the replicas until `deadline`.
+    /// Waits for the flush, without a time limit, and then for the replicas until `deadline`.
     ///
     /// # Errors
-    /// [`AppendError`] if a condition is not met. The batch is in the leader's log nevertheless, and may be lost.
+    /// Returns [`AppendError`] if a condition is not met. The batch is in the leader's log anyway, but may be lost.
     pub async fn wait(self, deadline: tokio::time::Instant) -> Result<(), AppendError> {
         if let Some(flushed) = self.flushed {
             flushed.wait().await?;
@@ -47,39 +47,40 @@ impl Durability {
     }
 }
 
-/// Ticket that resolves when a batch is on every in-sync replica, or can never be.
+/// Waits until a batch is on every in-sync replica, or can no longer get there.
 #[derive(Debug, Clone)]
 pub struct ReplicationTicket {
     replica: Arc<dyn Acknowledges>,
     leader_epoch: i32,
-    /// Offset after the batch.
+    /// The offset after the batch.
     end_offset: i64,
 }
 
-/// Replica that knows which other replicas have a batch.
+/// A replica that knows which batches the other replicas have.
 pub trait Acknowledges: Debug + Send + Sync {
-    /// Registers a waiter, which is woken when the acknowledgement may have changed.
+    /// Registers a waiter, which is woken when the result of [`Acknowledges::acknowledgement`] may have changed.
     fn register(&self, waiter: &Arc<Notify>) -> Registration;
 
-    /// Returns whether all records before `end_offset` are on the in-sync replicas, if the leader of `leader_epoch` has
-    /// appended them.
+    /// Returns the state of all records before `end_offset` that the leader of `leader_epoch` has appended: are they on
+    /// the in-sync replicas?
     fn acknowledgement(&self, leader_epoch: i32, end_offset: i64) -> Acknowledgement;
 
-    /// Returns true once the broker stops, after which no caller waits any longer.
+    /// Returns true once the broker is stopping. No caller waits after that.
     fn is_stopping(&self) -> bool;
 }
 
 impl ReplicationTicket {
-    /// Creates a ticket for all records before `end_offset`, appended in `leader_epoch`.
+    /// Creates a ticket for the records before `end_offset`, which were appended in `leader_epoch`.
     pub fn new(replica: Arc<dyn Acknowledges>, leader_epoch: i32, end_offset: i64) -> ReplicationTicket {
         ReplicationTicket { replica, leader_epoch, end_offset }
     }
 
-    /// Waits for the replicas, as long as this broker leads.
+    /// Waits for the replicas while this broker leads.
     ///
     /// # Errors
-    /// [`AppendError::Role`] if this broker no longer leads, or too few replicas are in sync; [`AppendError::Gone`] if
-    /// the partition is deleted, or the broker stops. The batch is in the log, and may be lost.
+    /// Fails with [`AppendError::Role`] if this broker no longer leads or too few replicas are in sync. Fails with
+    /// [`AppendError::Gone`] if the partition is deleted or the broker is stopping. The batch is in the log anyway, but
+    /// may be lost.
     pub async fn wait(self) -> Result<(), AppendError> {
         let waiter = Arc::new(Notify::new());
         let registered = self.replica.register(&waiter);

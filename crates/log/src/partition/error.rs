@@ -1,55 +1,55 @@
-//! Errors of an append and of a read; each names its Kafka error code.
+//! The errors of appends and reads, and their Kafka error codes.
 //!
-//! Not here: responses on the wire.
+//! Responses are built elsewhere.
 
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
 use crate::validation::InvalidBatch;
 
-/// Reason why a batch was not appended, or cannot be acknowledged. In the second case a flush or the replication has
-/// failed, and the batch stays in the leader's log.
+/// The reason why a batch was not appended or cannot be acknowledged. In the second case, a flush or the replication
+/// has failed, and the batch stays in the leader's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// The producer's sequence does not allow the batch.
+    /// The producer's sequence numbers, epoch or transaction do not allow the batch.
     #[error("{0}")]
     Sequence(SequenceRefusal),
     /// The batch is not valid.
     #[error("{0}")]
     Invalid(#[from] InvalidBatch),
-    /// The disk has failed, or the object store or the index of a diskless topic has. The broker's log has the cause.
+    /// The disk has failed, or for a diskless topic the object store or the index. The broker's log has the cause.
     #[error("cannot store the records; the broker's log has the cause")]
     Storage,
-    /// An earlier batch was not stored, or came over another broker. The client must send this batch again. Diskless
-    /// topics only.
+    /// An earlier batch was not stored or was sent to another broker, so the client must send this batch again. Only
+    /// for diskless topics.
     #[error("cannot store the batch: an earlier one was not stored, or came over another broker; send it again")]
     Again,
-    /// The disk has no space for the batch.
+    /// The disk is full.
     #[error("the disk is full")]
     Full,
-    /// The partition is deleted, or the broker is stopping.
+    /// The partition has been deleted, or the broker is stopping.
     #[error("the partition was deleted, or the broker is stopping")]
     Gone,
-    /// The partition's role on this broker does not allow the append, or the batch is on too few replicas.
+    /// This broker's role does not allow the append, or the batch is on too few replicas.
     #[error("{}", .0.message())]
     Role(ErrorCode),
-    /// The producer is no longer known here, and does not begin at sequence 0. Java's producer begins a new epoch if
-    /// the response has the log start offset; otherwise it sends the batch again for ever.
+    /// The producer is no longer known here, and its batch does not begin at sequence 0. The log start offset makes
+    /// Java's producer begin a new epoch. Without it, the producer would send the batch again for ever.
     #[error("{}", ErrorCode::UNKNOWN_PRODUCER_ID.message())]
     UnknownProducer {
-        /// Log start offset of the partition.
+        /// The partition's log start offset.
         log_start_offset: i64,
     },
-    /// The batch would open a transaction that is not verified.
+    /// The batch would open a transaction that has not been verified.
     #[error("the partition is not known to be in the producer's transaction")]
     Unverified,
-    /// The topic was deleted while the batch was parked.
+    /// The topic was deleted while the batch waited in the reorder buffer.
     #[error("the topic is deleted")]
     Deleted,
 }
 
 impl AppendError {
-    /// Returns Kafka's code.
+    /// Returns Kafka's error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             AppendError::Sequence(why) => why.code(),
@@ -64,10 +64,10 @@ impl AppendError {
     }
 }
 
-/// Reason why nothing could be read.
+/// The reason why nothing could be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
-    /// The offset is before the log start or after the log end; `LogOffsets` has both.
+    /// The offset is before the log start or after the log end. Both are in `LogOffsets`.
     #[error("the offset is not in the partition")]
     OffsetOutOfRange,
     /// The disk or the object store did not return the records.
@@ -76,12 +76,12 @@ pub enum ReadError {
     /// The object store no longer has the records of a diskless topic.
     #[error("the object store does not have the records any more")]
     Lost {
-        /// First offset of the lost records.
+        /// The first offset of the lost records.
         from: i64,
-        /// Offset after the last lost record.
+        /// The offset after the last lost record.
         next: i64,
     },
-    /// The partition is deleted, or the broker is stopping.
+    /// The partition has been deleted, or the broker is stopping.
     #[error("the partition was deleted, or the broker is stopping")]
     Gone,
     /// This broker does not lead the partition, or not in the requested epoch.
@@ -90,7 +90,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// Returns Kafka's code.
+    /// Returns Kafka's error code.
     pub fn code(&self) -> ErrorCode {
         match self {
             ReadError::OffsetOutOfRange => ErrorCode::OFFSET_OUT_OF_RANGE,
@@ -102,8 +102,8 @@ impl ReadError {
 }
 
 impl ReadError {
-    /// Returns the error for a read at `offset`: [`ReadError::Lost`] becomes [`ReadError::Storage`] if the offset is
-    /// not among the lost ones.
+    /// Returns the error for a read at `offset`. If that offset is not among the lost ones, [`ReadError::Lost`] becomes
+    /// [`ReadError::Storage`].
     #[must_use]
     pub fn at(self, offset: i64) -> ReadError {
         match self {

@@ -1,27 +1,27 @@
-//! Notification of waiters that their records are on the disk.
+//! Lets callers wait until their records are on the disk.
 
 use tokio::sync::watch;
 
 use super::error::AppendError;
 
-/// Ticket that resolves when a batch is on the disk, or can never be.
+/// Waits until a batch is on the disk, or can no longer get there.
 #[derive(Debug, Clone)]
 pub struct FlushTicket {
     upto: i64,
     flushed: watch::Receiver<Flushed>,
 }
 
-/// State of a partition's flushes.
+/// How far a partition has been flushed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flushed {
-    /// Every record before this offset is on the disk.
+    /// All records before this offset are on the disk.
     Upto(i64),
-    /// A flush has failed: the state of the disk is unknown until the broker's next start.
+    /// A flush has failed. The state of the disk is unknown until the broker's next start.
     Failed,
 }
 
 impl FlushTicket {
-    /// Creates a ticket for all records before `upto`.
+    /// Creates a ticket for the records before `upto`.
     pub fn new(upto: i64, flushed: watch::Receiver<Flushed>) -> FlushTicket {
         FlushTicket { upto, flushed }
     }
@@ -29,7 +29,7 @@ impl FlushTicket {
     /// Waits for the flush that covers the batch.
     ///
     /// # Errors
-    /// [`AppendError::Storage`] if the flush failed: a crash may lose the batch.
+    /// Fails with [`AppendError::Storage`] if the flush failed. A crash may then lose the batch.
     pub async fn wait(mut self) -> Result<(), AppendError> {
         let upto = self.upto;
         let done = |flushed: &Flushed| match flushed {

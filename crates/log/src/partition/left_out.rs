@@ -1,15 +1,15 @@
-//! State of a broker that serves no diskless partitions for now, since only other brokers reach the object store.
+//! The state in which a broker serves no diskless partitions, because only other brokers can reach the object store.
 //!
-//! Such a broker refuses requests that wait for the store with NOT_LEADER_OR_FOLLOWER. A batch whose PUT is in flight
-//! may still be committed, as when only the response is lost. The index recognises it when its producer sends it again
-//! to another broker.
+//! Such a broker refuses requests that need the store with NOT_LEADER_OR_FOLLOWER. A batch that is being uploaded may
+//! still be committed, for example if only the response is lost. If the producer then sends the batch to another
+//! broker, the index recognises it.
 
 use std::sync::Arc;
 
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch;
 
-/// True while the metadata leave this broker out. Shared by the broker's diskless partitions.
+/// True while the metadata leaves this broker out. All diskless partitions of the broker share it.
 #[derive(Clone, Debug)]
 pub struct LeftOut(Arc<watch::Sender<bool>>);
 
@@ -20,23 +20,23 @@ impl Default for LeftOut {
 }
 
 impl LeftOut {
-    /// Sets the state; returns true if it has changed.
+    /// Sets the state. Returns true if it has changed.
     pub fn set(&self, is_left_out: bool) -> bool {
         self.0.send_if_modified(|was| std::mem::replace(was, is_left_out) != is_left_out)
     }
 
-    /// Checks that the broker is not left out.
+    /// Checks that this broker serves diskless partitions.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER while the broker is left out.
+    /// Fails with NOT_LEADER_OR_FOLLOWER while the broker is left out.
     pub fn check(&self) -> Result<(), ErrorCode> {
         if *self.0.borrow() { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Ok(()) }
     }
 
-    /// Waits for `what`, unless the broker is left out. A result that is ready at once is returned in either case.
+    /// Waits for `what` until the broker is left out. If `what` is ready at once, its result is returned in any case.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER if the broker is left out before the result is there.
+    /// Fails with NOT_LEADER_OR_FOLLOWER if the broker is left out before `what` is ready.
     pub async fn unless<T>(&self, what: impl Future<Output = T>) -> Result<T, ErrorCode> {
         let mut state = self.0.subscribe();
         tokio::select! {

@@ -1,12 +1,11 @@
-//! Memory budget of batches that are held until they are durable, shared among producers.
+//! Limits the memory of batches that wait until they are durable, and shares it fairly among producers.
 //!
-//! A batch takes a [`MemoryPermit`] before it is admitted. For batches that wait for an upload, a producer gets at most
-//! half of the memory that the other producers leave. A newcomer therefore always finds some. Requests without a permit
-//! queue. The producer that holds least goes first, so that one with little to send does not wait behind the backlogs
-//! of others.
+//! A batch needs a [`MemoryPermit`] before it is admitted. For batches that wait for an upload, a producer gets at most
+//! half of the memory that the others leave, so a new producer always finds some. Requests that get no permit wait in a
+//! queue. The producer that holds the least goes first, so that one with little to send does not wait behind the
+//! backlogs of others.
 //!
-//! Not here: the order of batches that have a permit. Invariant: memory counts from the moment its permit is given
-//! until the permit is dropped.
+//! Invariant: memory is counted from the moment its permit is given until the permit is dropped.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -18,17 +17,17 @@ use fullbore_rules::sequence::parking::fits;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-/// Producer that gets a share of memory and uploads.
+/// A producer, as far as memory and uploads are shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProducerKey {
-    /// Idempotent producer, over all its connections.
+    /// An idempotent producer, over all its connections.
     Id(i64),
-    /// Producers of one connection that are not idempotent.
+    /// All producers of one connection that are not idempotent.
     Connection(SocketAddr),
 }
 
 impl ProducerKey {
-    /// Returns the producer of a batch with this stamp, received over the connection of `peer`.
+    /// Returns the producer of a batch with this stamp, which arrived on the connection from `peer`.
     pub fn of(stamp: &Stamp, peer: SocketAddr) -> ProducerKey {
         match stamp.is_idempotent() {
             true => ProducerKey::Id(stamp.producer_id),
@@ -37,7 +36,7 @@ impl ProducerKey {
     }
 }
 
-/// Memory budget; all sizes are bytes.
+/// The memory budget. All sizes are in bytes.
 #[derive(Debug)]
 pub struct MemoryBudget {
     max: usize,
@@ -46,23 +45,23 @@ pub struct MemoryBudget {
 
 #[derive(Debug, Default)]
 struct BudgetState {
-    /// Bytes of all permits.
+    /// The total size of all permits.
     held: usize,
-    /// Bytes of permits whose batches wait to be uploaded.
+    /// The size of those permits whose batches wait to be uploaded.
     waiting: usize,
     shares: HashMap<ProducerKey, Share>,
-    /// Producers with requests, by [`Share::turn`].
+    /// Producers that have requests in the queue, in the order of [`Share::turn`].
     turns: BTreeMap<(usize, u64), ProducerKey>,
     arrivals: u64,
     is_closed: bool,
 }
 
-/// Part of the budget that a producer holds or waits for.
+/// The memory that a producer holds, and its queued requests.
 #[derive(Debug, Default)]
 struct Share {
-    /// Bytes of batches that wait to be uploaded.
+    /// The size of the batches that wait to be uploaded.
     waiting: usize,
-    /// Requests by their arrival.
+    /// The queued requests, in the order of their arrival.
     queue: BTreeMap<u64, QueuedRequest>,
 }
 
@@ -72,29 +71,29 @@ struct QueuedRequest {
     answer: oneshot::Sender<MemoryPermit>,
 }
 
-/// Permits for queued requests, to be sent once the lock is released.
+/// Permits for queued requests. They are sent after the lock is released.
 type Grants = Vec<(oneshot::Sender<MemoryPermit>, MemoryPermit)>;
 
-/// Error of a budget that admits no further batches.
+/// The budget is closed, and gives no more permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed;
 
 impl MemoryBudget {
-    /// Creates an unused budget of `max` bytes.
+    /// Creates a budget of `max` bytes.
     pub fn new(max: usize) -> Arc<MemoryBudget> {
         Arc::new(MemoryBudget { max, state: Mutex::default() })
     }
 
-    /// Returns all bytes of the budget.
+    /// Returns the size of the whole budget.
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// Returns a permit for `bytes` of a producer. None if too little is free, or if a queued producer holds no more
-    /// than this one.
+    /// Returns a permit for `bytes` if the memory is free. Returns `None` if it is not, or if a producer that holds no
+    /// more than this one waits in the queue.
     ///
     /// # Errors
-    /// [`Closed`] once the budget is closed.
+    /// Returns [`Closed`] once the budget is closed.
     pub fn try_take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Result<Option<MemoryPermit>, Closed> {
         let bytes = bytes.min(self.max);
         let mut state = self.state.lock();
@@ -107,7 +106,7 @@ impl MemoryBudget {
         Ok(is_free.then(|| self.give(&mut state, producer, bytes)))
     }
 
-    /// Waits for a permit for `bytes` of a producer; None once the budget is closed. Dropping the future removes the
+    /// Waits for a permit for `bytes`. Returns `None` once the budget is closed. Dropping the future removes the
     /// request from the queue.
     pub async fn take(self: &Arc<Self>, producer: ProducerKey, bytes: usize) -> Option<MemoryPermit> {
         let bytes = bytes.min(self.max);
@@ -127,7 +126,7 @@ impl MemoryBudget {
         given.await.ok()
     }
 
-    /// Gives no more permits; queued requests end without one.
+    /// Stops giving permits. Queued requests end without one.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -135,8 +134,8 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if the producer may take `bytes` more. They must fit into the budget. If any batch waits for an
-    /// upload, the producer must also stay within its share, half of the memory that the others leave.
+    /// Returns true if the producer may take `bytes` more. They must fit into the budget. If any batches wait for an
+    /// upload, they must also fit into the producer's share, which is half of the memory that the others leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);
@@ -151,7 +150,7 @@ impl MemoryBudget {
         MemoryPermit { budget: Arc::clone(self), producer, bytes, is_waiting: true }
     }
 
-    /// Gives permits to queued requests, one after another, while the first request fits.
+    /// Gives permits to queued requests in order, until one does not fit.
     fn grant(self: &Arc<Self>, state: &mut BudgetState) -> Grants {
         let mut grants = Vec::new();
         while let Some((producer, bytes)) = state.first_queued()
@@ -163,7 +162,7 @@ impl MemoryBudget {
         grants
     }
 
-    /// Changes the state, and gives queued requests the memory that is then free.
+    /// Makes a change that frees memory, and gives the freed memory to queued requests.
     fn free(self: &Arc<Self>, change: impl FnOnce(&mut BudgetState)) {
         let grants = {
             let mut state = self.state.lock();
@@ -175,20 +174,20 @@ impl MemoryBudget {
 }
 
 impl BudgetState {
-    /// Returns the bytes of a producer that wait to be uploaded.
+    /// Returns how many bytes of this producer wait to be uploaded.
     fn own(&self, producer: ProducerKey) -> usize {
         self.shares.get(&producer).map_or(0, |share| share.waiting)
     }
 
-    /// Returns producer and bytes of the next request: of the producers that hold least, the oldest request. None if no
-    /// request is queued.
+    /// Returns the request that is next in the queue, with its producer and size. It is the oldest request of the
+    /// producers that hold the least. Returns `None` if the queue is empty.
     fn first_queued(&self) -> Option<(ProducerKey, usize)> {
         let (_, producer) = self.turns.first_key_value()?;
         let (_, first) = self.shares.get(producer)?.queue.first_key_value()?;
         Some((*producer, first.bytes))
     }
 
-    /// Changes a producer's share, and updates the order of the producers. Takes logarithmic time in producers and
+    /// Changes a producer's share, and keeps the queue in order. The time is logarithmic in the number of producers and
     /// requests.
     fn change<T>(&mut self, producer: ProducerKey, change: impl FnOnce(&mut Share) -> T) -> T {
         let share = self.shares.entry(producer).or_default();
@@ -212,8 +211,8 @@ impl BudgetState {
 }
 
 impl Share {
-    /// Returns the order among producers with requests: waiting bytes, then the arrival of the oldest request. None
-    /// without a request.
+    /// Returns the position in the queue: producers with fewer waiting bytes go first, and among equals the one with
+    /// the oldest request. Returns `None` if there is no request.
     fn turn(&self) -> Option<(usize, u64)> {
         self.queue.first_key_value().map(|(position, _)| (self.waiting, *position))
     }
@@ -223,14 +222,14 @@ impl Share {
     }
 }
 
-/// Sends permits to their requests; a request whose caller is gone returns its permit.
+/// Sends permits to the callers that wait for them. If a caller is gone, its permit is returned.
 fn send(grants: Grants) {
     for (answer, room) in grants {
         drop(answer.send(room));
     }
 }
 
-/// Queued request, as long as its caller waits.
+/// A queued request. Dropping it removes the request from the queue.
 struct Queued<'a> {
     budget: &'a Arc<MemoryBudget>,
     producer: ProducerKey,
@@ -243,18 +242,18 @@ impl Drop for Queued<'_> {
     }
 }
 
-/// Share of the memory budget, until it is dropped.
+/// A part of the memory budget, which is returned when this is dropped.
 pub struct MemoryPermit {
     budget: Arc<MemoryBudget>,
     producer: ProducerKey,
     bytes: usize,
-    /// True while the permit's batch waits to be uploaded.
+    /// True while the batch waits to be uploaded.
     is_waiting: bool,
 }
 
 impl MemoryPermit {
-    /// Joins the permits of batches that are uploaded in one object, all of one budget; None if there are no permits.
-    /// These batches no longer wait for an upload.
+    /// Combines the permits of batches that are uploaded in one object. The batches then no longer count as waiting for
+    /// an upload. All permits must be from the same budget. Returns `None` if there are none.
     pub fn of_object(rooms: Vec<MemoryPermit>) -> Option<MemoryPermit> {
         let (budget, producer) = rooms.first().map(|first| (Arc::clone(&first.budget), first.producer))?;
         let mut all = MemoryPermit { budget, producer, bytes: 0, is_waiting: false };
@@ -273,7 +272,7 @@ impl MemoryPermit {
 
 impl Drop for MemoryPermit {
     fn drop(&mut self) {
-        // The memory of a joined permit belongs to the joint one.
+        // If the permit was combined with others, its memory belongs to the combined one.
         if self.bytes > 0 {
             self.budget.free(|state| {
                 state.held -= self.bytes;
@@ -301,14 +300,14 @@ mod tests {
 
     type Taking<'a> = Pin<Box<dyn Future<Output = Option<MemoryPermit>> + 'a>>;
 
-    /// Returns a request that is queued; asserts that it has no permit at once.
+    /// Queues a request, and checks that it does not get a permit at once.
     fn taking(budget: &Arc<MemoryBudget>, producer: i64, bytes: usize) -> Taking<'_> {
         let mut taking: Taking<'_> = Box::pin(budget.take(ProducerKey::Id(producer), bytes));
         assert!(taken(&mut taking).is_none(), "there is room");
         taking
     }
 
-    /// Returns the permit, if the request has it.
+    /// Returns the permit if the request has got one.
     fn taken(taking: &mut Taking<'_>) -> Option<MemoryPermit> {
         match taking.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             std::task::Poll::Ready(room) => room,
@@ -411,7 +410,7 @@ mod tests {
         assert_eq!(counted(&budget), (0, 0, 0));
     }
 
-    /// Returns the order that follows from the shares alone.
+    /// Returns the order in which the queue should be, computed from the shares alone.
     fn turns_of(state: &BudgetState) -> BTreeMap<(usize, u64), ProducerKey> {
         let queued = |(producer, share): (&ProducerKey, &Share)| Some((share.turn()?, *producer));
         state.shares.iter().filter_map(queued).collect()

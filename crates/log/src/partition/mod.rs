@@ -1,8 +1,8 @@
-//! The vocabulary that classic and diskless partitions share: stamps, refusals and outcomes of batches, results of
-//! reads, and waiters.
+//! Types that classic and diskless partitions share: stamps of batches, errors, results of appends and reads, and
+//! waiters.
 //!
-//! Not here: a log, an index, a role. Of the rest of the crate, this module uses `validation`, and one type each of
-//! `append` and `txn_index`.
+//! There is no log, index or role here. From the rest of the crate, this module only uses `validation`, and one type
+//! each from `append` and `txn_index`.
 
 pub mod dirty_partitions;
 pub mod durability;

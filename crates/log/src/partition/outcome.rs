@@ -1,11 +1,10 @@
-//! Outcome of a batch that is offered to a partition, classic or diskless, from the offer to the response to its
-//! client.
+//! The way of a batch that is offered to a partition, until its client gets a response.
 //!
-//! A batch is done, or pending with a ticket, or blocked. The caller of a blocked batch waits for the missing thing,
-//! and offers the batch again. The request keeps the ticket, the batch keeps the [`AppendAnswer`]; both are consumed by
-//! their use.
+//! A batch is either done, pending with a ticket, or blocked. If it is blocked, the caller waits for what is missing
+//! and offers it again. The request keeps the ticket and the batch keeps the [`AppendAnswer`]. Both can be used only
+//! once.
 //!
-//! Invariant: each ticket is resolved once, whatever happens to the batch.
+//! Invariant: every ticket gets exactly one answer, whatever happens to the batch.
 
 use fullbore_host::metrics::Metrics;
 use fullbore_wire::ErrorCode;
@@ -17,63 +16,63 @@ use super::error::AppendError;
 use super::left_out::LeftOut;
 use super::memory_budget::ProducerKey;
 
-/// Most copies of one batch that wait for its answer at a time. All but the last belong to lost connections, or to
-/// clients that do not wait for responses.
+/// Maximum number of copies of a batch that wait for its answer at the same time. All except the last belong to lost
+/// connections, or to clients that do not wait for responses.
 const COPIES_MAX: usize = 4;
 
-/// Batch in the log, appended now or by an earlier sending.
+/// A batch in the log, which was appended now or earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Appended {
-    /// Offset of the batch's first record.
+    /// The offset of the batch's first record.
     pub base_offset: i64,
-    /// Broker's time of the append in ms; -1 if the producer's timestamps count.
+    /// The time of the append by the broker's clock, in ms. -1 if the producer's timestamps are used.
     pub log_append_time_ms: i64,
-    /// First offset of the partition.
+    /// The partition's first offset.
     pub log_start_offset: i64,
-    /// Number of batches remembered of each producer, as configured at the append.
+    /// How many batches the partition remembers of each producer.
     pub batches_retained: usize,
 }
 
-/// Durability that a batch must reach before its append is answered.
+/// How durable a batch must be before it is acknowledged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Acks {
-    /// In the leader's log.
+    /// The batch must be in the leader's log.
     Leader,
-    /// In the logs of all in-sync replicas, of which there are at least min.insync.replicas.
+    /// The batch must be in the logs of all in-sync replicas, and there must be at least min.insync.replicas of them.
     All,
 }
 
-/// Batch in the leader's log, with the conditions for its answer.
+/// A batch in the leader's log, and what its answer has to wait for.
 #[derive(Debug, Clone)]
 pub struct WrittenBatch {
-    /// Offset and times of the batch.
+    /// The batch's offset and times.
     pub appended: Appended,
-    /// Conditions for the batch's answer.
+    /// The conditions for the answer.
     pub durability: Durability,
 }
 
 impl From<Appended> for WrittenBatch {
-    /// Returns a batch whose answer waits for nothing.
+    /// Creates a batch that can be answered at once.
     fn from(appended: Appended) -> WrittenBatch {
         WrittenBatch { appended, durability: Durability::default() }
     }
 }
 
-/// Outcome of an offer.
+/// The result of offering a batch.
 #[derive(Debug)]
 #[must_use]
 pub enum AppendStep<B = Blocker> {
-    /// The batch has its offset, and its answer waits for nothing.
+    /// The batch is appended, and can be answered at once.
     Done(Appended),
-    /// The batch is accepted. Its answer comes by the ticket, whether or not the caller waits for it.
+    /// The batch is accepted. The ticket gets the answer later. The batch is stored even if the caller does not wait.
     Pending(AppendTicket),
-    /// The batch is not accepted. The caller offers it again once it has the missing thing; until then the connection
-    /// reads no further request.
+    /// Something is missing, so the batch is not accepted yet. The caller should get it and offer the batch again.
+    /// Until then, no further request is read from the connection.
     Blocked(B),
 }
 
 impl AppendStep {
-    /// Returns true if the batch is in the leader's log, or found in the partition.
+    /// Returns true if the batch is in the leader's log or was found in the partition.
     pub fn is_written(&self) -> bool {
         match self {
             AppendStep::Done(_) => true,
@@ -82,7 +81,7 @@ impl AppendStep {
         }
     }
 
-    /// Returns the batch with the conditions for its answer; None if it is not in the leader's log.
+    /// Returns the batch and the conditions for its answer; `None` if it is not in the leader's log.
     pub fn into_written(self) -> Option<WrittenBatch> {
         match self {
             AppendStep::Done(appended) => Some(appended.into()),
@@ -101,35 +100,35 @@ impl From<WrittenBatch> for AppendStep {
     }
 }
 
-/// The one missing thing without which a batch is not accepted.
+/// The one thing that is missing before a batch can be accepted.
 #[derive(Debug, Clone, Copy)]
 pub enum Blocker {
-    /// Permit to decompress the batch, which becomes large.
+    /// A permit to decompress the batch, because it becomes large.
     DecompressPermit,
-    /// Permit for long work, since the batch takes longer than other connections should wait.
+    /// A permit for long work, because the batch would keep other connections waiting.
     LongWork,
-    /// State of batches that other brokers may have committed for this producer id.
+    /// The batches of this producer id that other brokers may have committed.
     StaleState(i64),
     /// Memory for a batch of this producer, in bytes.
     Memory(ProducerKey, usize),
-    /// Verification that the partition is in the producer's transaction (KIP-890).
+    /// The verification that the partition belongs to the producer's transaction (KIP-890).
     Verification,
 }
 
-/// Ticket for the answer of an accepted batch. Dropping it does not affect the batch.
+/// Waits for the answer to an accepted batch. Dropping the ticket does not affect the batch.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendTicket(Stage);
 
-/// Stage of a ticket's batch.
+/// The stage that an accepted batch has reached.
 #[derive(Debug)]
 enum Stage {
-    /// In the leader's log.
+    /// The batch is in the leader's log.
     Written(WrittenBatch),
-    /// In the reorder buffer, until the batches before it are appended. On a diskless partition, the batch leaves the
-    /// buffer by the given instant or never, and is then committed.
+    /// The batch is in the reorder buffer until the batches before it are appended. In a diskless partition, it then
+    /// still has to be committed. The instant is the latest time at which it can leave the buffer.
     OutOfOrder(Receiver, Option<(Instant, LeftOut)>),
-    /// Being uploaded to the object store and committed to the index.
+    /// The batch is being uploaded to the object store and committed to the index.
     Committing(Receiver, LeftOut),
 }
 
@@ -144,8 +143,8 @@ impl AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, None))
     }
 
-    /// Creates the ticket of a batch in the reorder buffer of a diskless partition, which leaves the buffer by `turn`
-    /// or never.
+    /// Creates the ticket of a batch in the reorder buffer of a diskless partition. If the batch leaves the buffer at
+    /// all, it does so before `turn`.
     pub fn out_of_order_commit(answer: AwaitedAnswer, turn: Instant, left_out: LeftOut) -> AppendTicket {
         AppendTicket(Stage::OutOfOrder(answer.0, Some((turn, left_out))))
     }
@@ -155,18 +154,18 @@ impl AppendTicket {
         AppendTicket(Stage::Committing(answer.0, left_out))
     }
 
-    /// Returns true if the batch is in the leader's log. If false, the bytes of the request are no longer needed.
+    /// Returns true if the batch is in the leader's log. If it is not, the bytes of the request are no longer needed.
     pub fn is_written(&self) -> bool {
         matches!(self.0, Stage::Written(_))
     }
 
-    /// Waits for the answer: for the store and the replicas until `deadline`, for the reorder buffer until
-    /// `others_are_held_up` ends. Counts a failure to become durable.
+    /// Waits for the answer. The wait for the store and the replicas ends at `deadline`, and the wait in the reorder
+    /// buffer ends with `others_are_held_up`. A batch that fails to become durable is counted.
     ///
     /// # Errors
-    /// [`AppendError`]. A batch that is in the leader's log may be lost. After REQUEST_TIMED_OUT and
-    /// NOT_LEADER_OR_FOLLOWER, any other batch may still be stored later. If the client sends it again, it is
-    /// recognised.
+    /// Returns [`AppendError`] if the batch is not acknowledged. If it is in the leader's log, it may be lost.
+    /// Otherwise, after REQUEST_TIMED_OUT and NOT_LEADER_OR_FOLLOWER, it may still be stored later. If the client sends
+    /// it again, it is recognised.
     pub async fn wait(
         self,
         deadline: Instant,
@@ -211,31 +210,31 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
     }
 }
 
-/// Future answer of one copy of a batch.
+/// The answer to one copy of a batch, which is still to come.
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sending end of the tickets of a batch and its copies. It goes with the batch, and is consumed by the answer.
+/// Sends the answer to a batch and to its copies. It stays with the batch, and is used up by the answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {
     copies: Vec<oneshot::Sender<BatchAnswer>>,
-    /// Bytes of the batch.
+    /// The size of the batch in bytes.
     size: usize,
     record_count: i32,
     metrics: Metrics,
 }
 
 impl AppendAnswer {
-    /// Creates the answer of a batch of `size` bytes, and the receiver of its first copy.
+    /// Creates the answer for a batch of `size` bytes, and the receiver for its first copy.
     pub fn new(size: usize, record_count: i32, metrics: &Metrics) -> (AppendAnswer, AwaitedAnswer) {
         let mut answer = AppendAnswer { copies: Vec::new(), size, record_count, metrics: metrics.clone() };
         let awaited = answer.add();
         (answer, awaited)
     }
 
-    /// Adds a copy, which awaits the same answer. Past [`COPIES_MAX`] copies the oldest is refused with `of_oldest`,
-    /// since the connection of the newest copy is the one that is alive.
+    /// Adds a copy of the batch, which waits for the same answer. If there are already [`COPIES_MAX`] copies, the
+    /// oldest is refused with `of_oldest`. The newest copy's connection is the one that is alive.
     pub fn join(&mut self, of_oldest: AppendError) -> AwaitedAnswer {
         self.copies.retain(|copy| !copy.is_closed());
         if self.copies.len() >= COPIES_MAX {
@@ -256,23 +255,23 @@ impl AppendAnswer {
         let _ = copy.send(Err(error));
     }
 
-    /// Returns true while a copy waits.
+    /// Returns true while a client waits for the answer.
     pub fn is_awaited(&self) -> bool {
         self.copies.iter().any(|copy| !copy.is_closed())
     }
 
-    /// Answers that the batch is written, and counts it.
+    /// Answers that the batch was written, and counts the batch.
     pub fn written(self, batch: &WrittenBatch) {
         self.metrics.appended(self.size, self.record_count);
         self.send(&Ok(batch.clone()));
     }
 
-    /// Answers that the batch was appended before.
+    /// Answers that the batch had been appended before.
     pub fn was_appended(self, appended: Appended) {
         self.send(&Ok(appended.into()));
     }
 
-    /// Refuses each copy, and counts them.
+    /// Refuses and counts all copies.
     pub fn failed(mut self, error: AppendError) {
         for copy in std::mem::take(&mut self.copies) {
             self.refuse(copy, error);
@@ -281,7 +280,7 @@ impl AppendAnswer {
 
     fn send(self, answer: &BatchAnswer) {
         for copy in self.copies {
-            // A client that no longer waits sends the batch again, and the partition then recognises it.
+            // A client that no longer waits will send the batch again, and the partition will recognise it.
             let _ = copy.send(answer.clone());
         }
     }

@@ -1,20 +1,20 @@
-//! Results of reads from a partition: records, offsets and leader epochs.
+//! The results of reading from a partition: records, offsets and leader epochs.
 
 use fullbore_wire::Records;
 
 use crate::txn_index::AbortedTransaction;
 
-/// Records that a consumer reads (`isolation.level`, KIP-98).
+/// The records that a consumer gets (`isolation.level`, KIP-98).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Isolation {
-    /// Records up to the high watermark.
+    /// All records up to the high watermark.
     ReadUncommitted,
-    /// Records up to the last stable offset, with the aborted transactions among them.
+    /// All records up to the last stable offset. The consumer also gets a list of aborted transactions.
     ReadCommitted,
 }
 
 impl Isolation {
-    /// Returns the level of a request; None for a code without a level in Kafka.
+    /// Returns the isolation level of a request; `None` if Kafka does not have such a level.
     pub fn from_code(code: i8) -> Option<Isolation> {
         match code {
             0 => Some(Isolation::ReadUncommitted),
@@ -24,52 +24,53 @@ impl Isolation {
     }
 }
 
-/// Slice of the log, and the partition's offsets at the time of the read.
+/// A slice of the log, and the partition's offsets at the time of the read.
 #[derive(Debug)]
 pub struct Read {
-    /// Whole batches; the byte limit may cut the last one.
+    /// Complete batches. Only the last one may be cut off by the byte limit.
     pub records: Records,
-    /// Offset after the last record that consumers may see.
+    /// The offset after the last record that consumers may see.
     pub high_watermark: i64,
-    /// Offset before which every transaction is decided.
+    /// The offset before which all transactions have ended.
     pub last_stable_offset: i64,
-    /// First offset of the partition.
+    /// The partition's first offset.
     pub log_start_offset: i64,
-    /// Aborted transactions that have records in `records`, in the order of their markers; `None` at read_uncommitted.
+    /// The aborted transactions that have records in `records`, in the order of their markers. `None` with
+    /// read_uncommitted.
     pub aborted: Option<Vec<AbortedTransaction>>,
-    /// Offset after the records; `None` if the last batch is cut.
+    /// The offset after the records; `None` if the last batch is cut off.
     pub end_offset: Option<i64>,
-    /// True if the byte limit left out further records that are known to follow.
+    /// True if more records are known to follow, which did not fit into the byte limit.
     pub is_cut: bool,
 }
 
-/// The partition's limits; `log_start <= high_watermark <= log_end`.
+/// The offsets at which the partition begins and ends. Always `log_start <= high_watermark <= log_end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogOffsets {
-    /// First offset of the partition.
+    /// The partition's first offset.
     pub log_start: i64,
-    /// Offset after the last record that consumers may see.
+    /// The offset after the last record that consumers may see.
     pub high_watermark: i64,
-    /// Offset that the next record gets.
+    /// The offset that the next record will get.
     pub log_end: i64,
 }
 
-/// Result of ListOffsets.
+/// The result of a ListOffsets request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimestampOffset {
-    /// Offset of the record.
+    /// The record's offset.
     pub offset: i64,
-    /// Timestamp of the record in ms.
+    /// The record's timestamp in ms.
     pub timestamp: i64,
-    /// Epoch of the leader that appended the record.
+    /// The epoch of the leader that appended the record.
     pub leader_epoch: i32,
 }
 
-/// Result of OffsetForLeaderEpoch; -1 and -1 if the epoch is unknown here.
+/// The result of an OffsetForLeaderEpoch request. Both fields are -1 if the epoch is unknown here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EpochEnd {
-    /// Largest known epoch that is not above the requested one.
+    /// The largest known epoch that is not larger than the requested one.
     pub leader_epoch: i32,
-    /// Offset after the last record of that epoch.
+    /// The offset after the last record of that epoch.
     pub end_offset: i64,
 }

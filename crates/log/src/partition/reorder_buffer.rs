@@ -1,18 +1,17 @@
-//! The reorder buffer: batches that arrived out of order, with their bytes and the waiters for their answers, until the
-//! missing batches are there. Both kinds of partitions have one.
+//! Keeps batches that arrived out of order, until the batches before them arrive. Each is kept with its bytes and the
+//! callers that wait for its answer. Classic and diskless partitions both use this buffer.
 //!
-//! Not here: the decisions. [`fullbore_rules::sequence::parking`] decides which batch may wait and which batch leaves
-//! next. Each append also appends the parked batches that follow it, under the same lock, so that no other batch comes
-//! in between.
+//! [`fullbore_rules::sequence::parking`] decides which batches may wait and which leaves next. Each append also appends
+//! the batches that now follow it, under the same lock, so that no other batch comes in between.
 //!
-//! A parked batch is a copy, since the connection reads its next requests into the buffer of the original. The bytes of
-//! the copies count against this buffer's budget, not against the connection's. A connection with many parked batches
-//! can therefore still read the missing ones.
+//! The buffer has copies of the batches, because the connection reads its next requests into the memory of the
+//! originals. The copies count against this buffer's budget and not against the connection's. A connection with many
+//! waiting batches can therefore still read the missing ones.
 //!
-//! A parked batch of a diskless topic also holds the memory permit for its upload, so that the batch need not wait for
-//! a permit when it leaves.
+//! A batch of a diskless topic also holds the memory permit for its upload, so that it need not wait for one when it
+//! leaves the buffer.
 //!
-//! Invariant: the counted bytes are those of the parked batches.
+//! Invariant: the number of counted bytes is that of the batches in the buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,16 +29,17 @@ use crate::validation::ValidBatch;
 use fullbore_config::ReorderConfig;
 use fullbore_host::metrics::Metrics;
 
-/// Bytes that a parked batch costs in addition to its own: entries in maps, the answer, and the waiting response.
+/// How many bytes a waiting batch costs in addition to its own, for entries in maps, its answer, and the waiting
+/// response.
 pub const BATCH_COST: usize = 512;
 
 pub const OUT_OF_ORDER: AppendError = AppendError::Sequence(SequenceRefusal::OutOfOrderSequence);
 const FENCED: AppendError = AppendError::Sequence(SequenceRefusal::InvalidProducerEpoch);
 
-/// Longest time from the end of a batch's wait to its refusal.
+/// How long it takes at most to refuse a batch after its wait has ended.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 
-/// Reorder buffer budget of the broker, and its use.
+/// The broker's budget for batches that arrive out of order, and how much of it is used.
 #[derive(Debug)]
 pub struct ReorderBuffer {
     batches_max: usize,
@@ -47,7 +47,7 @@ pub struct ReorderBuffer {
     wait_ms: u64,
     bytes: AtomicUsize,
     closed: AtomicBool,
-    /// Instant from which the buffer counts milliseconds.
+    /// The start of this buffer's clock.
     started: Instant,
     metrics: Metrics,
 }
@@ -66,29 +66,29 @@ impl ReorderBuffer {
         })
     }
 
-    /// Returns the time by which a batch that is parked now has left the buffer or is refused.
+    /// Returns the time at which a batch that is parked now has certainly left the buffer or been refused.
     pub fn until(&self) -> Instant {
         let now = Instant::now();
         let refused = now.checked_add(Duration::from_millis(self.wait_ms)).unwrap_or(now);
         refused + REFUSED_WITHIN
     }
 
-    /// Returns the limit of parked batches, as Produce responses report it; 0 if the buffer is switched off.
+    /// Returns the maximum number of parked batches, as Produce responses report it. 0 if the buffer is disabled.
     pub fn batches_max(&self) -> i32 {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// Ends the parking of further batches. When the partitions stop, they answer the parked ones.
+    /// Stops the parking of batches. The partitions answer those that are parked when they stop.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Returns true once no further batch is parked.
+    /// Returns true once no more batches are parked.
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Returns the bytes held now.
+    /// Returns the number of bytes that are used now.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
     }
@@ -97,8 +97,8 @@ impl ReorderBuffer {
         u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Counts a batch of `bytes`, whose producer holds `own` bytes. Returns None if the batch does not fit into the
-    /// budget or into `max`.
+    /// Counts `bytes` for a batch of a producer that already holds `own` bytes. Returns `None` if they do not fit into
+    /// the budget or into `max`.
     fn hold(self: &Arc<Self>, own: usize, bytes: usize, max: usize) -> Option<HeldBytes> {
         let max = self.bytes_max.min(max);
         let add = |used| fits(own, bytes, used, max).then(|| used + bytes);
@@ -108,7 +108,7 @@ impl ReorderBuffer {
     }
 }
 
-/// Bytes that count as held until this is dropped.
+/// Bytes that are counted until this is dropped.
 #[derive(Debug)]
 pub struct HeldBytes {
     reordering: Arc<ReorderBuffer>,
@@ -122,15 +122,15 @@ impl Drop for HeldBytes {
     }
 }
 
-/// Out-of-order batches of one partition.
+/// The out-of-order batches of one partition.
 #[derive(Debug, Default)]
 pub struct OutOfOrderBatches {
     batches: Parking<OutOfOrderBatch>,
-    /// True while a task runs that expires the batches.
+    /// True while a task runs that removes batches whose wait has ended.
     is_watched: bool,
 }
 
-/// Out-of-order batch.
+/// A batch that arrived out of order.
 #[derive(Debug)]
 pub struct OutOfOrderBatch {
     batch: ValidBatch<'static>,
@@ -139,16 +139,16 @@ pub struct OutOfOrderBatch {
     answer: AppendAnswer,
     held: HeldBytes,
     later: Option<MemoryPermit>,
-    /// True if the batch's wait has ended while no client waited for its answer: the next copy gets the refusal.
+    /// True if the wait has ended, but no client was there to get the refusal. The next copy of the batch gets it.
     is_late: bool,
 }
 
-/// Memory permit that a batch needs when it leaves the buffer, and holds while it is parked.
+/// The memory permit for the batch's upload, which it holds while it is parked.
 #[derive(Debug)]
 pub struct LaterRoom {
     pub room: MemoryPermit,
-    /// Most bytes that out-of-order batches may hold in permits. It is less than the memory budget, so that the missing
-    /// batches still get permits.
+    /// How many bytes out-of-order batches may hold in permits. It is less than the whole memory budget, so that the
+    /// missing batches still get permits.
     pub early_bytes_max: usize,
 }
 
@@ -161,12 +161,12 @@ impl OutOfOrderBatch {
         self.acks
     }
 
-    /// Returns true if the batch has [`AppendTerms::ends_transaction`].
+    /// Returns the batch's [`AppendTerms::ends_transaction`].
     pub fn ends_transaction(&self) -> bool {
         self.ends_transaction
     }
 
-    /// Returns the batch, its answer, and the permit for its upload. The caller must answer the batch.
+    /// Returns the batch, its answer, and the permit for its upload. The caller must send the answer.
     pub fn into_parts(self) -> (ValidBatch<'static>, AppendAnswer, Option<MemoryPermit>) {
         (self.batch, self.answer, self.later)
     }
@@ -176,7 +176,7 @@ impl OutOfOrderBatch {
         self.answer.written(written);
     }
 
-    /// Answers that the batch was appended before.
+    /// Answers that the batch had been appended before.
     pub fn was_appended(self, appended: Appended) {
         self.answer.was_appended(appended);
     }
@@ -194,14 +194,14 @@ pub struct Expired {
 }
 
 impl Expired {
-    /// Splits off the batches for which `is_one` returns true.
+    /// Separates the batches for which `is_one` returns true from the others.
     pub fn split(mut self, is_one: impl Fn(&Stamp) -> bool) -> (Vec<OutOfOrderBatch>, Expired) {
         let (some, others) = self.batches.into_iter().partition(|early| is_one(&early.batch.stamp()));
         self.batches = others;
         (some, self)
     }
 
-    /// Refuses each batch with its error. Must be called without a lock.
+    /// Refuses each batch with the error for its stamp. Must be called without a lock.
     pub fn refuse(self, error_of: impl Fn(&Stamp) -> AppendError) {
         self.reordering.metrics.reorder_expired(self.batches.len());
         for early in self.batches {
@@ -212,7 +212,8 @@ impl Expired {
 }
 
 impl OutOfOrderBatches {
-    /// Returns true if the caller must spawn the task that expires batches. While that task runs, it returns false.
+    /// Returns true if the caller must start the task that removes batches whose wait has ended. Returns false while
+    /// that task runs.
     pub fn wants_watch(&mut self) -> bool {
         !self.batches.is_empty() && !std::mem::replace(&mut self.is_watched, true)
     }
@@ -221,19 +222,20 @@ impl OutOfOrderBatches {
         self.is_watched
     }
 
-    /// Takes out the batch that follows an appended batch; None if it is not parked. Refuses batches of an older epoch.
+    /// Removes and returns the batch that follows an appended batch; `None` if it is not parked. Batches of an older
+    /// epoch are refused.
     pub fn next_after(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         let Freed { fenced, next } = self.batches.appended(stamp);
         refuse_all(fenced, FENCED);
         next
     }
 
-    /// Refuses the batches of a producer.
+    /// Refuses all batches of a producer.
     pub fn give_up(&mut self, producer_id: i64, error: AppendError) {
         refuse_all(self.batches.give_up(producer_id), error);
     }
 
-    /// Takes out the batches of a producer.
+    /// Removes and returns all batches of a producer.
     pub fn take_all(&mut self, producer_id: i64) -> Vec<OutOfOrderBatch> {
         self.batches.give_up(producer_id).into_iter().collect()
     }
@@ -248,14 +250,14 @@ impl OutOfOrderBatches {
         self.batches.stamps_of(producer_id).collect()
     }
 
-    /// Takes out the batch with this stamp; None if it is not parked.
+    /// Removes and returns the batch with this stamp; `None` if it is not parked.
     pub fn take(&mut self, stamp: &Stamp) -> Option<OutOfOrderBatch> {
         self.batches.take_out(stamp)
     }
 
-    /// Takes out batches whose wait has ended. Returns them, and the time when the next batch is due; None if no batch
-    /// is left. A batch for which no client waits stays for another wait: if its producer sends it again, that copy is
-    /// refused at once ([`OutOfOrderBatches::take_late`]).
+    /// Removes and returns the batches whose wait has ended. Also returns when the next wait ends; `None` if no batch
+    /// is left. A batch for which no client waits stays for another wait. If its producer sends it again in that time,
+    /// the copy is refused at once (see [`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
         let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
@@ -263,7 +265,7 @@ impl OutOfOrderBatches {
         for early in unheard {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
-            // `park` returns no refused batches here, since no batch of an older epoch is parked beside this one.
+            // `park` cannot return refused batches here, because no batch of an older epoch is parked beside this one.
             self.batches.park(&stamp, OutOfOrderBatch { is_late: true, ..early }, bytes, due_ms);
         }
         let due_ms = self.batches.next_due_ms();
@@ -271,8 +273,8 @@ impl OutOfOrderBatches {
         (Expired { batches, reordering: reordering.clone() }, due)
     }
 
-    /// Takes out a batch whose wait has ended while no copy of it waited. Returns true if there was one: the caller
-    /// must refuse the copy that has now come.
+    /// Removes the batch with this stamp if its wait ended without a client. In that case returns true, and the caller
+    /// must refuse the copy that has just arrived.
     pub fn take_late(&mut self, stamp: &Stamp, reordering: &ReorderBuffer) -> bool {
         let is_late = self.batches.find(stamp).is_some_and(|same| same.is_late);
         if is_late {
@@ -282,11 +284,11 @@ impl OutOfOrderBatches {
         is_late
     }
 
-    /// Parks an out-of-order batch, with the permit in `later` for its upload.
+    /// Parks an out-of-order batch. `later` has the permit for its upload.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is not parked. If the budget lacks space, the producer's parked batches of this
-    /// epoch that are farther ahead are refused first.
+    /// Returns [`AppendError`] if the batch cannot be parked. If the budget is used up, those of the producer's parked
+    /// batches are refused first that come after this one in the same epoch.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -1,8 +1,8 @@
-//! Fields that the broker sets in a batch's header: offset, leader epoch, timestamp type and, for topics with
-//! LogAppendTime, timestamp.
+//! Sets the fields in a batch's header that the broker decides: the offset, the leader epoch, the timestamp type, and
+//! the timestamp of topics with LogAppendTime.
 //!
-//! Only the 61 bytes of the header are copied; the records stay where they are. Invariant: the checksum is right for
-//! the written bytes, and is computed again only if a covered field has changed.
+//! Only the 61 bytes of the header are copied, and the records stay where they are. Invariant: the checksum is correct
+//! for the bytes that are written. It is computed again only if one of the fields that it covers has changed.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use crc_fast::{CrcAlgorithm, Digest};
@@ -10,21 +10,21 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// Begin of the checksummed part, and the fields in it that are set here.
+/// The offset from which on the checksum covers a batch, and the fields that are set here.
 const CRC_END: usize = 21;
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;
 const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
 const LOG_APPEND_TIME: i16 = 0x08;
 
-/// Header that replaces the client's.
+/// The header that replaces the client's.
 pub struct Stamping {
     bytes: [u8; HEADER_LEN],
-    /// Largest timestamp in ms.
+    /// The largest timestamp in ms.
     pub max_timestamp: i64,
 }
 
 impl Stamping {
-    /// Returns the header with the topic's timestamp type `clock`; offset and leader epoch are set later.
+    /// Creates the header with the topic's timestamp type `clock`. The offset and the leader epoch are set later.
     pub fn new(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64) -> Stamping {
         let mut stamping = Stamping::as_is(batch);
         match (clock, batch.timestamp_type()) {
@@ -39,8 +39,8 @@ impl Stamping {
         stamping
     }
 
-    /// Returns a whole batch for storage, and its largest timestamp in ms. The batch has the topic's timestamp type
-    /// `clock`; its offset is 0 until it is known.
+    /// Returns the complete batch as it is stored, and its largest timestamp in ms. It has the topic's timestamp type
+    /// `clock`. Its offset is 0 for now.
     pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
         let mut stamping = Stamping::new(batch, clock, now_ms);
         let mut bytes = BytesMut::with_capacity(batch.size());
@@ -49,7 +49,7 @@ impl Stamping {
         (bytes.freeze(), stamping.max_timestamp)
     }
 
-    /// Returns the header that the leader has stamped, unchanged.
+    /// Returns the header as the leader has written it, without changes.
     pub fn as_is(batch: &BatchView<'_>) -> Stamping {
         let mut bytes = [0; HEADER_LEN];
         bytes.copy_from_slice(&batch.bytes()[..HEADER_LEN]);
@@ -72,7 +72,7 @@ impl Stamping {
         self.bytes[17..CRC_END].copy_from_slice(&crc.to_be_bytes());
     }
 
-    /// Returns the header to write for a batch at `base_offset`.
+    /// Sets the offset and the leader epoch, and returns the header.
     pub fn at(&mut self, base_offset: i64, leader_epoch: i32) -> &[u8; HEADER_LEN] {
         self.bytes[..8].copy_from_slice(&base_offset.to_be_bytes());
         self.bytes[12..16].copy_from_slice(&leader_epoch.to_be_bytes());

@@ -1,10 +1,10 @@
-//! Waiters of a partition: long-polling fetches and acks=all for its high watermark, and followers' sessions also for
-//! its log end.
+//! The waiters of a partition. Long-polling fetches and acks=all wait for its high watermark. The sessions of followers
+//! also wait for its log end.
 //!
-//! Not a queue: a waiter is only notified of a change, and reads the partition again. Register first, then read, then
-//! wait: `Notify` and [`DirtyPartitions`] keep a notification that comes in between.
+//! A waiter is only notified of a change, and must then read the partition again. To miss no change, it must first
+//! register, then read, and then wait. `Notify` and [`DirtyPartitions`] keep a notification that arrives in between.
 //!
-//! Invariant: a waiter is in the list exactly until its [`Registration`] is dropped.
+//! Invariant: a waiter is in the list until its [`Registration`] is dropped.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,11 +14,11 @@ use tokio::sync::Notify;
 
 use super::dirty_partitions::{DirtyPartitions, Moved};
 
-/// Receiver of a notification.
+/// The receiver of a notification.
 #[derive(Debug, Clone)]
 enum Waiter {
     One(Arc<Notify>),
-    /// Dirty set of a follower, and its slot for this partition.
+    /// The set of a follower's changed partitions, and this partition's slot in it.
     OfMany(Arc<DirtyPartitions>, u32),
 }
 
@@ -41,18 +41,18 @@ impl Waiter {
     }
 }
 
-/// Waiters of one partition, with at most one entry per pending fetch.
+/// The waiters of one partition. Each pending fetch has at most one entry.
 #[derive(Debug, Default)]
 pub struct Waiters {
-    /// Length of the list, so that an append without waiters takes no lock.
+    /// The length of the list, so that an append takes no lock if there are no waiters.
     count: AtomicUsize,
-    /// True once the partition is deleted: nothing changes here afterwards.
+    /// True once the partition is deleted. Nothing changes after that.
     is_over: AtomicBool,
     list: Mutex<Vec<Waiter>>,
 }
 
 impl Waiters {
-    /// Wakes the waiters for the last time.
+    /// Wakes the waiters for the last time, because the partition is deleted.
     pub fn end(&self) {
         self.is_over.store(true, Ordering::SeqCst);
         self.wake();
@@ -75,7 +75,7 @@ impl Waiters {
     }
 }
 
-/// Keeps a waiter registered; dropping it removes it.
+/// Keeps a waiter in the list until it is dropped.
 #[derive(Debug)]
 #[must_use = "a waiter is woken only while registered"]
 pub struct Registration {
@@ -100,7 +100,8 @@ impl Registration {
         Registration { waiters: waiters.clone(), waiter }
     }
 
-    /// Returns true once the partition is deleted. A partition recreated under the same name is a different one.
+    /// Returns true once the partition is deleted. If a partition of the same name is created again, it is a different
+    /// one.
     pub fn is_over(&self) -> bool {
         self.waiters.is_over.load(Ordering::SeqCst)
     }

@@ -1,6 +1,6 @@
-//! Part of a segment: its index of aborted transactions.
+//! The part of a segment that handles its index of aborted transactions.
 //!
-//! Not here: the format ([`crate::txn_index`]), and the names of the files of a cleaning ([`super::Stage`]).
+//! The format of the index is in [`crate::txn_index`].
 
 use std::fs::{self, File};
 use std::io;
@@ -15,7 +15,7 @@ use crate::steps::step;
 use crate::txn_index::{AbortedTransaction, CHUNK, SegmentEntries};
 
 impl Segment {
-    /// Writes the whole index of aborted transactions; an empty one has no file.
+    /// Writes the whole index of aborted transactions. If it is empty, removes the file.
     pub fn finish_aborted(&mut self) -> io::Result<()> {
         let path = self.path(TXN_INDEX);
         match self.aborted.len() {
@@ -27,13 +27,13 @@ impl Segment {
         }
     }
 
-    /// Forgets the aborted transactions, before they are derived again.
+    /// Forgets the aborted transactions, so that they can be found again from the batches.
     pub fn forget_aborted(&mut self) {
         (self.aborted, self.is_aborted_torn) = (Index::empty(), false);
         self.aborted_begins = OnceLock::new();
     }
 
-    /// Forgets transactions that were aborted by markers at or past `offset`, which are cut off.
+    /// Forgets the transactions that were aborted by markers at or after `offset`, because these markers are cut off.
     pub fn cut_aborted(&mut self, offset: i64) -> io::Result<()> {
         let is_before = |entry: &AbortedTransaction| entry.last_offset < offset;
         let (on_disk, in_memory) = self.aborted.parts();
@@ -49,7 +49,8 @@ impl Segment {
         self.finish_aborted()
     }
 
-    /// Returns the aborted transactions, if there are any. The next segment begins at `end_offset`.
+    /// Returns the aborted transactions; `None` if there are none. `end_offset` is the offset at which the next segment
+    /// begins.
     pub fn aborted_entries(&self, end_offset: i64) -> Option<SegmentEntries> {
         let (on_disk, in_memory) = self.aborted.parts();
         let begins = || match on_disk.entries {
@@ -62,18 +63,18 @@ impl Segment {
         (self.aborted.len() > 0).then(entries)
     }
 
-    /// Returns true if the index of aborted transactions can be that of this segment: a whole file whose last marker
-    /// comes before `end_offset`.
+    /// Returns true if the index of aborted transactions seems to belong to this segment. The file must be complete,
+    /// and its last marker before `end_offset`.
     pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
         let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
         Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))
     }
 
-    /// Renames the index of aborted transactions of a segment that others have replaced. Returns its new path, if there
-    /// is one.
+    /// Renames the index of aborted transactions of a segment that was replaced. Returns the new path; `None` if there
+    /// is no index.
     ///
-    /// Must be called before [`Segment::retire`]: while the old log file has its name, a restarted broker takes an
-    /// index of this base offset for the old segment's.
+    /// Must be called before [`Segment::retire`]. As long as the old log file has its name, a restarted broker assumes
+    /// that the index belongs to it.
     pub fn retire_aborted(&mut self) -> io::Result<Option<PathBuf>> {
         step();
         let number = RETIRED.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,5 @@
-//! Transactions of a log, compared with a naive model over rolls, restarts, kills with torn indexes, and cuts.
+//! Tests of transactions in a log. They are compared with a simple model while the log rolls, restarts, is killed with
+//! damaged indexes, and is cut off.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -112,7 +113,7 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
-/// Opens one transaction at the first offset, and aborts many transactions after that.
+/// A transaction is opened at the first offset and stays open while many others are aborted.
 #[test]
 fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -123,7 +124,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     };
     append(&mut log, 8, 0);
-    // Appends an aborted transaction: its batch at offset 1 + 2 * sequence, then its marker.
+    // Append an aborted transaction. Its batch is at offset 1 + 2 * sequence, and its marker follows.
     let abort = |log: &mut Log, sequence: i32| {
         append(log, 7, sequence);
         log.append_marker(&marker(7, 0, false), 0, 0, 0, &config).expect("ended");
@@ -140,14 +141,14 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // Changes entries that begin past a range at offset 2, so that they would begin in it if they were read again.
+    // Change entries so that they would be in the range at offset 2 if they were read again. They begin after it now.
     let name = crate::files::offset_path(folder.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
     }
     assert_eq!(firsts(&log, 2), expected(2).chain([0]).collect::<Vec<_>>(), "they are not read again");
-    // The entries that replace the cut ones are read.
+    // After the cut, new entries replace the old ones. These must be read.
     log.truncate_to(1_601, 0, &config).expect("cut off");
     append(&mut log, 8, 1);
     for sequence in 800..3_200 {
@@ -157,7 +158,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
     assert_eq!(firsts(&log, 1_604), [1_604, 1_606, 1_608, 1_610, 1_612, 0]);
 }
 
-/// Opens a log again after a kill. If `forgets` is true, removes its producer snapshots before.
+/// Opens the log again after a kill. If `forgets` is true, its producer snapshots are removed before.
 fn killed(log: Log, forgets: bool, config: &TopicConfig) -> Log {
     let (dir, log_start, recovery_point) = (Arc::clone(log.dir()), Some(log.log_start()), log.recovery_point());
     drop(log);
@@ -221,7 +222,7 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
     assert_eq!((log.last_stable_offset(32), log.producers().first_open()), (32, None));
 }
 
-/// A follower, whose log is not read, forgets markers too: it would otherwise remember every marker since its start.
+/// The log of a follower is not read. It must still forget markers, or it would remember every marker since its start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -276,8 +277,8 @@ enum Step {
         bumps: bool,
     },
     Restart,
-    /// A kill. If the number in `damage` is 0, the last index of aborted transactions is then cut within an entry
-    /// (true), or removed (false).
+    /// The log is killed. The last index of aborted transactions is then damaged if nothing was flushed and the number
+    /// in `damage` is 0. The index is cut off within an entry (true) or removed (false).
     Kill {
         damage: Option<(usize, bool)>,
     },
@@ -297,7 +298,7 @@ struct Model {
     dir: Arc<Path>,
     config: TopicConfig,
     log: Option<Log>,
-    /// Entries of the log, one for each offset.
+    /// The entries of the log, one for each offset.
     entries: Vec<Entry>,
 }
 
@@ -306,7 +307,7 @@ impl Model {
         self.log.as_mut().expect("it is open")
     }
 
-    /// Returns epoch and next sequence of a producer, by the model's entries.
+    /// Returns the epoch and the next sequence number that the model expects of a producer.
     fn next(&self, producer_id: i64) -> (i16, i32) {
         self.entries.iter().fold((0, 0), |(epoch, next), entry| match *entry {
             Entry::Batch { producer_id: id, epoch: of, .. } if id == producer_id && of == epoch => (epoch, next + 1),
@@ -317,7 +318,7 @@ impl Model {
         })
     }
 
-    /// Returns aborted transactions in the order of their markers, and the first offsets of open ones.
+    /// Returns the aborted transactions in the order of their markers, and the first offsets of the open ones.
     fn transactions(&self) -> (Vec<AbortedTransaction>, Vec<i64>) {
         let (mut open, mut aborted) = (BTreeMap::new(), Vec::new());
         for (offset, entry) in (0_i64..).zip(&self.entries) {
@@ -394,7 +395,7 @@ impl Model {
                 self.reopen(RecoveryHint::NOTHING);
             }
             Step::Kill { damage } => {
-                // A restarted broker trusts indexes before the recovery point, since they were flushed.
+                // A restarted broker trusts the indexes before the recovery point, because they were flushed.
                 let is_flushed = self.log().recovery_point() > 0;
                 damage.filter(|_| !is_flushed).into_iter().for_each(|damage| self.damage(damage));
                 self.reopen(KILLED);

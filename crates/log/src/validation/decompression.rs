@@ -1,14 +1,14 @@
-//! Decompression of batches for the check of their records, with limits of memory and time.
+//! Decompresses batches to check their records, with limits on memory and time.
 //!
-//! Not here: the decision to decompress a batch, which is in `validate`. Most batches are decompressed piece by piece,
-//! and only checked. The records are kept as a whole if they must be compressed again, or if a piece would be large. A
-//! few bytes may decompress to gigabytes: each batch has a limit, and large batches are decompressed one at a time,
-//! each under the only permit. A batch that waits for this permit holds no permit for long work, so that other work
-//! goes on.
+//! `validate` decides which batches are decompressed. Most are decompressed piece by piece, and only checked. The
+//! records are kept in memory only if they must be compressed again, or if a piece would be large. Because a few bytes
+//! may decompress to gigabytes, each batch has a limit. Large batches are decompressed one at a time, since there is
+//! only one permit for them. A batch that waits for it does not hold a permit for long work, so that other work goes
+//! on.
 //!
-//! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses memory of at most
-//! twice [`SMALL_MAX`]. In addition, one large batch at a time uses at most the size that its topic allows, up to 256
-//! MiB.
+//! Invariant: each permit of [`LongWork`](fullbore_host::long_work::LongWork) and each worker uses at most twice
+//! [`SMALL_MAX`] of memory. In addition, there is at most one large batch, which uses at most as much as its topic
+//! allows, up to 256 MiB.
 
 use super::refused::{RefusedBatch, of_decompression};
 use bytes::Bytes;
@@ -17,20 +17,20 @@ use fullbore_wire::batch::{BatchError, BatchView, CheckedRecords, Compression, O
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// Most bytes of a decompressed batch of any topic.
+/// Maximum size of a decompressed batch in any topic.
 pub const OPENED_MAX: usize = 256 << 20;
-/// Most bytes of a decompressed batch in a topic with a small max.message.bytes.
+/// Maximum size of a decompressed batch in a topic with a small max.message.bytes.
 const DECOMPRESSED_LEAST: usize = 64 << 20;
-/// Most bytes of a decompressed batch that needs no permit.
+/// Maximum size of a decompressed batch that needs no permit.
 const SMALL_MAX: usize = Opener::MEMORY_MAX;
-/// Most openers that are kept while no batch needs them.
+/// Maximum number of unused openers that are kept.
 const OPENERS_KEPT: usize = 8;
-/// Most bytes that a request may decompress on a thread that serves connections: half a millisecond or less.
+/// How many bytes a request may decompress on a thread that serves connections. They take half a millisecond or less.
 const SHORT_MAX: usize = 512 << 10;
-/// Cost of a byte of gzip, in bytes of other codecs.
+/// Decompressing a byte of gzip takes as long as this many bytes of other codecs.
 const GZIP: usize = 4;
 
-/// Openers of the broker, and the permit to decompress a large batch.
+/// The broker's openers, and the permit for decompressing a large batch.
 pub struct Decompression {
     turn: Semaphore,
     openers: Mutex<Vec<Opener>>,
@@ -42,18 +42,18 @@ impl Default for Decompression {
     }
 }
 
-/// Permit to decompress a large batch and to work with its records, until it is dropped.
+/// The permit to decompress a large batch and to use its records. It is returned when it is dropped.
 pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Reason why validation returns no batch.
+/// The reason why validation does not return a batch.
 pub enum Invalid {
-    /// Refusal that the producer receives.
+    /// The batch is refused. The producer gets this error.
     Refused(RefusedBatch),
-    /// The batch becomes large, and needs the permit.
+    /// The batch becomes large, so it needs the permit.
     Large,
-    /// The batch takes longer than other connections should wait.
+    /// The batch takes longer than other connections should have to wait.
     Long,
 }
 
@@ -75,44 +75,47 @@ impl Decompression {
         checked
     }
 
-    /// Waits for the permit: first come, first served. Must be called without a permit for long work.
+    /// Waits for the permit, which is given in the order of the requests. The caller must not hold a permit for long
+    /// work.
     pub async fn turn(&self) -> LargeBatchPermit<'_> {
         LargeBatchPermit { _permit: self.turn.acquire().await.expect("never closed") }
     }
 }
 
-/// Bytes that a request may still decompress.
+/// How many bytes a request may still decompress.
 pub struct OpeningBudget {
-    /// Bytes of a fast codec that are left; `None` if the request has no such limit.
+    /// How many bytes of a fast codec are left; `None` if the request has no limit.
     short_left: Option<usize>,
 }
 
 impl OpeningBudget {
-    /// Returns the budget on a thread that serves connections.
+    /// Returns the budget for a thread that serves connections.
     pub fn short() -> OpeningBudget {
         OpeningBudget { short_left: Some(SHORT_MAX) }
     }
 
-    /// Returns a budget that is limited only by the limit of each batch.
+    /// Returns a budget without a limit for the request. Only the limit of each batch applies.
     pub fn long() -> OpeningBudget {
         OpeningBudget { short_left: None }
     }
 }
 
-/// Means to decompress a batch.
+/// Everything that is needed to decompress a batch.
 pub struct Opening<'a> {
     pub decompression: &'a Decompression,
-    /// Permit for a large batch, if the batch has needed it.
+    /// The permit for a large batch, if the caller has it.
     pub turn: Option<&'a LargeBatchPermit<'a>>,
     pub budget: &'a mut OpeningBudget,
 }
 
 impl Opening<'_> {
-    /// Checks the records of a batch, at most `most` bytes without compression, and does not keep them. Returns None if
-    /// the caller must call [`Opening::open`]: a piece is too large, or the caller already holds the permit.
+    /// Checks the records of a batch without keeping them. `most` is the maximum number of bytes after decompression.
+    /// Returns `None` if the caller must use [`Opening::open`] instead, because a piece is too large or the caller
+    /// already has the permit.
     ///
     /// # Errors
-    /// [`Invalid::Long`] if the budget does not suffice; [`Invalid::Refused`] if the records are damaged or too large.
+    /// Returns [`Invalid::Long`] if the budget is too small, and [`Invalid::Refused`] if the records are damaged or too
+    /// large.
     pub fn check(
         &mut self,
         batch: &BatchView<'_>,
@@ -126,7 +129,7 @@ impl Opening<'_> {
         let now = self.budget.short_left.map_or(most, |left| most.min(left / a_byte));
         let checked = self.decompression.check(batch, now);
         if let Some(left) = &mut self.budget.short_left {
-            // The work of a failed batch is unknown, so it uses up the budget.
+            // It is not known how much work a failed batch was, so assume that it used up the budget.
             *left = checked.as_ref().map_or(0, |checked| left.saturating_sub(checked.bytes.saturating_mul(a_byte)));
         }
         match checked {
@@ -137,11 +140,11 @@ impl Opening<'_> {
         }
     }
 
-    /// Returns a batch's records without compression, at most `most` bytes. A large batch needs the permit.
+    /// Returns the decompressed records of a batch, which must not exceed `most` bytes. A large batch needs the permit.
     ///
     /// # Errors
-    /// [`Invalid::Long`] on a thread that serves connections; [`Invalid::Large`] if the permit is missing;
-    /// [`Invalid::Refused`] if the records are damaged or too large.
+    /// Returns [`Invalid::Long`] on a thread that serves connections, and [`Invalid::Large`] if the permit is missing.
+    /// Returns [`Invalid::Refused`] if the records are damaged or too large.
     pub fn open(&self, batch: &BatchView<'_>, codec: Compression, most: usize) -> Result<Bytes, Invalid> {
         if self.budget.short_left.is_some() {
             return Err(Invalid::Long);
@@ -154,7 +157,7 @@ impl Opening<'_> {
     }
 }
 
-/// Returns the most bytes of a decompressed batch of a topic.
+/// Returns the maximum size of a decompressed batch in this topic.
 pub fn decompressed_max(config: &TopicConfig) -> usize {
     config.max_message_bytes.saturating_mul(2).clamp(DECOMPRESSED_LEAST, OPENED_MAX)
 }

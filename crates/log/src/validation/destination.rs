@@ -1,4 +1,4 @@
-//! Destination of a batch: its partition, the topic's settings, and the time.
+//! Describes where a batch goes: its partition, and the topic's settings.
 
 use fullbore_config::TopicConfig;
 
@@ -8,7 +8,7 @@ pub struct Destination<'a> {
     /// The topic's name.
     pub topic: &'a str,
     pub partition: i32,
-    /// The topic's settings in force.
+    /// The topic's settings that are in force.
     pub config: &'a TopicConfig,
     pub now_ms: i64,
 }

@@ -1,9 +1,9 @@
-//! The only stage that turns a client's batch into a [`ValidBatch`]. It checks header, size, checksum and records, and
-//! applies the topic's codec (Kafka's `ProduceRequest.validateRecords` and `LogValidator`). A setting exempts
-//! compressed records from the check.
+//! Turns a client's batch into a [`ValidBatch`]. It checks header, size, checksum and records, and compresses the batch
+//! with the topic's codec if necessary (Kafka's `ProduceRequest.validateRecords` and `LogValidator`). A setting turns
+//! off the check of compressed records.
 //!
-//! Pure: no log, no lock, no clock of its own. A leader appends only a [`ValidBatch`], to classic and diskless topics.
-//! Not here: the check of the sequence, which the log makes.
+//! This is a pure computation: it uses no log and no lock, and gets the time as an argument. A leader appends only a
+//! [`ValidBatch`], to classic and diskless topics alike. The log checks the sequence number later.
 
 mod decompression;
 mod destination;

@@ -1,4 +1,4 @@
-//! Refusal of a partition's batch.
+//! The refusal of a batch.
 
 use super::valid::InvalidBatch;
 use fullbore_wire::ErrorCode;
@@ -6,14 +6,14 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::BatchError;
 use std::borrow::Cow;
 
-/// Refusal of a partition's batch.
+/// The refusal of a batch, as the producer gets it.
 #[derive(Clone, Debug)]
 pub struct RefusedBatch {
     pub code: ErrorCode,
     pub message: Cow<'static, str>,
-    /// Records that are the cause, if they are known.
+    /// The records that caused the refusal, if they are known.
     pub records: Vec<BatchIndexAndErrorMessage>,
-    /// Log start offset of the partition, if the producer needs it; else -1.
+    /// The partition's log start offset if the producer needs it, and -1 otherwise.
     pub log_start_offset: i64,
 }
 
@@ -22,7 +22,7 @@ impl RefusedBatch {
         RefusedBatch { code, message: message.into(), records: Vec::new(), log_start_offset: -1 }
     }
 
-    /// Keeps the first `most` records, and frees the memory of the rest.
+    /// Keeps only the first `most` records, and frees the memory of the others.
     pub fn tell_at_most(&mut self, most: usize) {
         if self.records.len() > most {
             self.records.truncate(most);
@@ -43,7 +43,7 @@ impl From<ErrorCode> for RefusedBatch {
     }
 }
 
-/// Returns the refusal of a batch that is invalid by itself.
+/// Returns the refusal for a batch that is not valid in itself.
 pub fn of_batch(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::Magic(0 | 1) => ErrorCode::UNSUPPORTED_FOR_MESSAGE_FORMAT,
@@ -54,8 +54,8 @@ pub fn of_batch(error: BatchError) -> RefusedBatch {
     RefusedBatch::new(code, error.to_string())
 }
 
-/// Returns the refusal of a batch whose records cannot be read. The batch's checksum is right, so the code must not be
-/// CORRUPT_MESSAGE: clients would send the same bytes again.
+/// Returns the refusal for a batch whose records cannot be read. Its checksum is correct, so the error code must not be
+/// CORRUPT_MESSAGE. Clients would then send the same bytes again.
 pub fn of_decompression(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,

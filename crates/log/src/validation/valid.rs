@@ -1,4 +1,4 @@
-//! A batch that may be appended, and the check of its header.
+//! A batch that may be appended, and the checks of its header.
 
 use bytes::Bytes;
 use fullbore_config::{TimestampType, TopicConfig};
@@ -7,30 +7,30 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::batch::BatchView;
 use std::fmt;
 
-/// Fault found in a batch's header.
+/// The reason why a batch's header is not valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidBatch {
     /// The batch is larger than max.message.bytes.
     #[error("The batch of {size} bytes is larger than max.message.bytes={max}.")]
     TooLarge {
-        /// Size of the batch.
+        /// The size of the batch.
         size: usize,
-        /// Limit of the topic.
+        /// The topic's limit.
         max: usize,
     },
     /// The batch is larger than segment.bytes.
     #[error("The batch is larger than a segment.")]
     LargerThanSegment,
-    /// A timestamp is too far behind or ahead of the broker's clock.
+    /// A timestamp is too far before or after the broker's clock.
     #[error("A timestamp is out of the allowed range.")]
     Timestamp,
-    /// The header has fields that no batch of a client has.
+    /// The header has values that a client's batch cannot have.
     #[error("The batch header is not valid.")]
     Header,
 }
 
 impl InvalidBatch {
-    /// Returns Kafka's code.
+    /// Returns Kafka's error code.
     pub fn code(self) -> ErrorCode {
         match self {
             InvalidBatch::TooLarge { .. } => ErrorCode::MESSAGE_TOO_LARGE,
@@ -41,39 +41,39 @@ impl InvalidBatch {
     }
 }
 
-/// Batch that a leader may append. Only the checks of this module make one.
+/// A batch that a leader may append. It can only be created by the checks in this module.
 #[derive(Clone)]
 pub struct ValidBatch<'a> {
     batch: ValidBytes<'a>,
     stamp: Stamp,
-    /// True for a coordinator's batch, whose producer has no sequences.
+    /// True if a coordinator made the batch. Its producer then has no sequence numbers.
     is_unsequenced: bool,
 }
 
 #[derive(Clone)]
 enum ValidBytes<'a> {
-    /// Bytes of the client.
+    /// The bytes as the client sent them.
     Sent(BatchView<'a>),
-    /// Own bytes, which replace the client's or are a copy.
+    /// Bytes that replace the client's, or a copy of them.
     Own(Bytes),
 }
 
 impl<'a> ValidBatch<'a> {
-    /// Returns the batch after a check of its header. Records and checksum must be right: they were checked before, or
-    /// this broker has made the batch.
+    /// Creates a valid batch after checking its header. The caller must be sure that the records and the checksum are
+    /// correct, because they were checked before or this broker made the batch.
     ///
     /// # Errors
-    /// [`InvalidBatch`] if the size, a timestamp or a count in the header is wrong.
+    /// Returns [`InvalidBatch`] if the size, a timestamp or a count in the header is wrong.
     pub fn of(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&batch, config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Sent(batch), stamp, is_unsequenced: false })
     }
 
-    /// Returns a batch of a group's offsets in a transaction, which has a producer and no sequence. Only a coordinator
-    /// makes such a batch; a client's is refused.
+    /// Creates a valid batch with a group's offsets that belong to a transaction. Such a batch has a producer
+    /// but no sequence number. Only a coordinator may create one, and a client's is refused.
     ///
     /// # Errors
-    /// [`InvalidBatch`] as in [`ValidBatch::of`], and if the batch is not of that kind.
+    /// Returns [`InvalidBatch`] as [`ValidBatch::of`] does, and if the batch is of a different kind.
     pub fn of_offsets(batch: BatchView<'a>, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let is_of_offsets = batch.is_transactional() && batch.producer_id() >= 0 && batch.base_sequence() < 0;
         let mut valid = ValidBatch::of(batch, config, now_ms)?;
@@ -81,13 +81,13 @@ impl<'a> ValidBatch<'a> {
         if is_of_offsets { Ok(valid) } else { Err(InvalidBatch::Header) }
     }
 
-    /// Returns a batch of bytes that replace the client's bytes.
+    /// Creates a valid batch from bytes that replace those of the client.
     pub(super) fn rewritten(bytes: Bytes, config: &TopicConfig, now_ms: i64) -> Result<ValidBatch<'a>, InvalidBatch> {
         let stamp = check_header(&view(&bytes), config, now_ms)?;
         Ok(ValidBatch { batch: ValidBytes::Own(bytes), stamp, is_unsequenced: false })
     }
 
-    /// Returns a copy that borrows nothing.
+    /// Returns a copy that does not borrow anything.
     pub fn to_owned(&self) -> ValidBatch<'static> {
         ValidBatch { batch: ValidBytes::Own(Bytes::copy_from_slice(self.view().bytes())), ..*self }
     }
@@ -100,7 +100,7 @@ impl<'a> ValidBatch<'a> {
         }
     }
 
-    /// Returns producer, epoch and sequence.
+    /// Returns the producer, its epoch and the sequence number.
     pub fn stamp(&self) -> Stamp {
         self.stamp
     }
@@ -110,12 +110,12 @@ impl<'a> ValidBatch<'a> {
         self.view().is_transactional()
     }
 
-    /// Returns true for a batch of [`ValidBatch::of_offsets`].
+    /// Returns true if the batch was made by [`ValidBatch::of_offsets`].
     pub fn is_unsequenced(&self) -> bool {
         self.is_unsequenced
     }
 
-    /// Returns a batch without checks.
+    /// Creates a valid batch without any check.
     #[cfg(any(test, feature = "test-util"))]
     pub fn unchecked(bytes: &'a [u8]) -> ValidBatch<'a> {
         let batch = BatchView::first(bytes).expect("a batch");
@@ -131,7 +131,7 @@ impl<'a> ValidBatch<'a> {
 }
 
 impl fmt::Debug for ValidBatch<'_> {
-    /// Formats no contents.
+    /// Shows no contents.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ValidBatch").field("stamp", &self.stamp).finish_non_exhaustive()
     }
@@ -141,7 +141,7 @@ fn view(bytes: &Bytes) -> BatchView<'_> {
     BatchView::first(bytes).expect("it is one whole batch, which was written or checked here")
 }
 
-/// Checks size, timestamps and counts. Returns the stamp.
+/// Checks the size, the timestamps and the counts. Returns the stamp.
 fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<Stamp, InvalidBatch> {
     check_size(batch.size(), config)?;
     if batch.size() as u64 > config.segment_bytes {
@@ -151,13 +151,14 @@ fn check_header(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Res
     stamp_of(batch)
 }
 
-/// Checks a batch's size. Kafka checks the size on arrival, and again if it stores the batch with another codec.
+/// Checks a batch's size. As in Kafka, this is done when the batch arrives, and again if it was compressed with another
+/// codec.
 pub(super) fn check_size(size: usize, config: &TopicConfig) -> Result<(), InvalidBatch> {
     let max = config.max_message_bytes;
     if size <= max { Ok(()) } else { Err(InvalidBatch::TooLarge { size, max }) }
 }
 
-/// Checks the first and the largest timestamp of the header. The timestamps of the records are checked together with
+/// Checks the first and the largest timestamp in the header. The timestamps of the records are checked together with
 /// the records.
 fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) -> Result<(), InvalidBatch> {
     let is_allowed = |timestamp| {
@@ -170,8 +171,8 @@ fn check_timestamps(batch: &BatchView<'_>, config: &TopicConfig, now_ms: i64) ->
     }
 }
 
-/// Returns the stamp in the header of the batch at the start of `bytes`; None if there is no batch. Checks nothing
-/// else.
+/// Returns the stamp from the header of the first batch in `bytes`; `None` if there is no batch. Nothing else is
+/// checked.
 pub fn claimed_stamp(bytes: &[u8]) -> Option<Stamp> {
     stamp_of(&BatchView::first(bytes).ok()?).ok()
 }

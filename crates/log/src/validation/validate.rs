@@ -1,11 +1,11 @@
-//! Validation of a client's batch for a partition, which is stored with the topic's codec.
+//! Validates a client's batch, and compresses it with the topic's codec if necessary.
 //!
-//! Not here: the batch's sequence, which the log checks. A batch that already has the codec is decompressed piece by
-//! piece, only for the check. With `fullbore.produce.validation=header` such a batch is not decompressed, unless the
+//! The log checks the batch's sequence number later. If the batch already has the right codec, it is decompressed piece
+//! by piece, just for the check. With `fullbore.produce.validation=header` it is not decompressed at all, unless the
 //! topic is compacted.
 //!
-//! Invariant: if a batch is decompressed or rewritten here, its records are readable, complete, in order, and within
-//! the topic's range of timestamps. A batch is no larger than `max.message.bytes`.
+//! Invariant: after a batch was decompressed or rewritten here, its records are readable, complete and in order, and
+//! their timestamps are in the topic's range. No batch is larger than `max.message.bytes`.
 
 use super::decompression::{Invalid, Opening, decompressed_max};
 use super::destination::Destination;
@@ -19,18 +19,20 @@ use fullbore_wire::batch::{
 };
 use fullbore_wire::{ErrorCode, Records};
 
-/// Most bytes that a worker may compress before it serves its connections again: less than a millisecond with a fast
-/// codec.
+/// How many bytes a worker may compress before it serves its connections again. With a fast codec this takes less than
+/// a millisecond.
 pub const SHORT_MAX: usize = 128 << 10;
-/// Cost of a byte with gzip, and with the slow levels of any codec, in bytes of a fast codec.
+/// Compressing a byte with gzip, or with a slow level of any codec, takes as long as this many bytes with a fast codec.
 const GZIP: usize = 8;
+/// Cost of a byte with the slow levels of any codec, in bytes of a fast codec.
 const SLOW: usize = 64;
-/// Cost of a byte of gzip that is decompressed, in bytes of a fast codec.
+/// Decompressing a byte of gzip takes as long as this many bytes with a fast codec.
 const GUNZIP: usize = 3;
 
-/// Estimates the work of validating a batch of these bytes, as bytes compressed by a fast codec. Returns usize::MAX for
-/// a batch that is decompressed and compressed again. The work of a batch that is only checked is estimated by its
-/// compressed size; `Opening` limits it if the batch decompresses to much more.
+/// Estimates how much work it is to validate a batch. The result is a number of bytes that a fast codec compresses in
+/// the same time. Returns usize::MAX if the batch must be decompressed and compressed again. If it must only be
+/// checked, the estimate is based on its compressed size. `Opening` sets the limit in case it decompresses to much
+/// more.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };
@@ -50,19 +52,19 @@ pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     bytes.len().saturating_mul(a_byte)
 }
 
-/// Fields of the request that the validation of its batches needs.
+/// Facts about the request that are needed to validate its batches.
 #[derive(Clone, Copy, Debug)]
 pub struct Sender {
-    /// True if the request's version may carry zstd (KIP-110).
+    /// True if the version of the request allows zstd (KIP-110).
     pub may_zstd: bool,
-    /// True if the request names a transactional id.
+    /// True if the request has a transactional id.
     pub is_transactional: bool,
 }
 
-/// Checks a client's records for a partition, and returns the batch to be appended.
+/// Checks the records that a client sent for a partition, and returns the batch to append.
 ///
 /// # Errors
-/// [`Invalid`] if the batch is refused, or must first wait for a permit. Nothing has changed then.
+/// Returns [`Invalid`] if the batch is refused or must first wait for a permit. Nothing has changed in either case.
 pub fn validate<'r>(
     records: Option<&'r Records>,
     from: Sender,
@@ -80,14 +82,14 @@ pub fn validate<'r>(
             return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
         }
         let checked = opening.check(&batch, codec, decompressed_max(to.config))?;
-        // A batch with wrong records is decompressed as a whole, so that each of them can be reported.
+        // If records are wrong, decompress the whole batch, so that each of them can be reported.
         if let Some(checked) = checked.filter(|checked| !has_wrong_record(checked, to)) {
             return Ok(as_sent(batch, latest(&batch, &checked, to.config), to)?);
         }
     }
     let most = match target {
-        // A batch that is stored uncompressed is refused above max.message.bytes, so that no more than this is
-        // decompressed.
+        // A batch that is stored uncompressed must not exceed max.message.bytes, so there is no need to decompress more
+        // than that.
         Some(StoredAs { codec: Compression::None, .. }) => decompressed_max(to.config).min(to.config.max_message_bytes),
         _ => decompressed_max(to.config),
     };
@@ -95,12 +97,13 @@ pub fn validate<'r>(
     Ok(of_records(batch, &records, target, to)?)
 }
 
-/// Returns true if batches that have their topic's codec are not decompressed.
+/// Returns true if batches that already have the topic's codec are not decompressed.
 fn believes_header(config: &TopicConfig) -> bool {
     config.produce_validation == ProduceValidation::Header && !config.cleanup.compact
 }
 
-/// Returns the one batch of a partition's records, if a client may send it. Its records are not checked yet.
+/// Returns the batch in a partition's records. There must be exactly one, and it must be of a kind that clients may
+/// send. Its records are not checked yet.
 fn one_batch<'r>(
     records: Option<&'r Records>,
     from: Sender,
@@ -132,7 +135,7 @@ fn one_batch<'r>(
     Ok(batch)
 }
 
-/// Checks that counts, deltas and sequence agree.
+/// Checks that the counts, the offset delta and the sequence number are consistent.
 fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     let invalid = |message: &'static str| Err(RefusedBatch::new(ErrorCode::INVALID_RECORD, message));
     let count = batch.record_count();
@@ -148,12 +151,12 @@ fn check_counts(batch: BatchView<'_>) -> Result<(), RefusedBatch> {
     Ok(())
 }
 
-/// Returns the topic's codec, if a batch with this codec must be stored with another; otherwise None.
+/// Returns the topic's codec if a batch with `codec` must be stored with another one; `None` otherwise.
 fn target(codec: Compression, config: &TopicConfig) -> Option<StoredAs> {
     config.compression.filter(|stored| stored.codec != codec)
 }
 
-/// Validates a batch as [`validate`] does; `records` are its records without compression.
+/// Validates a batch like [`validate`]. `records` are its decompressed records.
 fn of_records<'r>(
     batch: BatchView<'r>,
     records: &[u8],
@@ -174,7 +177,8 @@ fn of_records<'r>(
     Ok(ValidBatch::rewritten(bytes.freeze(), config, to.now_ms)?)
 }
 
-/// Returns true if a record lacks the key that the topic requires, or has a timestamp out of the topic's range.
+/// Returns true if a record has no key although the topic requires it, or if its timestamp is outside the topic's
+/// range.
 fn has_wrong_record(checked: &CheckedRecords, to: Destination<'_>) -> bool {
     let Timestamps { earliest, latest } = checked.timestamps;
     let is_wrong = |timestamp| !to.config.allows_timestamp(timestamp, to.now_ms);
@@ -182,17 +186,17 @@ fn has_wrong_record(checked: &CheckedRecords, to: Destination<'_>) -> bool {
     to.config.cleanup.compact && checked.has_null_key || is_producers && (is_wrong(earliest) || is_wrong(latest))
 }
 
-/// Returns the largest timestamp that the header should have.
+/// Returns the largest timestamp, which the header should have.
 fn latest(batch: &BatchView<'_>, checked: &CheckedRecords, config: &TopicConfig) -> i64 {
     match config.message_timestamp_type {
-        // The log writes the time of the append into the header.
+        // The log writes the time of the append into the header later.
         TimestampType::LogAppendTime => batch.max_timestamp(),
         TimestampType::CreateTime => checked.timestamps.latest,
     }
 }
 
-/// Returns the batch as it was sent. Only a wrong largest timestamp is corrected, since retention and lookups by time
-/// rely on the header.
+/// Returns the batch as it was sent. Only a wrong largest timestamp is corrected, because retention and lookups by time
+/// rely on it.
 fn as_sent<'r>(batch: BatchView<'r>, max_timestamp: i64, to: Destination<'_>) -> Result<ValidBatch<'r>, RefusedBatch> {
     if max_timestamp == batch.max_timestamp() {
         return Ok(ValidBatch::of(batch, to.config, to.now_ms)?);
@@ -242,7 +246,7 @@ mod tests {
         builder.seal(Stamp::NONE).expect("sealed").0
     }
 
-    /// Returns the bytes to append, and true if they are the client's.
+    /// Returns the bytes to append, and true if they are the client's own.
     fn validated(bytes: &[u8], topic: &TopicConfig) -> Result<(BytesMut, bool), RefusedBatch> {
         let records = sent(bytes);
         let decompression = Decompression::default();
@@ -380,7 +384,7 @@ mod tests {
         assert_eq!(work_of(b"no batch", &kept[1]), 0);
     }
 
-    /// Returns the batch with `count` records in its header.
+    /// Returns the batch with a changed record count in its header.
     fn counting(mut bytes: BytesMut, count: i32) -> BytesMut {
         bytes[23..27].copy_from_slice(&(count - 1).to_be_bytes());
         bytes[57..61].copy_from_slice(&count.to_be_bytes());

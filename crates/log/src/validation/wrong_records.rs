@@ -1,8 +1,8 @@
-//! Records that cause the refusal of their batch, reported one by one (KIP-467). They have no key in a compacted topic,
-//! or a timestamp out of the topic's range.
+//! Reports the records that cause the refusal of their batch, one by one (KIP-467). They lack a key in a compacted
+//! topic, or their timestamp is outside the topic's range.
 //!
-//! Not here: records that cannot be read, of which nothing more is known. Invariant: a response reports a bounded
-//! number.
+//! Records that cannot be read are not reported, because nothing more is known of them. Invariant: the number of
+//! records in a response is limited.
 
 use super::destination::Destination;
 use super::refused::{RefusedBatch, of_batch};
@@ -10,10 +10,10 @@ use fullbore_wire::apis::produce::BatchIndexAndErrorMessage;
 use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Most records that are reported one by one, of a batch and in a response.
+/// Maximum number of records that are reported one by one, both for a batch and in a response.
 pub const TOLD_MAX: usize = 1000;
 
-/// Refuses a batch with a record that has no key; `payload` is its records without compression.
+/// Refuses a batch if one of its records has no key. `payload` has the decompressed records.
 pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (topic, partition) = (to.topic, to.partition);
     let why = format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
@@ -25,7 +25,7 @@ pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) ->
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_RECORD, message) })
 }
 
-/// Refuses a batch with a record whose timestamp is out of its topic's range.
+/// Refuses a batch if the timestamp of one of its records is outside the topic's range.
 pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (config, now_ms) = (to.config, to.now_ms);
     let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
@@ -42,7 +42,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_TIMESTAMP, message) })
 }
 
-/// Returns the number of records that `wrong` rejects, and the messages of the first of them.
+/// Returns how many records `wrong` rejects, and its messages for the first of them.
 fn told(
     batch: &BatchView<'_>,
     payload: &[u8],

@@ -41,7 +41,7 @@ pub struct ProducerConfig {
     /// The number of connections to each broker, or `None` to choose it automatically (connections.per.broker, a
     /// setting of Fullbore).
     pub connections_per_broker: Option<usize>,
-    /// The size in bytes at which a batch is sent without further waiting (batch.size).
+    /// The size in bytes from which a batch is sent without a wait for more records (batch.size).
     pub batch_size: usize,
     /// How long a smaller batch waits for more records (linger.ms).
     pub linger: Duration,
@@ -111,7 +111,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] with both keys of the first contradiction.
+    /// Returns [`ConfigError`] if two settings contradict each other, with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 /// timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// How long a producer may be without an acknowledgement before the broker may have forgotten it. Kafka's brokers
-/// forget a producer after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one round
-/// trip.
+/// How long a producer may be without an acknowledgement before the broker is taken to have forgotten it. Kafka's
+/// brokers forget a producer after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one
+/// round trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
@@ -202,7 +202,7 @@ impl PartitionQueue {
     }
 
     /// Returns when the open batch may leave, or `None` if it may leave now. Once half of the window is in use, batches
-    /// leave evenly spaced over a round trip. If all left at once, the records behind them would wait for the first
+    /// leave evenly spaced over a round trip. If all left together, the records behind them would wait for the first
     /// acknowledgement, in each round trip. Records that may join any of several partitions have the windows of all of
     /// them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {

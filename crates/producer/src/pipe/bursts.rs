@@ -1,9 +1,9 @@
 //! Allows for acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that
-//! gathers batches into objects acknowledges all batches of an object at once. It closes its next object early only if
+//! gathers batches into objects acknowledges all batches of an object together. It closes its next object early only if
 //! enough is in flight beside the acknowledged batches.
 //!
-//! As many bytes as were acknowledged at once in the last rounds may be in flight beyond the gain times the BDP. The
-//! minimum of these rounds counts. A single stall, after which all responses come at once, thus changes nothing.
+//! As many bytes as were acknowledged together in the last rounds may be in flight beyond the gain times the BDP. The
+//! minimum of these rounds counts. A single stall, after which all responses come together, thus changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;

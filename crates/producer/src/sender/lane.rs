@@ -43,7 +43,8 @@ impl ProduceLane {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
-    /// Begins to write a request. [`ProduceLane::poll`] continues if the socket does not accept all of it at once.
+    /// Begins to write a request. If the socket does not accept the whole request without a wait, [`ProduceLane::poll`]
+    /// continues.
     pub(super) async fn write(&mut self, request: BoxFuture<()>) {
         debug_assert!(self.writing.is_none());
         self.writing = Some(request);

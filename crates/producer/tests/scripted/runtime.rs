@@ -15,7 +15,8 @@ impl Shared {
 
     fn producer(&self, fake: &Fake) -> Producer {
         let bootstrap = fake.bootstrap();
-        // The timeouts are long. A request without a response must not keep its connection until then.
+        // The timeouts are longer than the test waits. A stop must close the connection of a request without a
+        // response.
         let timeouts = [("request.timeout.ms", "300000"), ("delivery.timeout.ms", "600000")];
         let settings = [("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")];
         let settings = settings.into_iter().chain(timeouts);

@@ -1,4 +1,4 @@
-// Copies a topic to another one exactly once on franz-go until SIGTERM: `go-copier BOOTSTRAP FROM TO GROUP`. See
+// Copies a topic to another one exactly once with franz-go until SIGTERM: `go-copier BOOTSTRAP FROM TO GROUP`. See
 // `../../copiers/copiers.py`.
 package main
 
@@ -49,7 +49,7 @@ func main() {
 			copied := &kgo.Record{Key: record.Key, Value: record.Value, Headers: record.Headers, Timestamp: record.Timestamp, Partition: record.Partition}
 			session.Produce(context.Background(), copied, failed.Promise())
 		})
-		// After a failed end of a transaction, the next poll returns the records again.
+		// If the end of a transaction fails, the next poll returns its records again.
 		if _, err := session.End(context.Background(), failed.Err() == nil); err != nil {
 			fail(err)
 		}

@@ -1,4 +1,4 @@
-// Member of a group on franz-go, with the output of Kafka's VerifiableConsumer: see `../../groups/groups.py`.
+// A member of a group with franz-go. Its output is that of Kafka's VerifiableConsumer: see `../../groups/groups.py`.
 package main
 
 import (
@@ -88,7 +88,7 @@ func options() []kgo.Opt {
 	return append(opts, kgo.ConsumeTopics(*topic))
 }
 
-// consumed prints the records, which are in order within a partition.
+// consumed prints the records. Those of a partition are in order.
 func consumed(fetches kgo.Fetches) {
 	all := []fields{}
 	fetches.EachPartition(func(of kgo.FetchTopicPartition) {
@@ -101,8 +101,8 @@ func consumed(fetches kgo.Fetches) {
 	say("records_consumed", fields{"count": fetches.NumRecords(), "partitions": all})
 }
 
-// commit commits the records read of partitions that this member still owns. After a rebalance another member reads the
-// rest again. A failed commit is repeated in the next round.
+// commit commits the records that were read from partitions which this member still owns. After a rebalance another
+// member reads the rest again. A failed commit is repeated in the next round.
 func commit(client *kgo.Client) {
 	all := []fields{}
 	for topic, partitions := range client.UncommittedOffsets() {

@@ -1,7 +1,7 @@
-// Idempotent producer on franz-go, like ../../java/Lost.java: `producer BOOTSTRAP TOPIC PARTITIONS PER_SECOND`.
+// An idempotent producer with franz-go, like ../../java/Lost.java: `producer BOOTSTRAP TOPIC PARTITIONS PER_SECOND`.
 //
-// Sends 0, 1, 2 ... to the partitions round-robin until its input ends, and prints a line for each acknowledged or
-// failed record.
+// Sends 0, 1, 2 ... to the partitions in turns until its input ends. Prints a line for each record that is acknowledged
+// or fails.
 package main
 
 import (

@@ -1,4 +1,4 @@
-//! Ends of committed offsets: OffsetDelete, DeleteGroups, deletion of their topic, and retention.
+//! How committed offsets end: by OffsetDelete, DeleteGroups, the deletion of their topic, or retention.
 
 use super::*;
 
@@ -62,7 +62,7 @@ fn a_topic_created_again_has_no_old_offsets() {
     client.create_topic(&name, 1, &[]);
     assert_eq!(commit(&mut client, &group, &name, 9), OK);
     client.delete_topic(&name);
-    // Kafka responds before it has deleted the offsets. Fullbore needs no wait here.
+    // Kafka responds before it has deleted the offsets. Fullbore would not need this wait.
     wait_until("the offsets are gone", DONE_MAX, || committed(&mut client, &group, &name) == -1);
     assert_eq!(commit(&mut client, &group, &name, 9), UNKNOWN);
     client.create_topic(&name, 1, &[]);
@@ -72,7 +72,7 @@ fn a_topic_created_again_has_no_old_offsets() {
     assert_eq!(committed(&mut client, &group, &name), 2);
 }
 
-/// Commits an offset with a retention time, as old clients do.
+/// Commits an offset with a retention time in the request, as old clients do.
 fn commit_for(client: &mut Client, group: &str, name: &str, index: i32, retention_time_ms: i64) {
     let topics = vec![topic(name, Uuid::ZERO, vec![partition(index, 1, None)])];
     let response = client.call(&OffsetCommitRequest { retention_time_ms, ..commit_request(group, topics) }, 3);
@@ -107,7 +107,7 @@ fn offsets_expire_after_the_retention_of_the_client() {
     assert_eq!(["short", "both", "brokers"].map(|group| partitions(&mut client, group)), [[2], [1], [1]]);
 }
 
-/// Groups commit again while the broker is still deleting their former offsets.
+/// The groups commit again while the broker is still deleting their former offsets.
 #[test]
 fn commits_to_a_topic_created_again_survive_a_restart() {
     const GROUPS: usize = 300;

@@ -1,5 +1,4 @@
-//! OffsetCommit and OffsetFetch: committed offsets of groups, in every version, with every error. Their deletion is in
-//! `ends`.
+//! OffsetCommit and OffsetFetch in every version and with every error. The deletion of offsets is tested in `ends`.
 
 mod ends;
 mod unawaited;
@@ -22,15 +21,14 @@ use std::time::Duration;
 
 const OK: ErrorCode = ErrorCode::NONE;
 const UNKNOWN: ErrorCode = ErrorCode::UNKNOWN_TOPIC_OR_PARTITION;
-/// Version of OffsetCommit for most tests: with names and all other fields.
+/// The version of OffsetCommit that most tests use. It has topic names and all other fields.
 const COMMIT: i16 = 9;
 const FETCH: i16 = 9;
 
-/// Longest wait for a deletion by Apache Kafka (`FULLBORE_TEST_PEER`), which responds before it has deleted the
-/// offsets.
+/// How long Apache Kafka (`FULLBORE_TEST_PEER`) may take for a deletion. It responds before the offsets are deleted.
 const DONE_MAX: Duration = Duration::from_secs(30);
 
-/// Returns a name that no other test uses, since a peer keeps groups between tests.
+/// Returns a name that no other test uses. A peer keeps its groups between tests.
 fn unique(name: &str) -> String {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).expect("after 1970");
     format!("{name}-{}", now.as_nanos())
@@ -54,7 +52,7 @@ fn commit_request(group: &str, topics: Vec<OffsetCommitRequestTopic>) -> OffsetC
     OffsetCommitRequest { group_id: Text::from(group), topics, ..Default::default() }
 }
 
-/// Returns the errors of each topic, in the order of partition numbers.
+/// Returns the error codes of each topic, ordered by partition.
 fn codes(response: &OffsetCommitResponse) -> Vec<Vec<ErrorCode>> {
     let of_topic = |topic: &OffsetCommitResponseTopic| {
         let mut partitions: Vec<_> = topic.partitions.iter().map(|p| (p.partition_index, p.error_code)).collect();
@@ -69,7 +67,7 @@ fn commit(client: &mut Client, group: &str, name: &str, offset: i64) -> ErrorCod
     commit_as(client, group, name, offset, Member::none())
 }
 
-/// Member that commits.
+/// The member that commits, or no member.
 #[derive(Clone)]
 struct Member {
     id: Text,
@@ -98,7 +96,7 @@ fn commit_in(client: &mut Client, version: i16, group: &str, name: &str, offset:
     codes(&client.call(&request, version))[0][0]
 }
 
-/// Returns the committed offset of partition 0; -1 if there is none.
+/// Returns the committed offset of partition 0, or -1 if there is none.
 fn committed(client: &mut Client, group: &str, name: &str) -> i64 {
     let topics =
         vec![OffsetFetchRequestTopics { name: Text::from(name), partition_indexes: vec![0], ..Default::default() }];
@@ -115,7 +113,7 @@ fn fetch_group(group: &str) -> OffsetFetchRequestGroup {
     OffsetFetchRequestGroup { group_id: Text::from(group), member_epoch: -1, ..Default::default() }
 }
 
-/// Returns every offset of a group, sorted, as topic, partition, offset, epoch and metadata.
+/// Returns every offset of a group in order: topic, partition, offset, epoch and metadata.
 fn all(client: &mut Client, group: &str, version: i16) -> Vec<(String, i32, i64, i32, String)> {
     let asked = OffsetFetchRequest {
         group_id: Text::from(group),
@@ -183,7 +181,7 @@ fn delete_offsets(client: &mut Client, group: &str, partitions: &[(&str, i32)]) 
     (response.error_code, response.topics.iter().map(of_topic).collect())
 }
 
-/// Returns a consumer's subscription (ConsumerProtocolSubscription 0).
+/// Returns the encoded subscription of a consumer (ConsumerProtocolSubscription 0).
 fn subscription(topics: &[&str]) -> Vec<u8> {
     let mut bytes = vec![0, 0];
     bytes.extend(i32::try_from(topics.len()).expect("few").to_be_bytes());
@@ -195,7 +193,7 @@ fn subscription(topics: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Joins an empty group as its only member, up to `SyncGroup`. Returns the member with its generation.
+/// Joins an empty group as its only member and completes SyncGroup. Returns the member with its generation.
 fn join(client: &mut Client, group: &str, kind: &str, instance: Option<&str>, topics: &[&str]) -> Member {
     let protocol = JoinGroupRequestProtocol {
         name: Text::from("range"),

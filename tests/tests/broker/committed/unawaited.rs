@@ -1,18 +1,18 @@
-//! Commits of clients that do not wait for the response: they send further requests, as `commitAsync` does, or
+//! Clients that do not wait for the response to a commit. They send further requests, as `commitAsync` does, or
 //! disconnect.
 
 use super::*;
 use fullbore_tests::{Batch, FetchFrom, fetch_request};
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// Longest wait of a fetch.
+/// How long a fetch may wait at the broker.
 const LONG_MS: i32 = 300_000;
-/// Version of Fetch with topic names.
+/// A version of Fetch that has topic names.
 const FETCH_RECORDS: i16 = 12;
-/// Number of commits on one connection, more than the limit of requests in flight.
+/// How many commits are sent on one connection: more than the limit of requests in flight.
 const MANY: i64 = 1_100;
 
-/// Returns a fetch from the first record of partition 0.
+/// Returns a fetch that begins at the first record of partition 0.
 fn fetch_all(max_wait_ms: i32) -> FetchRequest {
     fetch_request(&[FetchFrom { topic: "unawaited", partition: 0, offset: 0 }], 1, max_wait_ms)
 }
@@ -32,7 +32,8 @@ fn a_fetch_after_a_commit_on_one_connection_returns_it() {
     client.create_topic("unawaited", 1, &[]);
     let groups = [unique("a"), unique("b")];
     for round in 0..50 {
-        // Ten commits of each group, alternating between the groups, and a fetch of each after them.
+        // Each round sends ten commits of each group, alternating between the groups, and then fetches the offset of
+        // each group.
         for offset in round * 10..round * 10 + 10 {
             groups.iter().for_each(|group| _ = client.send(&one(group, offset), COMMIT));
         }
@@ -58,12 +59,13 @@ fn a_commit_is_written_although_its_client_disconnects() {
         gone.send(&one(&group, offset), COMMIT);
         gone.finish();
         drop(gone);
-        // The wait itself writes nothing, because a fetch only reads.
+        // Waiting for the offset writes nothing, because the wait only fetches.
         wait_until("the offset is there", DONE_MAX, || committed(&mut client, &group, "unawaited") == offset);
     }
 }
 
-/// Each of five clients sends more requests than the broker queues, behind a request whose response does not come.
+/// Each of five clients sends a fetch that gets no response for a long time. After it the client sends more commits
+/// than the broker queues.
 #[test]
 fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
     let broker = Broker::start(&[]);
@@ -79,7 +81,7 @@ fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The poll gets its response, and so do the requests behind it.
+            // The long poll gets its response, and then so do the commits after it.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);

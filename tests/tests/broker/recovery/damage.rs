@@ -1,6 +1,6 @@
-//! Random damage to the files of a broker that has ended.
+//! Damages files of a broker that has ended, at random.
 //!
-//! Invariant: each kind of damage has a rule in the head of the parent module.
+//! Invariant: the head of the parent module has a rule for each kind of damage.
 
 use super::model::Log;
 use fullbore_tests::{Broker, Random};
@@ -8,20 +8,20 @@ use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Number of bytes at the end of a segment or of the write-ahead log that may be damaged.
+/// How many bytes at the end of a segment or of the write-ahead log may be damaged.
 const TAIL: usize = 4096;
 const RECOVERY_POINTS: &str = "recovery-point-offset-checkpoint";
 const LOG_STARTS: &str = "log-start-offset-checkpoint";
 const LEADER_EPOCHS: &str = "leader-epoch-checkpoint";
 const WAL: &str = "control.db-wal";
 
-/// Files to damage.
+/// The files that will be damaged.
 pub struct Plan {
     files: Vec<PathBuf>,
     newest_segments: bool,
 }
 
-/// Damage that was inflicted.
+/// The damage that was done.
 pub struct Damaged {
     done: Vec<String>,
     /// True if the write-ahead log of the control plane was damaged.
@@ -31,7 +31,7 @@ pub struct Damaged {
 }
 
 impl Plan {
-    /// Chooses one to four files that may be damaged. Segments are chosen only after a kill.
+    /// Chooses one to four files to damage. The newest segments may be damaged too, but only after a kill.
     pub fn choose(broker: &Broker, random: &mut Random, is_clean: bool) -> Plan {
         let mut newest_segments = !is_clean && random.below(2) == 0;
         let mut left = candidates(broker);
@@ -84,7 +84,7 @@ fn says_where_logs_start(path: impl AsRef<Path>) -> bool {
     path.as_ref().ends_with(LEADER_EPOCHS) || path.as_ref().ends_with(LOG_STARTS)
 }
 
-/// Lists the files that may be damaged: indexes, snapshots, checkpoints and the side files of the database.
+/// Returns the files that may be damaged: indexes, snapshots, checkpoints and the side files of the database.
 fn candidates(broker: &Broker) -> Vec<PathBuf> {
     let list = |folder: &Path| -> Vec<PathBuf> {
         fs::read_dir(folder).expect("ours").map(|entry| entry.expect("readable").path()).collect()
@@ -107,7 +107,7 @@ fn candidates(broker: &Broker) -> Vec<PathBuf> {
     found
 }
 
-/// Truncates, zeroes or flips bytes from a position on. Returns a description.
+/// Truncates the bytes, or zeroes or flips some of them, at `from` or later. Returns a description of the damage.
 fn spoil(bytes: &mut Vec<u8>, from: usize, random: &mut Random) -> String {
     if bytes.len() == from {
         return "empty as it was".to_owned();

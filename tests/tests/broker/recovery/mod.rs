@@ -1,20 +1,20 @@
-//! Random recovery. Known records are written, the broker is killed, and files are damaged at random. The records after
-//! a restart are compared with the acknowledged ones.
+//! Random recovery. A round writes known records, kills the broker and damages files at random. After the restart, the
+//! records are compared with the acknowledged ones.
 //!
 //! `FULLBORE_RECOVERY_ROUNDS` is the number of rounds (by default 8, in `make soak` 400). A failed round prints its
-//! seed, which `FULLBORE_RECOVERY_SEED` replays. `damage` has damage chosen by hand.
+//! seed, and `FULLBORE_RECOVERY_SEED` replays it. Damage that is chosen by hand is tested in `damage`.
 //!
-//! Only these losses are permitted:
-//! - Damage in the newest segment of a partition loses its records from the first damaged batch on. If a whole batch
-//!   follows the damage, or the damage hits flushed bytes, nothing is truncated: the partition is unavailable, the log
-//!   names the file, and the file stays unchanged. After a reboot, the partition is unavailable only if both are true.
-//!   If one of them is true, the bytes from the first damaged batch on are set aside.
-//! - Damage in the tail of `control.db-wal` loses the topics created last, in order. Committed offsets are not
-//!   affected, since they are in a topic.
+//! Nothing else may be lost than the following:
+//! - Damage in the newest segment loses its records from the first damaged batch on. The partition becomes unavailable
+//!   instead if a whole batch follows the damage, or if the damage hits flushed bytes. The log then names the file, and
+//!   the file stays unchanged. After a reboot, the partition is unavailable only if both are true. If one of them is
+//!   true, the bytes from the first damaged batch on are set aside.
+//! - Damage in the tail of `control.db-wal` loses the topics that were created last, in order. Committed offsets are
+//!   not affected, because they are in a topic.
 //! - Damage in indexes, producer snapshots, checkpoints and `control.db-shm` loses nothing.
 //!
-//! Kafka's text files have no checksum, so a broker cannot detect a changed number in a checkpoint. A smaller log start
-//! restores records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked, so it is not
+//! Kafka's text files have no checksum, so a broker cannot notice a changed number in a checkpoint. A smaller log start
+//! brings back records that DeleteRecords had deleted. A larger recovery point leaves batches unchecked, so it is not
 //! damaged together with a segment. A log start is written to two files, and only one of them is damaged at a time.
 
 mod damage;
@@ -29,12 +29,12 @@ use model::{Control, Log};
 
 const TOPICS: [&str; 2] = ["early", "other"];
 const PARTITIONS: i32 = 2;
-/// Topic that is created while other requests are under way.
+/// A topic that is created while other requests are under way.
 const LATE: &str = "late";
-/// Settings for segments of a few batches, with an index entry for each batch but the first.
+/// Settings with which segments have a few batches, and each batch except the first has an index entry.
 const CONFIGS: &[(&str, &str)] = &[("segment.index.bytes", "120"), ("index.interval.bytes", "0")];
-/// Most transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is a little longer than 4
-/// KiB.
+/// Maximum number of transactions that damage in the last 4 KiB of the write-ahead log can hit. A frame is slightly
+/// longer than 4 KiB.
 const TRANSACTIONS_LOST_MAX: usize = 2;
 
 fn rounds() -> u64 {
@@ -56,7 +56,7 @@ fn acknowledged_records_survive_random_damage() {
     }
 }
 
-/// Records and offsets that were written in one round.
+/// The records and offsets that one round has written.
 struct Written {
     logs: Vec<Log>,
     control: Control,
@@ -65,7 +65,7 @@ struct Written {
 impl Written {
     fn new(client: &mut Client) -> Written {
         let mut control = Control::default();
-        // The topic of the groups is created first, so that it is not in the tail of the write-ahead log.
+        // The topic of the groups is created first, so that the tail of the write-ahead log does not contain it.
         client.call(&FindCoordinatorRequest { key: "group 0".into(), ..Default::default() }, 3);
         TOPICS.iter().for_each(|topic| control.create(client, topic, PARTITIONS, CONFIGS));
         let partitions = TOPICS.iter().flat_map(|topic| (0..PARTITIONS).map(move |partition| (topic, partition)));
@@ -73,7 +73,7 @@ impl Written {
         Written { logs, control }
     }
 
-    /// Writes some batches to every partition, with commits between them.
+    /// Writes some batches to every partition and commits offsets between them.
     fn go_on(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.between(1, 5) {
             for log in &mut self.logs {
@@ -140,7 +140,7 @@ fn check(broker: &Broker, logs: &[Log], damaged: &Damaged, random: &mut Random) 
     crate::assert_serves(broker);
 }
 
-/// Returns a broker that was killed after `batches` batches to one partition, with that partition.
+/// Writes `batches` batches to one partition and kills the broker. Returns the broker and the model of the partition.
 fn killed(batches: usize) -> (Broker, Log) {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();
@@ -189,7 +189,7 @@ fn forged_offset_fails_the_recovery_check() {
     control.check(&mut client, 1);
 }
 
-/// The position of the damage within a batch matters: the checksum does not cover the offset at the batch's start.
+/// The checksum does not cover the offset at the beginning of a batch, so damage there needs its own check.
 #[test]
 fn flipped_bit_in_the_offset_of_a_batch_is_damage() {
     for back in [1, 2] {

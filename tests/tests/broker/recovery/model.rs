@@ -1,7 +1,7 @@
-//! Model of the written and acknowledged records, and its comparison with a broker.
+//! A model of the written and acknowledged records, which is compared with a broker.
 //!
-//! Not here: the damage. Invariant: expectations follow from the requests, and from the files before and after the
-//! damage. They never follow from the broker's responses after the damage.
+//! Invariant: the model's expectations follow from the requests, and from the files before and after the damage. They
+//! never follow from responses after the damage.
 
 use fullbore_tests::{Batch, Broker, Client, Random};
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
@@ -12,19 +12,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 
-/// Number of batches that a broker remembers of each producer.
+/// How many of its last batches a broker remembers of each producer.
 const WINDOW: usize = 5;
 const OFFSET: std::ops::Range<usize> = 0..8;
 const EPOCH: std::ops::Range<usize> = 12..16;
 
-/// Batch of a producer that has a partition of its own, so that its sequences equal the offsets.
+/// A batch of a producer that alone writes to its partition, so that its sequences equal the offsets.
 #[derive(Clone)]
 struct One {
     batch: Batch,
     first: i64,
     count: i64,
     timestamp: i64,
-    /// Bytes of the batch in the log.
+    /// The bytes that the batch has in the log.
     bytes: Vec<u8>,
 }
 
@@ -44,43 +44,43 @@ impl One {
     }
 }
 
-/// State of a batch in a damaged file. The checksum covers neither the offset nor the leader epoch.
+/// The state of a batch in a damaged file. The checksum covers neither the offset nor the leader epoch.
 #[derive(PartialEq)]
 enum Found {
-    /// Unchanged except for the leader epoch. No other field shows such a change, so the batch is served.
+    /// Only the leader epoch may differ. Nothing else shows such a change, so the batch is served.
     Whole,
-    /// Unchanged except for the leader epoch and the offset. The value is the offset that the file has now.
+    /// Only the leader epoch and the offset may differ. The value is the offset in the file.
     At(i64),
     Damaged,
 }
 
-/// Model of one partition.
+/// A model of one partition.
 pub struct Log {
     pub topic: &'static str,
     pub partition: i32,
     producer_id: i64,
-    /// Acknowledged batches, followed by those sent without a wait for the response.
+    /// The acknowledged batches, followed by batches that were sent without waiting for a response.
     batches: Vec<One>,
     acknowledged: usize,
     start: i64,
     first_timestamp: i64,
-    /// Number of batches in the files after the broker's end, before the damage.
+    /// How many batches the files contained when the broker had ended, before the damage.
     present: usize,
-    /// Number of the present batches that must be served.
+    /// How many of these batches must still be served.
     kept: usize,
-    /// Damaged segment, if it must make the partition unavailable. It must if a batch follows the damage, or if the
-    /// damage hits flushed bytes. After a reboot, only both together make it unavailable.
+    /// The damaged segment if it must make the partition unavailable. This is so if a batch follows the damage, or if
+    /// the damage hits flushed bytes. After a reboot, both must be true.
     refused: Option<PathBuf>,
-    /// Offset after the last record that was flushed when the broker ended.
+    /// The offset up to which records were flushed when the broker ended.
     flushed: i64,
-    /// True if the data directory shows that the machine has booted since the broker's end.
+    /// True if the data directory shows that the machine has rebooted since the broker's end.
     has_rebooted: bool,
-    /// File to which the bytes from the damage on must be moved, with its expected content.
+    /// The file to which the bytes from the damage on must be moved, and its expected content.
     aside: Option<(PathBuf, Vec<u8>)>,
     newest: PathBuf,
-    /// Content of the newest segment after the damage.
+    /// The content of the newest segment after the damage.
     damaged: Vec<u8>,
-    /// Number of the first batch of the newest segment.
+    /// The index in `batches` of the newest segment's first batch.
     newest_from: usize,
 }
 
@@ -136,7 +136,7 @@ impl Log {
         self.acknowledged = self.batches.len();
     }
 
-    /// Sends a few batches without a wait for their responses.
+    /// Sends a few batches without waiting for their responses.
     pub fn send(&mut self, client: &mut Client, random: &mut Random) {
         for _ in 0..random.below(4) {
             let batch = self.next_batch(random);
@@ -158,20 +158,19 @@ impl Log {
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, self.start));
     }
 
-    /// Records that the machine has booted after the kill of the broker.
+    /// Notes that the machine has rebooted since the broker was killed.
     pub fn reboot(&mut self) {
         self.has_rebooted = true;
     }
 
-    /// Returns the recovery point that the killed broker has written.
+    /// Returns the recovery point in the killed broker's checkpoint.
     fn flushed(&self, broker: &Broker) -> i64 {
         let text = fs::read_to_string(broker.data_dir().join("recovery-point-offset-checkpoint")).unwrap_or_default();
         let name = format!("{} {} ", self.topic, self.partition);
         text.lines().find_map(|line| line.strip_prefix(&name)?.parse().ok()).unwrap_or(0)
     }
 
-    /// Records the content of the files after the broker's end. Checks that they have every acknowledged batch, and no
-    /// batch that was not sent.
+    /// Reads the files after the broker's end. They must have every acknowledged batch, and none that was not sent.
     pub fn look(&mut self, broker: &Broker) {
         self.kept = self.acknowledged;
         self.present = self.acknowledged;
@@ -183,7 +182,7 @@ impl Log {
         let mut number = 0;
         for path in broker.partition_files(self.topic, self.partition, "log") {
             let base: i64 = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok()).expect("an offset");
-            // Old segments may have been deleted after the log start moved.
+            // DeleteRecords may have removed older segments.
             number = self.batches.iter().position(|one| one.first == base).unwrap_or(self.batches.len());
             let bytes = fs::read(&path).expect("ours");
             (self.newest, self.newest_from) = (path, number);
@@ -191,7 +190,7 @@ impl Log {
             while !rest.is_empty() {
                 let one = self.batches.get(number).expect("more is in the log than was sent");
                 if number >= self.acknowledged && rest.len() < one.bytes.len() && one.bytes.starts_with(rest) {
-                    // The batch is incomplete, because the broker was killed while it wrote.
+                    // The broker was killed while it wrote this batch, so the batch is incomplete.
                     break;
                 }
                 assert!(
@@ -219,7 +218,7 @@ impl Log {
         &self.newest
     }
 
-    /// Replaces the newest segment by `bytes`, and derives the batches that must remain.
+    /// Replaces the newest segment by `bytes` and derives which batches must still be served.
     pub fn damage_newest(&mut self, bytes: &[u8]) {
         fs::write(&self.newest, bytes).expect("ours");
         self.damaged = bytes.to_vec();
@@ -249,7 +248,7 @@ impl Log {
         if !follows && !was_flushed {
             return;
         }
-        // Unflushed pages may be missing after a reboot, and the page with the end of the flushed bytes may be torn.
+        // After a reboot, unflushed pages may be missing, and the page in which the flushed bytes end may be torn.
         let may_be_lost = self.has_rebooted && !(follows && was_flushed);
         if !may_be_lost {
             self.refused = Some(self.newest.clone());
@@ -269,7 +268,7 @@ impl Log {
         format!("byte {byte} of batch {back} from the end")
     }
 
-    /// Replaces the value of the file's last record, with a correct checksum.
+    /// Replaces the value of the file's last record and corrects the checksum.
     pub fn forge_last(&mut self) {
         let one = &self.batches[self.present - 1];
         let mut forged = Batch { base_offset: one.first, leader_epoch: 0, ..one.batch.clone() };
@@ -284,7 +283,7 @@ impl Log {
         self.refused.is_some()
     }
 
-    /// Restores the newest segment to its state before the damage.
+    /// Restores the newest segment as it was before the damage.
     pub fn restore(&mut self) {
         let path = self.refused.take().expect("it was refused");
         let found = fs::read(&path).expect("ours");
@@ -296,7 +295,7 @@ impl Log {
         fs::write(&path, whole).expect("ours");
     }
 
-    /// Compares the model with a broker. `start_may_differ` is true if a file with log starts was damaged.
+    /// Compares the model with a broker. If a file with log starts was damaged, `start_may_differ` is true.
     pub fn check(&self, broker: &Broker, client: &mut Client, start_may_differ: bool, random: &mut Random) {
         if let Some(path) = &self.refused {
             for timestamp in [-1, -2] {
@@ -325,7 +324,7 @@ impl Log {
         self.check_producer(client, end, &what);
     }
 
-    /// Compares every byte of the log.
+    /// Compares the content of the log byte for byte.
     fn check_contents(&self, client: &mut Client, start: i64, end: i64, what: &str) {
         let kept = self.batches[..self.kept].iter().filter(|one| one.end() > start);
         let expected: Vec<u8> = kept.flat_map(|one| one.bytes.clone()).collect();
@@ -345,7 +344,7 @@ impl Log {
         assert!(found == expected, "the records of {what} differ: {} bytes, not {}", found.len(), expected.len());
     }
 
-    /// Looks batches up by offset and by time, through the present indexes.
+    /// Looks up batches by offset and by time, which uses the indexes as they are now.
     fn check_lookups(&self, client: &mut Client, start: i64, random: &mut Random, what: &str) {
         let kept: Vec<&One> = self.batches[..self.kept].iter().filter(|one| one.first >= start).collect();
         for _ in 0..kept.len().min(30) {
@@ -360,7 +359,7 @@ impl Log {
         }
     }
 
-    /// Resends the producer's last batches, then the batches after the kept ones, then sends a batch of a new epoch.
+    /// Resends the producer's last batches and then those after the kept ones. Finally sends a batch of a new epoch.
     fn check_producer(&self, client: &mut Client, end: i64, what: &str) {
         for one in &self.batches[self.kept.saturating_sub(WINDOW)..self.kept] {
             let again = client.produce(self.topic, self.partition, &one.batch);
@@ -376,7 +375,7 @@ impl Log {
                     assert_eq!((sent.error_code, sent.base_offset), (ErrorCode::NONE, one.first), "{what}: sent again")
                 }
                 true if end > 0 => assert!(survived.contains(&sent.error_code), "{what}: {:?}", sent.error_code),
-                // The partition is like an emptied one: the producer's state is unknown.
+                // The partition looks as if it were emptied, so the producer's state is not known.
                 true => return,
             }
         }
@@ -386,19 +385,19 @@ impl Log {
     }
 }
 
-/// Expected topics and committed offsets.
+/// The topics and committed offsets that are expected.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct State {
-    /// Topics in the order of creation.
+    /// The topics in the order in which they were created.
     topics: Vec<String>,
-    /// Committed offsets by group, topic and partition.
+    /// The committed offsets by group, topic and partition.
     offsets: BTreeMap<(String, String, i32), i64>,
 }
 
-/// Model of topics and committed offsets.
+/// A model of the topics and committed offsets.
 #[derive(Default)]
 pub struct Control {
-    /// State after all acknowledged requests.
+    /// The state after all acknowledged requests.
     state: State,
     last: Option<(String, String, i32)>,
 }
@@ -428,13 +427,13 @@ impl Control {
         self.state.offsets.insert(place, offset);
     }
 
-    /// Changes the expected offset of the last commit.
+    /// Changes the expected value of the last committed offset.
     pub fn forge_last(&mut self, offset: i64) {
         let last = self.last.as_ref().and_then(|place| self.state.offsets.get_mut(place));
         *last.expect("something was committed") = offset;
     }
 
-    /// Compares the model with a broker. The broker may lack the last created topics, at most `lost_max`.
+    /// Compares the model with a broker. Up to `lost_max` of the topics that were created last may be missing.
     pub fn check(&self, client: &mut Client, lost_max: usize) {
         let (found, wanted) = (self.found(client), &self.state);
         let are_first =
@@ -465,7 +464,7 @@ impl Control {
             };
             let request = OffsetFetchRequest { groups: vec![of_group], ..Default::default() };
             let mut of_group = client.call(&request, 9).groups.remove(0);
-            // The broker may serve requests before it has loaded the group.
+            // The broker may already serve requests while it still loads the group.
             while of_group.error_code == ErrorCode::COORDINATOR_LOAD_IN_PROGRESS {
                 of_group = client.call(&request, 9).groups.remove(0);
             }

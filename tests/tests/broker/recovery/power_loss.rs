@@ -1,4 +1,5 @@
-//! A machine that stops. Its file system is left as after a power loss ([`Disk`]). Skipped without root.
+//! Power losses of a single machine. The file system is left as a power loss would leave it ([`Disk`]). Skipped without
+//! root.
 
 use fullbore_tests::{Batch, Broker, Disk, Random, another_boot, wait_until};
 use fullbore_wire::ErrorCode;
@@ -9,12 +10,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const TOPIC: &str = "cut";
-/// Number of bytes of a record. Each batch thus covers several pages.
+/// The size of a record. A batch covers several pages.
 const RECORD: usize = 40_000;
 const PAGE: u64 = 4096;
 const SOON: Duration = Duration::from_secs(20);
 
-/// Makes the system write back one part of a file only, as it may do at any time.
+/// Makes the system write back only one part of a file, which it may do at any time.
 fn write_back(path: &Path, from: u64, len: Option<NonZeroU64>) {
     let file = File::options().write(true).open(path).expect("ours");
     rustix::fs::fadvise(&file, from, len, rustix::fs::Advice::DontNeed).expect("a file");
@@ -26,7 +27,7 @@ fn batch(id: i64, sequence: i32) -> Batch {
     Batch::of(&[value]).from_producer(id, 0, sequence)
 }
 
-/// Partition with flushed and unflushed batches, on a disk that is still running.
+/// A partition with flushed and unflushed batches, on a disk that has not lost power yet.
 struct Running {
     disk: Disk,
     broker: Broker,
@@ -55,8 +56,8 @@ impl Running {
         self.broker.partition_files(TOPIC, 0, "log")
     }
 
-    /// Checks the partition after a power loss and a start. It must have the flushed batches, perhaps followed by later
-    /// ones without a gap, and the producer must continue. Returns the number of batches.
+    /// Checks the partition after a power loss and a restart. It must have all flushed batches, perhaps followed by
+    /// more without a gap, and its producer must be able to continue. Returns the number of batches.
     fn check(&self, broker: &Broker) -> i32 {
         let mut client = broker.client();
         let end = client.list_offset(TOPIC, 0, -1);
@@ -122,12 +123,12 @@ fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     assert!(fs::read(aside).expect("there") == damaged[kept_len..], "the bytes from the cut on");
 }
 
-/// Returns the path of the same file on the other disk.
+/// Returns the path that a file of `disk` has on `copy`.
 fn in_copy(disk: &Disk, copy: &Disk, path: &Path) -> PathBuf {
     copy.path().join(path.strip_prefix(disk.path()).expect("on this disk"))
 }
 
-/// Segments have a few batches, and any of their pages may have been written back.
+/// A segment has a few batches, and the system may have written back any of their pages.
 #[test]
 fn partition_continues_after_a_power_loss_with_any_pages_written() {
     let first = std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64;
@@ -146,8 +147,8 @@ fn partition_continues_after_a_power_loss_with_any_pages_written() {
             }
             let pages = fs::metadata(path).expect("ours").len() as usize / PAGE as usize + 1;
             for piece in 0..random.below(4) {
-                // The first piece of the first partly written segment begins at the start of the segment, so that the
-                // log is not always truncated there.
+                // The first piece begins at the start of the first partly written segment. Otherwise the log would
+                // always be truncated there.
                 let from = if at == whole && piece == 0 { 0 } else { random.below(pages) };
                 let count = random.between(1, pages + 1) as u64;
                 write_back(path, from as u64 * PAGE, NonZeroU64::new(count * PAGE));

@@ -1,6 +1,8 @@
-//! Responses to bad input, and those that differ from Kafka 4.3's. The requests are in `bad_input`.
+//! The broker's responses to bad input, and those among them that differ from Kafka 4.3's. The requests are in
+//! `bad_input`.
 
-/// Responses that differ from Kafka's: the case, Kafka's response, and the reason.
+/// Responses that differ from Kafka's. Each has the name of its case, Kafka's response, and the reason for the
+/// difference.
 pub const DIFFERENCES: &[(&str, &str, &str)] = &[
     ("fetch: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "There is no such level: the error is the client's."),
     ("list offsets: isolation level 2", "UNKNOWN_SERVER_ERROR (-1)", "The same."),
@@ -38,7 +40,7 @@ pub const DIFFERENCES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Cases, each with its response.
+/// The response to each case.
 #[rustfmt::skip]
 pub const ANSWERS: &[(&str, &str)] = &[
     ("init: empty id", "INVALID_REQUEST (42)"),

@@ -1,6 +1,7 @@
-//! Requests that no client should send, with Kafka 4.3's responses except for those in [`super::answers::DIFFERENCES`].
+//! Requests that no client should send. The responses must be those of Kafka 4.3, except for the ones in
+//! [`super::answers::DIFFERENCES`].
 //!
-//! With `FULLBORE_TEST_PEER` the same requests go to a Kafka, and its responses are compared.
+//! With `FULLBORE_TEST_PEER`, the same requests are sent to a Kafka, and its responses are compared instead.
 
 use super::answers::{ANSWERS, DIFFERENCES};
 use super::{TOPIC, wait_for_state};
@@ -18,7 +19,7 @@ use fullbore_wire::batch::EndTransactionMarker;
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Broker under test, with names that no other run uses.
+/// The broker under test, and names that no other run uses.
 struct Matrix {
     client: Client,
     run: u128,
@@ -32,13 +33,13 @@ impl Matrix {
         format!("bad-{}-{}", self.run, self.ids)
     }
 
-    /// Returns a new producer.
+    /// Returns a new producer with its own transactional id.
     fn producer(&mut self, protocol: Protocol) -> Transactional {
         let id = self.id();
         Transactional::begin(&mut self.client, &id, protocol)
     }
 
-    /// Returns a producer whose open transaction contains partition 0.
+    /// Returns a producer with an open transaction that contains partition 0.
     fn ongoing(&mut self, protocol: Protocol) -> Transactional {
         let mut producer = self.producer(protocol);
         producer.write(&mut self.client, TOPIC, 0, &["open"]);
@@ -147,8 +148,8 @@ fn adds(on: &mut Matrix) {
     on.note("add: no topic", answer);
 }
 
-/// Requests of version 4 and later, as brokers send them. Kafka never answers a request without transactions, or one
-/// that names a transaction twice.
+/// Requests of version 4 and later, which only brokers send. Two kinds are left out because Kafka never responds to
+/// them: without a transaction, or with the same one twice.
 fn batched_adds(on: &mut Matrix) {
     let open = on.ongoing(Protocol::Old);
     let idle = on.producer(Protocol::Old);
@@ -346,7 +347,7 @@ fn bad_input_is_answered_as_kafka_answers_it() {
     client.create_topic(TOPIC, 3, &[]);
     let run = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock is after 1970").as_micros();
     let mut on = Matrix { client, run, ids: 0, answers: Vec::new() };
-    // This producer's first request creates the internal topic.
+    // The first request of this producer creates the internal topic.
     on.producer(Protocol::Old);
     inits(&mut on);
     adds(&mut on);

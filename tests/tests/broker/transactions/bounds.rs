@@ -1,4 +1,5 @@
-//! Limits of one client: ids, partitions of a transaction, waiting requests, and connections that end midway.
+//! Limits of a single client: ids, partitions of a transaction, waiting requests, and connections that end in the
+//! middle.
 
 use super::{SOON, TOPIC, one, wait_for_state};
 use crate::assert_serves;
@@ -13,7 +14,7 @@ fn init(id: &str) -> InitProducerIdRequest {
     init_request(id, 60_000, None)
 }
 
-/// 100,000 ids may take 100 MiB.
+/// The goal is 100 MiB for 100,000 ids. The test has a tenth of them.
 #[test]
 fn ten_thousand_ids_take_little_memory_and_survive_a_restart() {
     const IDS: usize = 10_000;
@@ -73,7 +74,8 @@ fn one_partition_too_many_is_refused_by_each_protocol_and_the_rest_commits() {
     }
 }
 
-/// Many connections send requests for one id. Each request gets a response, and the last producer is valid.
+/// Many connections send requests for the same id. Each request gets a response, and the last producer is the valid
+/// one.
 #[test]
 fn two_hundred_inits_of_one_id_at_once_are_all_answered() {
     let broker = Broker::start(&[]);
@@ -124,7 +126,7 @@ fn clients_gone_with_an_end_or_a_record_in_flight_leave_no_open_transaction() {
     assert_eq!(client.committed_texts(TOPIC, 0).len(), committed);
 }
 
-/// The client sends requests without end, and reads no responses.
+/// The client sends requests without end and never reads a response.
 #[test]
 fn client_that_reads_no_responses_does_not_delay_other_transactions() {
     let broker = Broker::start(&[]);
@@ -149,7 +151,7 @@ fn client_that_reads_no_responses_does_not_delay_other_transactions() {
     wait_for_state(&mut client, "slow", "Empty");
 }
 
-/// A partition remembers 10,000 producers, each of which may have an open transaction there.
+/// A partition remembers 10,000 producers, and each of them may have an open transaction in it.
 #[test]
 fn ten_thousand_transactions_open_in_one_partition_end_and_one_more_waits() {
     const OPEN: usize = 10_000;

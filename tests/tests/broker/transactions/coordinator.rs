@@ -1,4 +1,4 @@
-//! The coordinator while it runs: levels of `transaction.version`, changed settings, the deletion of its topic, and its
+//! The running coordinator: levels of `transaction.version`, changed settings, the deletion of its topic, and its
 //! metrics.
 
 use super::{SOON, TOPIC, one, wait_for_state};
@@ -28,7 +28,7 @@ fn set_level(client: &mut Client, max_version_level: i16, upgrade_type: i8) {
     assert_eq!(response.error_code, ErrorCode::NONE, "{:?}", response.error_message);
 }
 
-/// Returns the version of the value in the newest record of `__transaction_state`.
+/// Returns the format version of the newest record in `__transaction_state`.
 fn record_version(client: &mut Client) -> u16 {
     let end = client.latest(STATE_TOPIC, 0);
     let data = client.fetch(STATE_TOPIC, 0, end - 1).records.unwrap_or_default();

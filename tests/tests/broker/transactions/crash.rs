@@ -1,7 +1,7 @@
-//! kill -9 of the broker at random moments of transactions. Readers must get all records of a committed transaction and
-//! none of an aborted one, and no transaction may stay open.
+//! The broker is killed at random moments of transactions. Readers must get all records of a committed transaction and
+//! none of an aborted one. No transaction may stay open.
 //!
-//! `FULLBORE_TRANSACTION_ROUNDS` is the number of kills in each test (by default 3, in `make soak` 60).
+//! `FULLBORE_TRANSACTION_ROUNDS` sets how often each test kills the broker (by default 3, in `make soak` 60).
 
 use super::{DISKLESS, SOON};
 use fullbore_tests::{Broker, Client, Protocol, Random, TRANSIENT, Transactional, transactional_request, wait_until};
@@ -24,25 +24,25 @@ fn rounds() -> usize {
     fullbore_tests::rounds("FULLBORE_TRANSACTION_ROUNDS", 3, 60)
 }
 
-/// End of a transaction, as known to its client.
+/// The outcome of a transaction as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// The client has sent an abort, or no EndTxn.
+    /// The client has sent an abort, or has not sent EndTxn.
     Aborted,
-    /// A commit was acknowledged.
+    /// The broker acknowledged the commit.
     Committed,
-    /// A commit was sent, but has no response: readers get all records of the transaction, or none.
+    /// The client has sent a commit and got no response. Readers must get all records of the transaction or none.
     InDoubt,
 }
 
-/// Transaction with its values and the partition of each.
+/// A transaction, with the partition and value of each record.
 #[derive(Clone, Debug)]
 struct Written {
     values: Vec<(i32, String)>,
     outcome: Outcome,
 }
 
-/// Client that writes transactions until the broker ends.
+/// A client that writes transactions until the broker ends.
 struct Writer {
     name: String,
     protocol: Protocol,
@@ -57,7 +57,7 @@ impl Writer {
         Writer { name: format!("writer-{n}"), protocol, producer: None, random, written: Vec::new() }
     }
 
-    /// Writes until the connection breaks, which makes a step return None.
+    /// Writes transactions until the connection breaks. A step then returns `None`.
     fn run(&mut self, client: &mut Client, ended: &AtomicUsize) {
         while self.transaction(client).is_some() {
             ended.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Writer {
             let response = client.try_call(&request(&mut producer), self.protocol.produce());
             let code = response?.responses[0].partition_responses[0].error_code;
             if code.is_err() {
-                // On a slow machine the transaction may have timed out.
+                // On a slow machine, the transaction may have timed out.
                 assert_eq!(code, ErrorCode::INVALID_PRODUCER_EPOCH, "{}", self.name);
                 return Some(());
             }
@@ -100,7 +100,7 @@ impl Writer {
         self.end(client, number, is_commit)
     }
 
-    /// Ends transaction `number`, and records the result.
+    /// Ends the transaction `number` and notes the outcome.
     fn end(&mut self, client: &mut Client, number: usize, is_commit: bool) -> Option<()> {
         let Some(producer) = &mut self.producer else { return Some(()) };
         let response = try_end(client, producer, is_commit)?;
@@ -116,8 +116,8 @@ impl Writer {
         Some(())
     }
 
-    /// Resolves a commit without a response. In half of the cases the commit is repeated. Otherwise a new producer will
-    /// start, which aborts the transaction if it is undecided.
+    /// Finds out what became of a commit without a response. Half of the time the client repeats the commit. Otherwise
+    /// it starts a new producer, which aborts the transaction if that is still undecided.
     fn resolve(&mut self, client: &mut Client) -> Option<()> {
         match self.written.last() {
             Some(last) if last.outcome == Outcome::InDoubt && self.producer.is_some() => {
@@ -136,7 +136,7 @@ fn begin(client: &mut Client, name: &str, protocol: Protocol) -> Option<Transact
     Transactional::try_begin(client, name, protocol, TIMEOUT_MS)
 }
 
-/// Adds a partition. Returns false if the producer was fenced, None if the connection broke.
+/// Adds a partition. Returns false if the producer was fenced. `None` if the connection broke.
 fn try_add(client: &mut Client, producer: &Transactional, partition: i32) -> Option<bool> {
     loop {
         match client.try_add_partition(&producer.transactional_id, producer.producer(), TOPIC, partition)? {
@@ -178,7 +178,7 @@ fn run_and(broker: &mut Broker, writers: Vec<Writer>, transactions: usize, end: 
     running.into_iter().map(|thread| thread.join().expect("a writer saw a wrong answer")).collect()
 }
 
-/// Waits until no transaction is open. Compares the records with the acknowledged ends.
+/// Waits until no transaction is open. Then compares the records with the outcomes that clients know.
 fn check(client: &mut Client, writers: &mut [Writer]) {
     wait_until("the stable offset reaches the end", SOON, || {
         (0..PARTITIONS).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
@@ -200,7 +200,7 @@ fn check(client: &mut Client, writers: &mut [Writer]) {
                 Outcome::InDoubt => assert!(there == 0 || there == all, "{of}: {there} of {all} records"),
             }
             if written.outcome == Outcome::InDoubt && number != last {
-                // The transaction is decided now, and the records show how.
+                // The transaction is decided by now, and the records show the outcome.
                 written.outcome = if there == 0 { Outcome::Aborted } else { Outcome::Committed };
             }
         }
@@ -254,7 +254,7 @@ fn transactions_are_whole_or_absent_after_each_stop() {
     survives(2, Broker::stop, |_, _| {});
 }
 
-/// Returns the topic's files with one of these extensions.
+/// Returns the files of the topic that have one of these extensions.
 fn files(broker: &Broker, extensions: &[&str]) -> Vec<PathBuf> {
     let of =
         |partition| extensions.iter().flat_map(move |extension| broker.partition_files(TOPIC, partition, extension));

@@ -1,4 +1,4 @@
-//! Transactions on diskless topics: markers are control batches of later objects, and the index has the open and
+//! Transactions on diskless topics. Markers are control batches in later objects, and the index has the open and
 //! aborted transactions.
 
 use super::{DISKLESS, SOON, TOPIC, both, one, wait_for_state};
@@ -8,7 +8,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_producers::ProducerState;
 
 const CLASSIC: &str = "classic";
-/// Setting that makes a PUT as slow as one to S3.
+/// A setting that makes each PUT as slow as one to S3.
 const SLOW: &str = "fullbore.diskless.put.delay.ms=150";
 
 /// Starts a broker with a diskless topic of `partitions` partitions.
@@ -23,7 +23,8 @@ fn settled(client: &mut Client, partition: i32) -> Vec<String> {
     super::settled(client, TOPIC, partition)
 }
 
-/// Returns the first offsets of the aborted transactions in a fetch at `offset`, once the fetch returns records.
+/// Returns the first offsets of the aborted transactions that a fetch at `offset` lists. Waits until the fetch returns
+/// records.
 fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
     let mut found = Vec::new();
     wait_until("records come", SOON, || {
@@ -72,7 +73,7 @@ fn ended_transactions_are_read_by_their_end_before_and_after_restarts() {
         assert_eq!(firsts.len(), 8, "{firsts:?}");
         assert!(firsts.iter().all(|first| aborted(&mut client, *first).contains(first)));
     }
-    // The producers continue with the state in the index.
+    // The producers can continue, because their state is in the index.
     for producer in &mut producers {
         one(&mut client, producer, "after restarts", true);
         expected.push("after restarts".to_owned());
@@ -159,7 +160,8 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.list_stable(TOPIC, 0, 1_500_000).offset, 1);
 }
 
-/// The PUT of a marker takes longer than Kafka's clients may wait, so the coordinator delays the next transaction.
+/// The PUT of the marker takes longer than a client of Kafka may wait for a response. The coordinator delays the next
+/// transaction instead.
 #[test]
 fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
     let (_broker, mut client) = start(&[SLOW], 1);
@@ -173,7 +175,7 @@ fn slow_put_of_a_marker_delays_the_next_transaction_without_an_error() {
             producer.end(&mut client, true);
             expected.push(value);
         }
-        // A new process of the producer waits for the marker of the transaction that it aborts.
+        // A new process of the producer aborts the open transaction, and waits for its marker.
         producer.write(&mut client, TOPIC, 0, &["left open"]);
         let version = producer.protocol.end_txn().min(4);
         let begun = client.init_transactional(&producer.transactional_id, 60_000, None, version);
@@ -191,7 +193,7 @@ fn kill_between_decision_and_marker_writes_the_marker_and_fences_zombies() {
             let (mut broker, mut client) = start(&["fullbore.diskless.put.delay.ms=0"], 1);
             let mut producer = Transactional::begin(&mut client, "killed", protocol);
             producer.write(&mut client, TOPIC, 0, &["decided"]);
-            // From here on no PUT is complete before the next kill.
+            // With this delay, no PUT is complete before the next kill.
             broker.stop();
             broker.restart_with(&["fullbore.diskless.put.delay.ms=60000"]);
             client = broker.client();

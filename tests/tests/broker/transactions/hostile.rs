@@ -1,4 +1,4 @@
-//! Legal requests of hostile clients: short requests with large responses or large state.
+//! Hostile clients that send permitted requests: short ones with large responses or much state.
 
 use super::{SOON, TOPIC};
 use fullbore_tests::{Broker, Protocol, Transactional, wait_until};
@@ -8,7 +8,7 @@ use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 
 const PARTITIONS: i32 = 10_000;
 
-/// The response for one id of two bytes has 40 KB.
+/// The id has two bytes in the request, and 40 KB in the response.
 #[test]
 fn id_named_thousands_of_times_is_described_once() {
     let broker = Broker::start(&[]);
@@ -22,7 +22,7 @@ fn id_named_thousands_of_times_is_described_once() {
     assert_eq!(described.transaction_states[0].topics[0].partitions.len(), 10_000);
 }
 
-/// Each transaction takes 40 KB of a client's requests, and 700 KB of the broker's memory.
+/// Each transaction takes 40 KB of requests, and 700 KB of the broker's memory.
 #[test]
 fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let broker = Broker::start(&[]);
@@ -45,7 +45,7 @@ fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let mut one = Transactional::begin(&mut client, "one", Protocol::New);
     let batch = one.batch(TOPIC, 0, &["x"]);
     assert_eq!(one.send(&mut client, TOPIC, 0, &batch).error_code, ErrorCode::TRANSACTION_ABORTABLE);
-    // A partition that was added already takes no further memory.
+    // The partition was added before, so adding it again takes no memory.
     let (first, last) = (producers.remove(0), producers.pop().expect("refused"));
     assert_eq!(client.add_partitions("wide-0", first.producer(), TOPIC, &[5], 3), [ErrorCode::NONE]);
     assert_eq!(first.try_end(&mut client, false).error_code, ErrorCode::NONE);
@@ -54,7 +54,7 @@ fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     });
 }
 
-/// Without the limit, a million ids of 32 KB each would be permitted.
+/// Without this limit, the broker would accept a million ids of 32 KB each.
 #[test]
 fn long_ids_are_refused_past_the_memory_limit_and_existing_ids_continue() {
     const ID_BYTES: usize = 30_000;

@@ -1,5 +1,5 @@
-//! Starts without the newest records of `__transaction_state`: its directory is lost, or an older copy of it was
-//! restored. No transaction may stay open, and no earlier producer may continue.
+//! The broker starts without the newest records of `__transaction_state`, because its directory is lost or was replaced
+//! by an older copy. No transaction may stay open, and no earlier producer may continue.
 
 use super::{SOON, TOPIC, both, one};
 use fullbore_tests::{Broker, Client, Transactional, wait_until};
@@ -17,7 +17,7 @@ fn started() -> (Broker, Client) {
     (broker, client)
 }
 
-/// Leaves a transaction of each producer open in both partitions.
+/// Leaves an open transaction of each producer in both partitions.
 fn open(client: &mut Client, producers: &mut [Transactional]) {
     for producer in producers {
         one(client, producer, "committed", true);
@@ -26,8 +26,8 @@ fn open(client: &mut Client, producers: &mut [Transactional]) {
     }
 }
 
-/// Checks that open transactions are aborted, that their producers are fenced, and that new producers do not reuse
-/// their ids.
+/// Checks that the open transactions are aborted and their producers fenced, and that new producers do not reuse their
+/// ids.
 fn is_settled(broker: &Broker, producers: Vec<Transactional>) {
     let mut client = broker.client();
     wait_until("the stable offset reaches the end", SOON, || {
@@ -87,7 +87,7 @@ fn restored_older_state_fences_its_producers() {
     is_settled(&broker, producers.to_vec());
 }
 
-/// A kill changes nothing while the state is whole: open transactions continue.
+/// A kill alone loses no state, so open transactions can continue.
 #[test]
 fn whole_state_after_a_kill_lets_open_transactions_commit() {
     let (mut broker, mut client) = started();

@@ -1,6 +1,6 @@
-//! Transactions on one broker, from outside: both protocols, consumers, bad input, kills.
+//! Transactions on one broker: both protocols, consumers, bad input and kills.
 //!
-//! Not here: offsets in transactions, compaction, clusters.
+//! Offsets in transactions, compaction and clusters are tested elsewhere.
 
 mod answers;
 mod bad_input;
@@ -26,40 +26,40 @@ const TOPIC: &str = "written";
 const DISKLESS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
 
-/// Waits until the transactional id is in this state.
+/// Waits until the transactional id is in the given state.
 fn wait_for_state(client: &mut Client, transactional_id: &str, state: &str) {
     wait_until(&format!("{transactional_id} is in {state}"), SOON, || {
         client.describe_transaction(transactional_id).transaction_state.as_str() == state
     });
 }
 
-/// Waits until every transaction of a partition has ended, which takes a PUT for a diskless partition. Returns the
+/// Waits until every transaction of a partition has ended. For a diskless partition this takes a PUT. Returns the
 /// committed records.
 fn settled(client: &mut Client, topic: &str, partition: i32) -> Vec<String> {
     wait_until("no transaction is open", SOON, || client.stable(topic, partition) == client.latest(topic, partition));
     client.committed_texts(topic, partition)
 }
 
-/// Writes one record in a transaction of its own, and ends it.
+/// Writes one record in its own transaction, and commits or aborts it.
 fn one(client: &mut Client, producer: &mut Transactional, value: &str, is_commit: bool) -> i64 {
     let offset = producer.write(client, TOPIC, 0, &[value]);
     producer.end(client, is_commit);
     offset
 }
 
-/// Returns a producer of each protocol, with names of their own.
+/// Returns one producer of each protocol. Their ids begin with `name`.
 fn both(client: &mut Client, name: &str) -> [Transactional; 2] {
     Protocol::BOTH.map(|protocol| Transactional::begin(client, &format!("{name}-{protocol:?}"), protocol))
 }
 
-/// Writes to a partition that was not added. Each version refuses the write with its own error, or adds the partition.
-/// Returns the producer, whose transaction has one record, `unadded`.
+/// Writes to a partition that was not added to the transaction. Some versions refuse this, each with its own error, and
+/// the others add the partition. Returns the producer, whose transaction now has one record, `unadded`.
 fn write_unadded(client: &mut Client) -> Transactional {
     let mut producer = Transactional::begin(client, "unadded", Protocol::Old);
     producer.add(client, TOPIC, &[1]);
     let batch = producer.batch(TOPIC, 0, &["unadded"]);
     let request = transactional_request("unadded", TOPIC, 0, batch.bytes());
-    // From version 12 on, a batch itself adds its partition.
+    // From version 12 on, a batch adds its own partition.
     let codes = [(9, ErrorCode::INVALID_TXN_STATE), (11, ErrorCode::TRANSACTION_ABORTABLE), (12, ErrorCode::NONE)];
     for (version, code) in codes {
         assert_eq!(client.latest(TOPIC, 0), 0);
@@ -69,8 +69,8 @@ fn write_unadded(client: &mut Client) -> Transactional {
     producer
 }
 
-/// Writes two plain records around those of two open transactions, at offsets 0 to 3. Returns the producers of the
-/// offsets 1 and 2.
+/// Writes a plain record, a record of each of two open transactions, and another plain record, at offsets 0 to 3.
+/// Returns the two producers.
 fn two_open(client: &mut Client) -> [Transactional; 2] {
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
     let mut eldest = Transactional::begin(client, "eldest", Protocol::New);

@@ -1,4 +1,4 @@
-//! Partitions of an open transaction that are deleted, recreated, added, full or truncated.
+//! Partitions that are deleted, recreated, added, full or truncated while they are in an open transaction.
 
 use super::{SOON, TOPIC, wait_for_state};
 use crate::disk_full::SmallDisk;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 const OTHER: &str = "other";
 
-/// Starts a broker with an open transaction in two topics.
+/// Starts a broker and opens a transaction in two topics.
 fn open(protocol: Protocol, sets: &[&str]) -> (Broker, Client, Transactional) {
     let broker = Broker::start(sets);
     let mut client = broker.client();
@@ -61,8 +61,8 @@ fn topic_recreated_inside_a_transaction_is_empty_without_an_open_transaction() {
     }
 }
 
-/// The new topic has no sequences of the producer. The new protocol refuses the producer's next batch, and its client
-/// aborts. The old protocol continues.
+/// The new topic knows no sequence of the producer. With the new protocol it refuses the next batch, and the client
+/// aborts. With the old protocol the transaction continues.
 #[test]
 fn transaction_on_a_recreated_topic_is_refused_or_continues_by_its_protocol() {
     for protocol in Protocol::BOTH {
@@ -104,7 +104,7 @@ fn records_deleted_over_an_open_transaction_move_the_stable_offset_and_leave_its
             let (mut broker, mut client, mut producer) = open(protocol, &["log.segment.delete.delay.ms=0"]);
             producer.write(&mut client, OTHER, 0, &["second"]);
             client.produced(OTHER, 0, &Batch::of(&["plain"]));
-            // The new log start is not past the high watermark, but past the first record of the transaction.
+            // The new log start is past the first record of the transaction, but not past the high watermark.
             client.delete_records(OTHER, 0, 1);
             assert_eq!((client.stable(OTHER, 0), client.latest(OTHER, 0)), (1, 3));
             if is_killed {
@@ -135,8 +135,8 @@ fn records_deleted_over_an_aborted_transaction_leave_the_rest_of_it_unread() {
     assert_eq!(client.committed_texts(OTHER, 0), ["plain"]);
 }
 
-/// Retention deletes segments in which a transaction began. The next start must restore the transaction from the
-/// snapshot.
+/// Retention deletes the segments in which a transaction began. After a restart, only the snapshot can restore the
+/// transaction.
 #[test]
 fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     for end in [Broker::stop as fn(&mut Broker), Broker::kill] {
@@ -161,7 +161,7 @@ fn segments_deleted_over_an_open_transaction_leave_it_open_over_kills() {
     }
 }
 
-/// Fills the disk.
+/// Fills the disk and returns the path of the file.
 fn fill(disk: &SmallDisk) -> PathBuf {
     let path = disk.path().join("filler");
     let mut file = fs::File::create(&path).expect("a name is free");
@@ -169,7 +169,8 @@ fn fill(disk: &SmallDisk) -> PathBuf {
     path
 }
 
-/// Many transactions commit on a full disk. An acknowledged commit is valid; the others complete once there is space.
+/// Many transactions commit on a full disk. Acknowledged commits must be valid, and the others complete once there is
+/// space.
 #[test]
 fn ends_on_a_full_disk_are_refused_or_completed_once_space_is_free() {
     for protocol in Protocol::BOTH {

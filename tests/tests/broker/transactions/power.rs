@@ -1,6 +1,6 @@
-//! Power losses under transactions. The file system is left as after a power loss ([`Disk`]). With flushes each
-//! acknowledged commit is whole. Without them no transaction stays open, no aborted record is read, and no earlier
-//! producer continues. Skipped without root.
+//! Power losses during transactions. The file system is left as a power loss would leave it ([`Disk`]). With flushes,
+//! each acknowledged commit must be whole. Without them, no transaction may stay open, no aborted record may be read,
+//! and no earlier producer may continue. Skipped without root.
 //!
 //! `FULLBORE_POWER_ROUNDS` is the number of power losses (by default 3, in `make soak` 60). Each round prints its seed
 //! when it begins.
@@ -23,18 +23,18 @@ const REMOTE: &str = "cut-remote";
 const PARTITIONS: i32 = 3;
 const IDS: usize = 5;
 const PAGE: u64 = 4096;
-/// File in the data directory that exists while transactions from before the power loss are unsettled.
+/// A file in the data directory. It exists until all transactions from before a power loss are ended.
 const UNSETTLED: &str = "transactions-unsettled";
 const SETS: &[&str] = &["transaction.state.log.num.partitions=2", "offsets.topic.num.partitions=1"];
 
-/// Flushes by which the broker makes records durable.
+/// How the broker flushes records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// No flushes: records are on the disk whenever the system writes them back.
+    /// The broker does not flush, so records reach the disk when the system writes them back.
     Plain,
-    /// `fullbore.transaction.flush=true`
+    /// `fullbore.transaction.flush=true` is set.
     Flush,
-    /// `flush.messages=1` on every topic.
+    /// `flush.messages=1` is set on every topic.
     EachMessage,
 }
 
@@ -51,10 +51,10 @@ struct Written {
     outcome: Outcome,
 }
 
-/// Transactional id, with its producer and its transactions.
+/// A transactional id with its producer and transactions.
 struct Writer {
     producer: Transactional,
-    /// Producer ids and epochs that the id's clients have had.
+    /// The producer ids and epochs that the clients of this id have had.
     known: HashSet<(i64, i16)>,
     written: Vec<Written>,
 }
@@ -105,14 +105,14 @@ impl Writer {
         }
     }
 
-    /// Returns the offset that the group must have by its committed transactions.
+    /// Returns the offset that the group must have after its committed transactions.
     fn offset(&self) -> Option<i64> {
         let committed = self.written.iter().filter(|one| one.outcome == Outcome::Committed);
         committed.filter_map(|one| one.offset).next_back()
     }
 }
 
-/// Commits an offset of the producer's group in its transaction.
+/// Commits an offset of the producer's group as part of its transaction.
 fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset: i64) {
     let (producer_id, producer_epoch) = producer.producer();
     let transactional_id = Text::from(producer.transactional_id.as_str());
@@ -142,7 +142,7 @@ fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset
     wait_until("the offset is committed", SOON, || committed() == ErrorCode::NONE);
 }
 
-/// Returns the committed offset of a group; None while a transaction has a pending one.
+/// Returns the committed offset of a group. `None` while a transaction may change it.
 fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
     let topic = OffsetFetchRequestTopics { name: Text::from(TOPIC), partition_indexes: vec![0], ..Default::default() };
     let asked = OffsetFetchRequestGroup {
@@ -158,7 +158,7 @@ fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
         .then_some(partition.committed_offset)
 }
 
-/// Writes back parts of files, as the system may do at any time.
+/// Writes back random parts of files, which the system may do at any time.
 fn write_back(broker: &Broker, random: &mut Random) {
     for path in logs(broker.data_dir()) {
         let pages = usize::try_from(fs::metadata(&path).expect("ours").len() / PAGE).expect("small") + 1;
@@ -179,7 +179,7 @@ fn logs(data_dir: &Path) -> Vec<PathBuf> {
     paths.filter(|path| path.extension().is_some_and(|extension| extension == "log")).collect()
 }
 
-/// Writes until the power loss. Returns the writers, and the disk after the power loss.
+/// Writes until the power fails. Returns the writers, and the disk as the power loss left it.
 fn run(mode: Mode, random: &mut Random) -> Option<(Vec<Writer>, Disk)> {
     let disk = Disk::make()?;
     let flushes: &[&str] = match mode {
@@ -215,7 +215,7 @@ fn run(mode: Mode, random: &mut Random) -> Option<(Vec<Writer>, Disk)> {
     Some((writers, cut))
 }
 
-/// Compares the records with the acknowledged ends.
+/// Compares the records with the outcomes that clients know.
 fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     wait_until("the stable offset reaches the end", SOON, || {
         (0..PARTITIONS).all(|partition| client.stable(TOPIC, partition) == client.latest(TOPIC, partition))
@@ -248,7 +248,7 @@ fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     assert!(read.is_empty(), "records that were never written: {read:?}");
 }
 
-/// Checks that earlier producers are fenced, and that new producers do not reuse their epochs.
+/// Checks that earlier producers are fenced and that new ones do not reuse their epochs.
 fn check_producers(client: &mut Client, writers: &mut [Writer]) {
     let known: HashSet<(i64, i16)> = writers.iter().flat_map(|writer| writer.known.iter().copied()).collect();
     for writer in writers.iter_mut() {
@@ -278,7 +278,7 @@ fn survives(mode: Mode, first: u64) {
         let Some((mut writers, disk)) = run(mode, &mut random) else { return };
         let mut broker = Broker::start_in(&disk.data(), SETS);
         if random.below(3) == 0 {
-            // The broker is killed in the middle of the cleanup after the power loss.
+            // The broker is killed while it cleans up after the power loss.
             broker.kill();
             broker.restart();
         }
@@ -311,7 +311,8 @@ fn power_loss_without_flushes_leaves_no_open_transaction_and_fences_earlier_prod
     survives(Mode::Plain, 3_000);
 }
 
-/// The index and the store are whole, and `__transaction_state` is empty: no transactional id has these transactions.
+/// The index and the store lose nothing, while `__transaction_state` is lost. No transactional id knows of these
+/// transactions.
 #[test]
 fn power_loss_aborts_open_transactions_on_a_diskless_topic_and_fences_their_producers() {
     let Some(disk) = Disk::make() else { return };

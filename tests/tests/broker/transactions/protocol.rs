@@ -1,5 +1,5 @@
-//! Both protocols of clients. With the old one clients add partitions. With the new one Produce adds them, and each end
-//! of a transaction bumps the epoch.
+//! Both transaction protocols of clients. In the old one the client adds partitions. In the new one Produce adds them,
+//! and each end of a transaction increases the epoch.
 
 use super::{SOON, TOPIC, both, one, wait_for_state};
 use fullbore_tests::{Batch, Broker, Protocol, Transactional, wait_until};
@@ -29,7 +29,7 @@ fn committed_and_aborted_transactions_of_both_protocols_are_read_by_their_end() 
     assert_eq!((old.epoch, new.epoch), (0, 10), "the epoch stays, or each end bumps it");
 }
 
-/// The marker of the new protocol has the next epoch.
+/// In the new protocol, the marker has the next epoch.
 #[test]
 fn marker_has_the_epoch_of_its_protocol_and_the_decision() {
     let broker = Broker::start(&[]);
@@ -70,7 +70,7 @@ fn disabled_verification_lets_the_old_protocol_write_to_any_partition() {
     assert_eq!(client.stable(TOPIC, 0), 0);
 }
 
-/// The response was lost, so the client resends its EndTxn.
+/// The client got no response, so it resends its EndTxn.
 #[test]
 fn repeated_end_has_the_same_result_and_the_opposite_end_is_refused() {
     let broker = Broker::start(&[]);
@@ -143,7 +143,7 @@ fn new_producer_of_an_id_fences_the_former_and_aborts_its_transaction() {
     }
 }
 
-/// After a lost response the client repeats its InitProducerId with its former epoch (KIP-360).
+/// A client that got no response to InitProducerId repeats the request with its former epoch (KIP-360).
 #[test]
 fn repeated_init_with_the_former_epoch_gets_the_same_epoch() {
     let broker = Broker::start(&[]);
@@ -159,15 +159,15 @@ fn repeated_init_with_the_former_epoch_gets_the_same_epoch() {
             (ErrorCode::NONE, bumped.producer_id, bumped.producer_epoch)
         );
     }
-    // Another client takes the id in between, and fences the first one.
+    // Meanwhile another client uses the id, which fences the first one.
     let other = client.init_transactional("again", 60_000, None, 4);
     assert_eq!(other.producer_epoch, bumped.producer_epoch + 1);
     let fenced = client.init_transactional("again", 60_000, current, 4);
     assert_eq!(fenced.error_code, ErrorCode::PRODUCER_FENCED);
 }
 
-/// After 32,767 epochs the id gets a new producer id, by InitProducerId or by the end of a transaction of the new
-/// protocol.
+/// After 32,767 epochs the id gets a new producer id. This happens in InitProducerId, or at the end of a transaction of
+/// the new protocol.
 #[test]
 fn exhausted_epochs_give_a_new_producer_id() {
     const LAST: i16 = i16::MAX - 1;
@@ -217,7 +217,7 @@ fn transaction_past_its_timeout_is_aborted_and_its_producer_fenced() {
             producer.try_end(&mut client, true).error_code,
             match protocol {
                 Protocol::Old => ErrorCode::PRODUCER_FENCED,
-                // The producer still has its former epoch, as if the response to its abort had been lost.
+                // The producer still uses its former epoch, as if it had got no response to its abort.
                 Protocol::New => ErrorCode::INVALID_TXN_STATE,
             }
         );
@@ -337,14 +337,15 @@ fn producers_are_described_with_their_open_transaction_and_its_coordinator() {
     }
 }
 
-/// The first batch of a producer is refused while the coordinator cannot answer. Later batches are already in flight.
+/// The first batch of a producer is refused because the coordinator cannot confirm it. Later batches are already in
+/// flight.
 #[test]
 fn batch_behind_an_unverified_one_is_not_taken_for_the_first() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     client.produced(TOPIC, 0, &Batch::of(&["plain"]));
-    // The topic of transactions does not exist yet. Its first producer will get the first id of a block.
+    // There are no transactions yet, so the first producer will get the first id of a block.
     let next = first_transactional_id();
     let batch = |sequence: i32| Batch::of(&[sequence.to_string()]).from_producer(next, 0, sequence).transactional();
     let mut send = |sequence: i32| {
@@ -362,7 +363,7 @@ fn batch_behind_an_unverified_one_is_not_taken_for_the_first() {
     assert_eq!(other.committed_texts(TOPIC, 0), ["plain", "0", "1"]);
 }
 
-/// Returns the producer id that a new broker assigns to its first transactional id.
+/// Returns the producer id that every new broker assigns to its first transactional id.
 fn first_transactional_id() -> i64 {
     let broker = Broker::start(&[]);
     Transactional::begin(&mut broker.client(), "first", Protocol::Old).id

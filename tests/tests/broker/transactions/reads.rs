@@ -1,14 +1,14 @@
-//! Reads at read_committed: their end offset, their aborted transactions, and the wake-up of a long poll.
+//! Reads with read_committed: where they end, which aborted transactions they list, and what wakes a long poll.
 
 use super::{TOPIC, one};
 use fullbore_tests::{Batch, Broker, Client, FetchFrom, Protocol, Transactional, fetch_request};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::fetch::FetchRequest;
 
-/// Wait that is longer than the client's time limit for a response.
+/// A wait that is longer than the client waits for a response.
 const FOREVER_MS: i32 = 300_000;
 
-/// Returns the first offsets of the aborted transactions in a fetch at `offset`.
+/// Returns the first offsets of the aborted transactions that a fetch at `offset` lists.
 fn aborted(client: &mut Client, offset: i64) -> Vec<i64> {
     let data = client.fetch_committed(TOPIC, 0, offset);
     assert_eq!(data.error_code, ErrorCode::NONE);
@@ -59,7 +59,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert_eq!(aborted(&mut client, 8), [8]);
     assert_eq!(aborted(&mut client, 10), [0; 0]);
     assert_eq!(client.committed_texts(TOPIC, 0), ["committed within"]);
-    // The response lists only aborted transactions of its own records, which are the first batch.
+    // The response has only the first batch, and lists only the aborted transactions that concern it.
     client.send_committed_small(TOPIC, 3);
     let data = client.receive_long_poll();
     let batches = Batch::parse_all(data.records.as_ref().and_then(|records| records.memory()).expect("read"));
@@ -69,7 +69,7 @@ fn fetch_names_only_aborted_transactions_that_overlap_its_records() {
     assert!(first.contains(&3) && !first.contains(&0) && !first.contains(&8), "{first:?}");
 }
 
-/// Fetches of the smallest size.
+/// Fetches that return as little as possible.
 trait Small {
     fn send_committed_small(&mut self, topic: &str, offset: i64);
 }
@@ -161,7 +161,7 @@ fn offsets_are_listed_up_to_the_stable_one() {
     assert_eq!(client.stable(TOPIC, 0), 3);
 }
 
-/// Consumers fetch in sessions, whose responses leave out unchanged partitions.
+/// In a session, responses leave out partitions that have not changed. A moved stable offset must count as a change.
 #[test]
 fn session_returns_a_partition_again_when_its_stable_offset_moves() {
     let broker = Broker::start(&[]);

@@ -1,10 +1,9 @@
-//! kill -9 of the broker at each step of a transaction (`FULLBORE_FAULT_POINT`). No number may be lost or duplicated,
+//! The broker is killed at each step of a transaction (`FULLBORE_FAULT_POINT`). No number may be lost or duplicated,
 //! and no transaction may stay open.
 //!
-//! A client copies numbers together with its group's offsets. If a response is missing, the client repeats its request
-//! in some tests, and begins again from the group's offset in others. `FULLBORE_TRANSACTION_ROUNDS` is the number of
-//! rounds (by default 1, in `make soak` 12). Each round kills the broker one visit of the step later than the round
-//! before.
+//! A client copies numbers together with its group's offsets. If it gets no response, it repeats the request in some
+//! tests, and starts over from the group's offset in others. `FULLBORE_TRANSACTION_ROUNDS` is the number of rounds (by
+//! default 1, in `make soak` 12). Each round kills the broker one visit of the step later than the previous one.
 
 use fullbore_tests::{Broker, Copier, Protocol, Resolve, rounds};
 use std::cell::RefCell;
@@ -17,7 +16,7 @@ const SETS: [&str; 3] = [
     "offsets.topic.num.partitions=1",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms=20",
 ];
-/// Steps, each with the visit at which the broker is killed in the first round.
+/// The steps of a transaction. The number is the visit of the step at which the first round kills the broker.
 const STEPS: [(&str, usize); 10] = [
     ("begun", 1),
     ("added", 2),
@@ -55,11 +54,11 @@ fn survives(protocol: Protocol, resolve: Resolve) {
 
 fn survives_on(configs: &[(&str, &str)], protocol: Protocol, resolve: Resolve) {
     for round in 0..rounds("FULLBORE_TRANSACTION_ROUNDS", 1, 12) {
-        // A batch of a diskless partition is in no log, so that step is left out.
+        // The batch of a diskless partition is never in a log, so the step does not occur.
         for (step, first) in STEPS.into_iter().filter(|(step, _)| configs.is_empty() || *step != "appended") {
             let count = if step == "begun" { 1 } else { first + round };
-            // The number of visits is limited, because a run reaches some steps only a few times. With the old protocol
-            // the client adds partitions one by one; with the new one each partition is added only once.
+            // Some steps are reached only a few times in a run, so the number of visits is limited. With the old
+            // protocol the client adds partitions one by one, and with the new one each partition is added only once.
             eprintln!("{step}:{count}, {protocol:?}, {resolve:?}");
             copied_through(step, count.min(5), protocol, resolve, configs);
         }

@@ -1,4 +1,4 @@
-//! Many batches of one transaction in flight, on one connection or spread over several.
+//! Many batches of one transaction are in flight, on one connection or over several.
 
 use super::{DISKLESS, SOON, TOPIC, settled};
 use crate::reorder::{FOREVER, PRODUCE, receive, receive_error};
@@ -9,7 +9,7 @@ use fullbore_wire::apis::produce::{ProduceRequest, TopicProduceData};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::collections::VecDeque;
 
-/// Returns a batch of one record whose value is its sequence.
+/// Returns a batch of one record. The record's text has the sequence.
 fn one(producer: &Transactional, sequence: i32) -> Batch {
     Batch::of(&[format!("record {sequence}")]).from_producer(producer.id, producer.epoch, sequence).transactional()
 }
@@ -24,7 +24,7 @@ fn striped(producer: &Transactional, topic: Uuid, partition: i32, sequence: i32)
     }
 }
 
-/// Sends sequences from 0 on to both partitions, over eight connections, in any order within a window.
+/// Sends the sequences from 0 on to both partitions. They go over eight connections, in random order within a window.
 fn stripe(broker: &Broker, producer: &Transactional, topic: Uuid, count: i32, window: usize) {
     let mut random = Random::new(window as u64);
     let mut lanes: Vec<(Client, usize)> = (0..8).map(|_| (broker.client(), 0)).collect();
@@ -128,7 +128,7 @@ fn windows_of_batches_in_flight_on_one_connection_are_committed_in_order() {
     }
 }
 
-/// The transaction ends while a batch waits for an earlier one that never comes.
+/// A batch waits for an earlier one that never arrives. Meanwhile the transaction ends.
 #[test]
 fn marker_refuses_waiting_out_of_order_batches_of_its_transaction() {
     [&[], DISKLESS].into_iter().for_each(marker_refuses_what_waits);
@@ -145,8 +145,8 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     waiting.send(&striped(&producer, topic, 0, 2), PRODUCE);
     let mut probe = broker.client();
     wait_until("the batch is parked", SOON, || {
-        // A copy of the parked batch is parked as well, or refused; the first copy is admitted before it in either
-        // case.
+        // The first batch is sent again and gets its response as a duplicate. By then the broker has most likely read
+        // the other connection's batch.
         probe.send(&striped(&producer, topic, 0, 0), PRODUCE);
         receive_error(&mut probe) == ErrorCode::NONE
     });
@@ -160,7 +160,7 @@ fn marker_refuses_what_waits(configs: &[(&str, &str)]) {
     assert_eq!(settled(&mut client, TOPIC, 0), expected(2));
 }
 
-/// The first batch for each partition arrives over a connection of its own. The coordinator adds all partitions.
+/// The first batch for each partition comes over its own connection. The coordinator must add all partitions.
 #[test]
 fn first_batches_to_many_partitions_at_once_are_all_added_to_the_transaction() {
     [&[], DISKLESS].into_iter().for_each(first_batches_are_all_added);

@@ -1,4 +1,4 @@
-//! `fullbore transactions`, for transactions with and without a coordinator.
+//! `fullbore transactions` for transactions that have a coordinator, and for those that have none.
 
 use super::TOPIC;
 use fullbore_tests::{Broker, Client, Protocol, Transactional, binary};

@@ -6,7 +6,7 @@ pub enum LinkError {
     /// The user is not root.
     #[error("network namespaces need root; without it use a relay: --listen HOST:PORT --to HOST:PORT")]
     NotRoot,
-    /// The name is one that `ip netns` would refuse as well.
+    /// The name is one that `ip netns` would also refuse.
     #[error("namespace '{0}': a name has 1 to 32 letters, digits, '-' or '_'")]
     BadName(String),
     /// Both ends have the same name.

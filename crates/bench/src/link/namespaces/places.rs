@@ -8,7 +8,7 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The directory in which `ip netns` keeps the names.
+/// The directory in which `ip netns` keeps a file for each named namespace.
 const NAMESPACES: &str = "/run/netns";
 /// The directory of the links' lock files.
 const LOCKS: &str = "/run/fullbore-links";

@@ -1,8 +1,8 @@
-//! The response of a fetch: partitions grouped by topic, in the order in which they were read.
+//! Builds the response of a fetch, with the partitions in the order in which they were read.
 //!
-//! Invariant: the response is encoded in groups of at most [`TOPIC_PARTITIONS_MAX`] partitions of a topic, so that a
-//! million partitions take no more memory than the encoded bytes. A larger topic has several entries, and so has a
-//! topic whose partitions are not neighbours.
+//! Partitions of one topic are encoded in groups of at most [`TOPIC_PARTITIONS_MAX`]. A million partitions then take no
+//! more memory than their encoded bytes. A topic has several entries if it is larger, or if its partitions are not
+//! neighbours.
 
 use crate::api::call::{Fault, Reply};
 use crate::api::{nodes, topics};
@@ -14,10 +14,10 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
-/// Most partitions of a topic that are in memory at a time.
+/// At most this many partitions of a topic are in memory at a time.
 const TOPIC_PARTITIONS_MAX: usize = 1000;
 
-/// Returns the response to a fetch that was carried out.
+/// Builds the response of a fetch that was carried out.
 pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> Result<Frame, Fault> {
     let groups = groups(&shown);
     let mut response = FetchResponse { session_id, ..Default::default() };
@@ -46,7 +46,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
     })
 }
 
-/// Returns the lengths of the groups, each of neighbours of one topic.
+/// Returns how many neighbours of the same topic each group has.
 fn groups(shown: &[Fetched]) -> Vec<usize> {
     let mut groups = Vec::new();
     for (at, fetched) in shown.iter().enumerate() {
@@ -62,7 +62,8 @@ fn is_of_topic(fetched: &Fetched, other: &Fetched) -> bool {
     Arc::ptr_eq(&fetched.topic, &other.topic) || fetched.topic == other.topic
 }
 
-/// Returns the response of a partition.
+/// Turns the outcome of one partition into its entry of the response. If another broker leads the partition, the entry
+/// names the leader.
 fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     let Fetched { topic, index, outcome } = fetched;
     let (code, from_offset, next_offset) = match outcome {
@@ -83,7 +84,7 @@ fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     data
 }
 
-/// Returns the entry of a partition without any known values.
+/// Returns an entry without records, in which all offsets are unknown.
 pub(super) fn nothing(partition_index: i32) -> PartitionData {
     PartitionData {
         partition_index,
@@ -96,7 +97,7 @@ pub(super) fn nothing(partition_index: i32) -> PartitionData {
     }
 }
 
-/// Returns the response to a fetch that failed as a whole.
+/// Builds the response of a fetch that failed as a whole.
 pub fn error(error_code: ErrorCode, session_id: i32, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<FetchRequest>(&FetchResponse { error_code, session_id, ..Default::default() })
 }

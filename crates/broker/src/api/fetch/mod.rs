@@ -1,10 +1,11 @@
-//! Fetch 4-18: long polls, sessions (KIP-227), topic ids (KIP-516). Fetches of other brokers are in `replica/`.
+//! Fetch 4-18: long polls, sessions (KIP-227) and topic ids (KIP-516). Fetches of other brokers are in `replica/`.
 //!
-//! A fetch is answered once it has its minimum of bytes, an error, or no time left. Where reading is expensive, sizes
-//! are compared with the minimum first ([`Depth`]). A fetch holds no records: it returns ranges of log files, or the
-//! contents of the diskless cache. A consumer with a rack is redirected, without records, to a broker of its rack for
-//! diskless partitions (KIP-392). Invariant: the first partition with data returns at least one whole batch, so that a
-//! consumer always progresses (KIP-74).
+//! A fetch is answered once it has its minimum of bytes or an error, or once its time is up. Reading can be expensive,
+//! so the sizes are compared with the minimum first ([`Depth`]). A fetch holds no records in memory. It returns ranges
+//! of log files, or references to the diskless cache.
+//!
+//! A consumer with a rack is redirected to a broker of its rack for diskless partitions, without records (KIP-392). The
+//! first partition with data returns at least one whole batch, so that a consumer always makes progress (KIP-74).
 
 mod answer;
 mod rack;
@@ -30,27 +31,26 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Longest wait that a client can request.
+/// How long a fetch waits at most, whatever the client requests.
 const WAIT_MAX: Duration = Duration::from_secs(300);
-/// Shortest wait for logs that are being opened, or records that are fetched, whatever the client requests. Most logs
-/// open in a few milliseconds. After a crash, opening may take seconds, and the response then has no data of the
-/// partition.
+/// How long a fetch waits at least for logs that are being opened or records that are being fetched, whatever the
+/// client requests. Most logs open within milliseconds. After a crash it may take seconds, and the response then has no
+/// data of the partition.
 const OPENING_WAIT: Duration = Duration::from_millis(500);
-/// Unknown offset, for which clients keep their previous value.
+/// Stands for an unknown offset. The client then keeps its previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// Divisor of a response's size limit, for sessions that read ahead. A response is full once less than the quotient is
-/// left.
+/// For sessions that read ahead, a response counts as full once less than this fraction of its size limit is left.
 const FULL_SHARE: usize = 8;
-/// Bytes of memory of a pending fetch, without its own lists.
+/// Memory that a pending fetch takes, apart from its lists of partitions.
 const PENDING_BYTES: usize = 2048;
-/// Bytes of memory for reading a partition without records, and for its entry in the response.
+/// Memory that a partition without records takes while it is read and in the response.
 const SIZE_BYTES: usize = 128;
 
-/// Admits a fetch: binds its session, and answers at once if there are enough bytes.
+/// Admits a fetch: finds or creates its session, and answers at once if there is enough data.
 ///
 /// # Errors
-/// Failure to encode the response.
+/// Returns an error if the response cannot be encoded.
 pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     if request.replica_id.max(request.replica_state.replica_id) >= 0 {
         return replica::admit(call, request, reply);
@@ -60,7 +60,8 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
-    // Memory for every partition of the session: even a short request may change, forget or read any of them.
+    // Memory is reserved for every partition of the session, because even a short request may change, forget or read
+    // any of them.
     Box::pin(broker.wide.drive(partitions * SIZE_BYTES, async { admit_consumer(call, request, reply) })).await
 }
 
@@ -73,7 +74,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     let began = Instant::now();
     let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
     let limits = FetchLimits {
-        // Capped at the maximum of the response: the client would otherwise wait in vain for more bytes.
+        // The response cannot have more than `max_bytes`, so a larger minimum would make the client wait in vain.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
         max_bytes,
         began,
@@ -81,7 +82,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         isolation,
         cross_rack: CrossRackClient::of(broker, call.listener, &request.rack_id),
     };
-    // The request's frame, which may be part of a large buffer, is not retained beyond this point.
+    // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
+    // freed.
     let asked = SessionRequest::of(request);
     let plan = match broker.sessions.admit(asked, broker.now_ms()) {
         Ok(FetchAdmission::Planned(plan)) => plan,
@@ -91,7 +93,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
             let broker = Arc::clone(broker);
             let node = Arc::clone(&broker);
             let answer = async move {
-                // Yields before it reads: many fetches may wait, each with thousands of partitions.
+                // Gives other tasks a chance first: many fetches may wait here, each with thousands of partitions.
                 tokio::task::yield_now().await;
                 match broker.sessions.plan_behind(behind, broker.now_ms()) {
                     Ok(plan) => {
@@ -111,8 +113,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     match plan.wanted() {
         Ok(wanted) if wanted.len() <= ENTRIES_SHORT_MAX || is_in_place() => {
             let fetched = attempt(broker, &wanted, &limits, plan.reads_ahead);
-            // The answer changes the session's list in place only if no second reference exists; otherwise it copies
-            // the list.
+            // The session's list can be changed in place only if there is no second reference to it. Otherwise it is
+            // copied.
             drop(wanted);
             let is_late = limits.deadline <= Instant::now() && !fetched.is_opening && !fetched.is_counted;
             if fetched.is_enough || is_late {
@@ -128,8 +130,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     Ok(holding(broker, answer, partitions, held))
 }
 
-/// Returns a completion that is answered later. A fetch of thousands of partitions runs apart from the threads that
-/// serve connections.
+/// Returns a completion that is answered later. If the fetch has thousands of partitions, it runs apart from the
+/// threads that serve connections.
 fn holding(
     broker: &Arc<Node>,
     answer: impl Future<Output = Result<Frame, Fault>> + Send + 'static,
@@ -143,7 +145,7 @@ fn holding(
     Completion::Holding(Box::pin(async move { broker.wide.drive(partitions * SIZE_BYTES, answer).await }), held)
 }
 
-/// Waits until there is enough to answer, and answers.
+/// Waits until there is enough data or the time is up, then answers.
 async fn answer_later(broker: &Node, mut plan: FetchPlan, limits: &FetchLimits, reply: Reply) -> Result<Frame, Fault> {
     let fetched = wait(broker, &mut plan, limits).await;
     answer_now(broker, plan, fetched, reply)
@@ -169,7 +171,7 @@ fn refused(broker: &Node, code: ErrorCode, reply: Reply) -> Result<Frame, Fault>
     answer::error(code, 0, reply)
 }
 
-/// Counts the errors and the bytes of records in an answer. Partitions left out of the answer have neither.
+/// Counts the errors and the bytes of records in a response. Partitions that the response leaves out have neither.
 fn count(shown: &[Fetched], metrics: &Metrics) {
     for Fetched { outcome, .. } in shown {
         match outcome {
@@ -180,7 +182,8 @@ fn count(shown: &[Fetched], metrics: &Metrics) {
     }
 }
 
-/// Terms of one fetch: the limits of its bytes and its wait, its isolation, and its consumer's rack.
+/// The limits of one fetch: how many bytes and how long, at which isolation level, and whether its consumer is in
+/// another rack.
 #[derive(Clone)]
 struct FetchLimits {
     min_bytes: usize,
@@ -191,27 +194,28 @@ struct FetchLimits {
     cross_rack: Option<CrossRackClient>,
 }
 
-/// Outcome of one read of all partitions.
+/// The outcome of reading all partitions once.
 struct Attempt {
     partitions: Vec<Fetched>,
     /// True if the fetch should be answered now.
     is_enough: bool,
-    /// True if logs are being opened, or records fetched.
+    /// True if logs are being opened, or records are being fetched from the object store.
     is_opening: bool,
-    /// True if records were counted and have to be read before an answer.
+    /// True if only sizes were counted for some partitions. Their records must still be read before an answer.
     is_counted: bool,
 }
 
-/// Depth of a read, for partitions whose sizes are known before their records are read.
+/// How far a read goes: `Sizes` only counts partitions whose sizes are already known, `Records` reads all of them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Depth {
-    /// Sizes only; no records are read.
+    /// Partitions of known size are counted and not read. All others are read, since their sizes are found only that
+    /// way.
     Sizes,
-    /// Records for the answer.
+    /// The records are read for the answer.
     Records,
 }
 
-/// Reads again each time a partition grew, until there is enough or the time is up.
+/// Reads all partitions each time one of them has grown, until there is enough data or the time is up.
 async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
@@ -219,16 +223,16 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // Registers again: the topic of the lost partition may have been recreated.
+            // Registers with the partitions again, because the topic of the lost partition may have been recreated.
             register(broker, plan, &waiter)?;
         }
-        // The waiter was registered before this read, so that no append after the read is missed.
+        // The waiter was registered before this read, so an append after the read still wakes this task.
         let fetched = read_once(broker, plan, limits, Depth::Sizes)?;
         let deadline = if fetched.is_opening { opening_deadline } else { limits.deadline };
         if fetched.is_enough || (deadline <= Instant::now() && !fetched.is_counted) {
             return Ok(fetched);
         }
-        // Freed before the wait, since it is as long as the list of partitions.
+        // Frees the list before the wait. It is as long as the list of partitions.
         drop(fetched);
         let grown = async {
             tokio::select! {
@@ -242,7 +246,7 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     }
 }
 
-/// Reads every partition once. [`Depth::Sizes`] compares sizes with the minimum first, as [`attempt`] does.
+/// Reads every partition once. With [`Depth::Sizes`], compares the sizes with the minimum first, as [`attempt`] does.
 fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth) -> Result<Attempt, ErrorCode> {
     let wanted = plan.wanted()?;
     Ok(match depth {
@@ -259,8 +263,8 @@ fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result
     plan.keep_registered(Arc::clone(waiter), registered)
 }
 
-/// Reads every partition once. While the client waits for more than one byte, sizes are compared first, so that nothing
-/// is read in vain.
+/// Reads every partition once. If the client wants more than one byte and still has time, the sizes are compared first,
+/// so that no records are read in vain.
 fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads_ahead: bool) -> Attempt {
     if limits.min_bytes > 1 && Instant::now() < limits.deadline {
         let attempt = read_each(broker, wanted, Depth::Sizes, limits, reads_ahead);
@@ -271,12 +275,12 @@ fn attempt(broker: &Node, wanted: &[PartitionFetch], limits: &FetchLimits, reads
     read_each(broker, wanted, Depth::Records, limits, reads_ahead)
 }
 
-/// Reads every partition once, in the order of the request. At [`Depth::Sizes`], counts a partition of known size
-/// without reading it.
+/// Reads every partition once, in the order of the request. At [`Depth::Sizes`], a partition whose size is known is
+/// counted and not read.
 ///
-/// Fails a partition whose log or records could not be read since the fetch began: the client retries. For a session
-/// that reads ahead, stops once the answer is full or too small for a partition's next batch. The remaining partitions
-/// are in the session's next answers.
+/// A partition fails if its log or records could not be read since the fetch began, and the client then retries. In a
+/// session that reads ahead, reading stops once the answer is full, or too small for the next batch. The remaining
+/// partitions come in the session's next answers.
 fn read_each(
     broker: &Node,
     wanted: &[PartitionFetch],
@@ -320,7 +324,8 @@ fn read_each(
         let found = found.and_then(|partition| Ok((read(&partition, fetch, &room, limits)?, partition)));
         let outcome = match found {
             Ok((Some(read), _)) if reads_ahead && bytes > 0 && read.is_cut && read.records.is_empty() => {
-                // The next answer begins with this partition: further partitions would mostly find as little space.
+                // The next answer begins with this partition. Other partitions would mostly find as little space as
+                // this one.
                 minimum.left = 0;
                 break;
             }
@@ -348,11 +353,11 @@ fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<An
     topics::partition(broker, topic_of(image, &wanted.topic)?, wanted.index)
 }
 
-/// Finds the topic of a fetch, and stores the topic's name. If the topic is recreated later, the id that the client
-/// requests is unknown, and the name shows why.
+/// Finds the topic of a fetch and remembers its name. If the topic is recreated later, its old id is unknown, and the
+/// remembered name shows why.
 ///
 /// # Errors
-/// Errors of [`topics::find`]; INCONSISTENT_TOPIC_ID if another topic has the name now.
+/// Fails as [`topics::find`] does. Fails with INCONSISTENT_TOPIC_ID if a different topic now has the name.
 fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
     let found = topics::find(image, &asked.name, asked.id);
     match found {
@@ -365,26 +370,27 @@ fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>
     found
 }
 
-/// Space in an answer for one partition.
+/// The space that an answer has for one partition.
 struct ReadRoom {
-    /// Bytes left.
+    /// How many bytes of the answer are left.
     left: usize,
-    /// True if the answer has no data yet: one batch of any size is then taken.
+    /// True if the answer has no data yet. In this case one batch of any size is taken.
     is_first: bool,
     /// True if only whole batches may be returned.
     is_whole: bool,
 }
 
-/// Bytes that an answer still lacks of the requested minimum.
+/// How many bytes an answer still needs to reach the minimum that the client requested.
 struct Minimum {
     left: usize,
     reads_ahead: bool,
 }
 
 impl Minimum {
-    /// Counts `bytes` of records from a partition that had space for `room`. Records cut for lack of space count as
-    /// `room` bytes, as in Kafka, because a longer wait brings no more. In a session that reads ahead, cut records fill
-    /// the whole minimum: the rest follows in the next answer.
+    /// Counts the `bytes` of records from a partition that could have returned up to `room` bytes.
+    ///
+    /// Records that were cut for lack of space count as `room` bytes, as in Kafka, because a longer wait brings no
+    /// more. In a session that reads ahead they fill the whole minimum, since the rest follows in the next answer.
     fn count(&mut self, bytes: usize, is_cut: bool, room: u32) {
         let counted = match (is_cut, self.reads_ahead) {
             (true, true) => usize::MAX,
@@ -394,7 +400,7 @@ impl Minimum {
         self.left = self.left.saturating_sub(counted);
     }
 
-    /// Counts the bytes that a read of `size` bytes would put into `room`, and returns them.
+    /// Counts how many bytes a read of `size` bytes would put into `room`. Returns that number.
     fn count_size(&mut self, size: u64, room: u32) -> usize {
         let bytes = size.min(u64::from(room)) as usize;
         self.count(bytes, size > u64::from(room), room);
@@ -402,13 +408,13 @@ impl Minimum {
     }
 }
 
-/// Returns the most bytes that a partition may return.
+/// Returns how many bytes the partition may return: its own limit, or less if the answer has less space left.
 fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
     let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
     u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)
 }
 
-/// Reads one partition; None while its records are being fetched.
+/// Reads one partition. Returns `None` while its records are still being fetched.
 fn read(
     partition: &AnyPartition,
     fetch: &PartitionFetch,
@@ -426,7 +432,7 @@ fn read(
     }
     let read_whole = |max_bytes| partition.try_read_whole(isolation, offset, max_bytes, room.is_first, began);
     match read_whole(max_bytes) {
-        // The next batch exceeds the partition's limit, but may fit the rest of the answer.
+        // The next batch is larger than the partition's own limit, but may fit into the rest of the answer.
         Ok(Some(read)) if read.is_cut && read.records.is_empty() && (max_bytes as usize) < room.left => {
             read_whole(u32::try_from(room.left).unwrap_or(u32::MAX))
         }
@@ -453,8 +459,8 @@ fn aborted_transaction(aborted: AbortedTransaction) -> AbortedInAnswer {
     AbortedInAnswer { producer_id, first_offset, ..Default::default() }
 }
 
-/// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead gets the
-/// offset after them.
+/// Returns the outcome for a partition that cannot be read. If records are lost, a session that reads ahead also gets
+/// the next offset that it can read.
 fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> PartitionOutcome {
     let next_offset = match why {
         ReadError::Lost { next, .. } if reads_ahead => next,
@@ -464,8 +470,8 @@ fn unread(fetch: &PartitionFetch, why: ReadError, reads_ahead: bool) -> Partitio
     PartitionOutcome::Failed { code: why.code(), from_offset, next_offset }
 }
 
-/// Returns the entry of a partition whose records are being fetched, with the offsets that this broker knows. A high
-/// watermark below the client's position is left out: another broker may have written more than this one knows.
+/// Returns the entry of a partition whose records are still being fetched. It has the offsets that this broker knows.
+/// Another broker may have written more, so a high watermark below the client's position is left out.
 fn awaited(fetch: &PartitionFetch, partition: &AnyPartition, reads_ahead: bool) -> Box<PartitionData> {
     let known = partition.known_offsets().filter(|(offsets, _)| offsets.high_watermark >= fetch.fetch_offset);
     let from_offset = if reads_ahead { fetch.fetch_offset } else { UNKNOWN };

@@ -1,7 +1,7 @@
-//! Redirects a consumer to the broker of its rack for a diskless partition (KIP-392).
+//! Redirects a consumer that reads a diskless partition to a broker in the consumer's own rack (KIP-392).
 //!
-//! Every broker can serve the partition; the redirect keeps traffic in the consumer's zone. Invariant: a broker
-//! redirects no consumer of its own rack, so that none is redirected twice.
+//! Every broker can serve the partition, so the redirect only keeps traffic within the zone. A broker never redirects a
+//! consumer of its own rack, so no consumer is redirected twice.
 
 use crate::api::shown;
 use crate::node::Node;
@@ -9,7 +9,7 @@ use fullbore_control::{Image, Topic};
 use fullbore_rules::cluster::Zones;
 use fullbore_wire::Text;
 
-/// Consumer in another rack than this broker.
+/// A consumer that is in another rack than this broker.
 #[derive(Clone)]
 pub struct CrossRackClient {
     rack: Text,
@@ -18,27 +18,29 @@ pub struct CrossRackClient {
 }
 
 impl CrossRackClient {
-    /// Returns the client of a fetch with this rack; None if the rack is this broker's or empty. Copies the rack's
-    /// name, since a slice would retain the request's whole frame.
+    /// Returns `None` if `rack` is empty or is this broker's own rack, which means that there is nothing to redirect.
+    ///
+    /// The name is copied, because a slice of it would keep the request's whole frame in memory.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
         let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 
-    /// Returns the router to the brokers of the client's rack in this image.
+    /// Returns a router that knows the brokers of this consumer's rack, as of `image`.
     pub fn router<'h>(&'h self, broker: &'h Node, image: &'h Image) -> RackRouter<'h> {
         RackRouter { zones: shown::zones(broker, image, self.listener), rack: &self.rack }
     }
 }
 
-/// Router to the brokers of one rack.
+/// Finds brokers of one rack.
 pub struct RackRouter<'h> {
     zones: Zones<'h>,
     rack: &'h Text,
 }
 
 impl RackRouter<'_> {
-    /// Returns the broker of the rack for this partition; None for a classic partition or a rack without brokers.
+    /// Returns the broker of the rack that should serve this partition. `None` for a classic partition, or if the rack
+    /// has no brokers.
     pub fn broker_of(&self, topic: &Topic, index: i32) -> Option<i32> {
         let is_diskless = topic.config.diskless && topic.partition(index).is_some();
         self.zones.broker_in(self.rack, shown::key(topic.id, index)).filter(|_| is_diskless)

@@ -1,7 +1,8 @@
-//! Reads of the index that do not wait for commits: positions of records, and changes of other brokers.
+//! Reads from the index without waiting for commits. A reader finds the extents that contain its records, and the
+//! broker finds the changes of other brokers.
 //!
-//! A search waits for one of a few connections. Its blocking call runs on a separate thread, so that it delays no other
-//! task.
+//! A search first waits for one of a few connections. Its blocking call then runs on a separate thread, so that it
+//! delays no other task.
 
 use std::ops::Range;
 use std::path::Path;
@@ -15,10 +16,10 @@ use super::sqlite::SqliteFinder;
 use super::store::{AbortedTransactions, ChangeSource, PartitionRow, RunSource};
 use fullbore_db::StoreError;
 
-/// Number of connections; each serves one search at a time.
+/// Number of connections. Each of them serves one search at a time.
 const CONNECTIONS: usize = 2;
 
-/// Handle that searches the index. Clones share the connections.
+/// A handle for searches in the index. Clones share the connections.
 #[derive(Clone)]
 pub struct RunFinder {
     idle: Arc<Mutex<Vec<Box<dyn RunSource>>>>,
@@ -26,34 +27,34 @@ pub struct RunFinder {
 }
 
 impl RunFinder {
-    /// Opens the index in a data directory, which must exist.
+    /// Opens the index file in a data directory, which must exist.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be opened.
+    /// Returns a [`StoreError`] if the file cannot be opened.
     pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
         let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<Vec<_>, _>>()?;
         Ok(RunFinder::over(finders.into_iter().map(|finder| Box::new(finder) as Box<dyn RunSource>).collect()))
     }
 
-    /// Creates a finder over these connections, with one search at a time on each.
+    /// Creates a finder that uses these connections.
     pub fn over(idle: Vec<Box<dyn RunSource>>) -> RunFinder {
         let turns = Arc::new(Semaphore::new(idle.len()));
         RunFinder { idle: Arc::new(Mutex::new(idle)), turns }
     }
 
-    /// Returns the current rows of these partitions, without those that do not exist.
+    /// Returns the current rows of these partitions. Partitions that do not exist are left out.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     pub async fn partitions(&self, ids: Vec<DisklessPartitionId>) -> Result<Vec<PartitionRow>, StoreError> {
         self.find(move |finder| finder.partitions(&ids)).await
     }
 
-    /// Returns at most `count` extents of a partition: the last one that begins at or before `offset`, and those after
-    /// it.
+    /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
+    /// before `offset`.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     pub async fn runs_from(
         &self,
         partition: DisklessPartitionId,
@@ -63,12 +64,12 @@ impl RunFinder {
         self.find(move |finder| finder.runs_from(partition, offset, count)).await
     }
 
-    /// Returns the aborted transactions in `offsets`. If `count` or more of them have a marker there, the answer covers
-    /// only the range up to the `count`-th marker. Transactions that are open at the end of the covered range are
-    /// included.
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of them have their marker there,
+    /// the answer covers only the range up to the `count`-th marker. Transactions that are still open at the end of the
+    /// covered range are included.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     pub async fn aborted(
         &self,
         partition: DisklessPartitionId,
@@ -78,20 +79,20 @@ impl RunFinder {
         self.find(move |finder| finder.aborted(partition, offsets, count)).await
     }
 
-    /// Returns the first extent with an offset in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`;
-    /// `None` if there is none. Each step of the search takes a connection and returns it, so that other searches can
-    /// run in between.
+    /// Returns the first extent in `offsets` whose `max_timestamp_so_far` is at least `timestamp_ms`, or `None` if
+    /// there is none. Each step of the search takes a connection and returns it, so that other searches can run in
+    /// between.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     pub async fn first_run_at(
         &self,
         partition: DisklessPartitionId,
         offsets: Range<i64>,
         timestamp_ms: i64,
     ) -> Result<Option<BatchRun>, StoreError> {
-        // Binary search: `max_timestamp_so_far` never falls with growing offsets. Every extent that begins before `low`
-        // is too old; the extent in `found`, if any, begins at or after `high`.
+        // Binary search, which works because `max_timestamp_so_far` never falls with growing offsets. Every extent that
+        // begins before `low` is too old. The extent in `found`, if any, begins at or after `high`.
         let (mut low, mut high, mut found) = (offsets.start, offsets.end, None);
         while low < high {
             let middle = low + (high - low) / 2;
@@ -126,22 +127,22 @@ impl RunFinder {
     }
 }
 
-/// Change feed of the index.
+/// A handle of the change feed.
 pub struct IndexChanges {
-    /// Back end's feed; `None` during a poll.
+    /// The feed of the storage back end. `None` while a poll uses it.
     source: Arc<Mutex<Option<Box<dyn ChangeSource>>>>,
 }
 
 impl IndexChanges {
-    /// Creates the feed over `source`.
+    /// Creates a handle of the feed `source`.
     pub fn over(source: Box<dyn ChangeSource>) -> IndexChanges {
         IndexChanges { source: Arc::new(Mutex::new(Some(source))) }
     }
 
-    /// Polls as [`ChangeSource::changed`] does, one poll at a time.
+    /// Polls for changes; see [`ChangeSource::changed`]. The caller must run one poll at a time.
     ///
     /// # Errors
-    /// Errors of [`ChangeSource::changed`].
+    /// Returns an error if [`ChangeSource::changed`] does, or if another poll is under way.
     pub async fn changed(&self) -> Result<Vec<PartitionRow>, StoreError> {
         let source = Arc::clone(&self.source);
         blocking(move || {

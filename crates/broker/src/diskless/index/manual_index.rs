@@ -1,7 +1,7 @@
-//! Index without its thread: the test carries out the requests. A request therefore takes no virtual time, and a
-//! schedule runs the same each time.
+//! An index without a thread, for tests that answer its requests themselves. A request then takes no virtual time, and
+//! a schedule runs the same way every time.
 //!
-//! Invariant: requests are carried out one after the other, in their order, as by the thread.
+//! Invariant: requests are carried out one at a time and in order, as the thread does.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -20,29 +20,30 @@ thread_local! {
     static IS_HERE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if this thread has created a [`ManualIndex`]. The finder of that index uses no other thread either.
+/// Returns true if this thread has created a [`ManualIndex`]. The finder of that index then runs on this thread as
+/// well.
 pub fn is_here() -> bool {
     IS_HERE.get()
 }
 
-/// Sender of the outcome of a commit.
+/// Sends the outcome of a commit to the pipeline.
 pub type CommitAnswerer = oneshot::Sender<Result<CommitAnswer, CommitError>>;
 
-/// Next work of the index.
+/// The next thing that the index has to do.
 pub enum Turn {
-    /// Commit, with the sender of its outcome.
+    /// A commit, with the sender for its outcome.
     Commit(Vec<UploadedObject>, CommitAnswerer),
-    /// Any other request.
+    /// A request that is not a commit.
     Other(OtherTurn),
-    /// No request: time for the GC.
+    /// There is no request, so the GC may run.
     Idle,
 }
 
-/// Request that is no commit.
+/// A request that is not a commit.
 pub struct OtherTurn(IndexRequest);
 
 impl OtherTurn {
-    /// Returns the number of partitions that a read covers; 0 for any other request.
+    /// Returns how many partitions a read covers, or 0 if the request is not a read.
     pub fn partitions(&self) -> usize {
         match &self.0 {
             IndexRequest::Refresh(partitions, ..) => partitions.len(),
@@ -50,7 +51,7 @@ impl OtherTurn {
         }
     }
 
-    /// Refuses a read, as a back end that is down does.
+    /// Answers a read with an error, as if the database were down.
     pub fn refuse_refresh(self) {
         if let IndexRequest::Refresh(_, answer, _) = self.0 {
             drop(answer.send(Err(StoreError::Away("by hand".into()))));
@@ -58,7 +59,7 @@ impl OtherTurn {
     }
 }
 
-/// Index, with the requests to it.
+/// The index together with the queue of requests to it.
 pub struct ManualIndex<S> {
     index: Index<S>,
     received: Receiver<IndexRequest>,
@@ -69,7 +70,7 @@ pub struct ManualIndex<S> {
 }
 
 impl<S: IndexStore> ManualIndex<S> {
-    /// Creates the index, and the handle that sends requests to it.
+    /// Creates the index, and the handle through which the broker sends requests to it.
     pub fn new(index: Index<S>) -> (IndexOwner, ManualIndex<S>) {
         IS_HERE.set(true);
         let (requests, received) = channel();
@@ -80,7 +81,7 @@ impl<S: IndexStore> ManualIndex<S> {
         (owner, ManualIndex { index, received, rung, stopping, changes, is_tidy: false })
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. Returns [`Turn::Idle`] if none arrives for a while.
     pub async fn turn(&mut self) -> Turn {
         let wait = if self.is_tidy { RETRY } else { Duration::ZERO };
         loop {
@@ -93,30 +94,30 @@ impl<S: IndexStore> ManualIndex<S> {
         }
     }
 
-    /// Commits. The caller sends the outcome.
+    /// Commits the objects. The caller must send the outcome to the pipeline.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         self.is_tidy = false;
         self.index.commit(objects, now_ms)
     }
 
-    /// Carries out another request, and answers it.
+    /// Carries out a request and answers it.
     pub fn carry_out(&mut self, OtherTurn(request): OtherTurn, now_ms: i64) {
         self.is_tidy = false;
         carry_out(&mut self.index, request, now_ms, &Progress { stopping: &self.stopping, changes: &self.changes });
     }
 
-    /// Calls `work` on the back end directly, past the index.
+    /// Calls `work` with the storage back end, without going through the index.
     pub fn with_store<T>(&mut self, work: impl FnOnce(&mut S) -> T) -> T {
         work(&mut self.index.store)
     }
 
-    /// Returns three numbers of partitions: those with state in memory, those with a window of their own, and those
+    /// Returns three numbers of partitions: those whose state is in memory, those with their own window, and those
     /// whose producer rows the GC counts.
     pub fn kept(&self) -> [usize; 3] {
         [self.index.known.len(), self.index.windows.len(), self.index.trims.len()]
     }
 
-    /// Runs a piece of the GC.
+    /// Runs one step of the GC.
     pub fn tidy(&mut self, now_ms: i64) {
         self.is_tidy = !self.index.tidy(RUNS_CLEARED, now_ms).unwrap_or(false);
     }

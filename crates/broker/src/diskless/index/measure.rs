@@ -1,7 +1,7 @@
-//! Measurement of the index of one broker:
-//! `cargo test --release -p fullbore-broker --lib diskless::index::measure -- --ignored --nocapture`
+//! Measures the index of a single broker. Run it with
+//! `cargo test --release -p fullbore-broker --lib diskless::index::measure -- --ignored --nocapture`.
 //!
-//! The index file is in the directory for temporary files (TMPDIR): each commit waits for the disk of that directory.
+//! The index file is in the temporary directory (TMPDIR). Each commit waits for the disk of that directory.
 
 use std::time::Instant;
 
@@ -12,15 +12,15 @@ use fullbore_wire::Uuid;
 use super::*;
 
 const NOW: i64 = 1_700_000_000_000;
-/// Number of partitions in the published measurements of Inkless (Kafka with diskless topics).
+/// Number of partitions in the published measurements of Inkless, which is Kafka with diskless topics.
 const PARTITIONS: i32 = 1600;
 const COMMITS: usize = 200;
 const FINDS: usize = 20_000;
-/// Most extents that a reader behind the log end requests at a time.
+/// Maximum number of extents that a reader behind the log end requests at a time.
 const RUNS_FOUND: usize = 24;
 const RECORDS: i32 = 10;
 
-/// Returns the median, the 99th percentile and the maximum, in milliseconds.
+/// Formats the median, the 99th percentile and the maximum in milliseconds.
 fn told(mut took: Vec<f64>) -> String {
     took.sort_unstable_by(f64::total_cmp);
     let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
@@ -31,7 +31,7 @@ fn ms_since(began: Instant) -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// Source of commits of one object each, with a batch for every partition. Each partition has its own producer.
+/// Makes commits of one object each, with a batch for every partition. Each partition has its own producer.
 struct Commits {
     index: Index<SqliteIndex>,
     partitions: Vec<DisklessPartitionId>,
@@ -72,12 +72,12 @@ impl Commits {
     }
 }
 
-/// Returns the durations of searches at random positions.
+/// Runs searches at random positions and returns their durations.
 async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64) -> Vec<f64> {
     let mut took = Vec::with_capacity(FINDS);
     let mut place = 1_u64;
     for _ in 0..FINDS {
-        // Knuth's multiplier: the upper bits are as good as random.
+        // Knuth's multiplier. The upper bits of the result are as good as random.
         place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let partition = partitions[(place >> 33) as usize % partitions.len()];
         let offset = ((place >> 17) % end.unsigned_abs()).cast_signed();
@@ -120,8 +120,7 @@ async fn commits_of_many_partitions_and_finds() {
     println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
 }
 
-/// Searches among 100,000 aborted transactions of a partition, first without and then with a transaction that stays
-/// open.
+/// Searches among 100,000 aborted transactions of a partition. The second round has a transaction that stays open.
 #[ignore = "a measurement"]
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {

@@ -1,17 +1,18 @@
-//! Index of diskless partitions: the order of their batches, the objects that contain the batches, and the last batches
-//! of each producer.
+//! The index of diskless partitions. It has the order of their batches, the objects that contain the batches, and the
+//! last batches of each producer.
 //!
 //! [`fullbore_rules::commit`] decides on a commit. This module reads the state for the decision and writes the result,
-//! in one transaction of a [`store`]. The state of a partition stays in memory. Producer rows are only added and
-//! removed. To bring the state up to date, the index therefore reads only the rows past the state's next offset.
+//! in one transaction of a [`store`]. The state of a partition stays in memory between commits. Producer rows are added
+//! and removed, but never changed. The index therefore updates its state by reading only the rows past the state's next
+//! offset.
 //!
-//! - [`store`]: the trait of a back end.
+//! - [`store`]: the trait that a storage back end implements.
 //! - [`sqlite`]: a file, for one broker; [`postgres`]: a database, for the brokers of a cluster.
-//! - [`owner`]: the thread that commits, for the whole broker.
-//! - [`noted`]: counts of committed changes, by which an older copy is detected.
+//! - [`owner`]: the thread that carries out commits for the whole broker.
+//! - [`noted`]: counts of committed changes, which reveal an older copy of the index.
 //! - [`finder`]: reads that do not wait for commits.
 //!
-//! Not here: the bytes of objects, and batches that wait for a verdict.
+//! The index has neither the bytes of objects nor batches that wait for a commit.
 //!
 //! Invariant: after each call, the state in memory contains only changes that are known to be committed.
 
@@ -63,86 +64,88 @@ use trimming::Trims;
 use fullbore_control::random_id;
 use fullbore_db::{CommitError, StoreError};
 
-/// Pause between two passes of producer expiry through all partitions, in ms.
+/// Time between two passes of producer expiry through all partitions, in ms.
 const EXPIRY_INTERVAL_MS: i64 = 600_000;
-/// Most partitions whose whole state one query reads. The query has a time limit, and a few thousand rows of each
-/// partition are usual.
+/// Maximum number of partitions whose whole state one query reads. The query has a time limit, and a partition often
+/// has a few thousand rows.
 pub const UNKNOWN_AT_ONCE: usize = 16;
-/// Most producers removed by one transaction, so that other requests wait only briefly.
+/// Maximum number of producers that one transaction removes. Other requests wait for the transaction, so it must be
+/// short.
 const EXPIRED_AT_ONCE: usize = 1024;
 
-/// Uploaded object that this broker wants to commit.
+/// An uploaded object that this broker wants to commit.
 #[derive(Clone, Debug)]
 pub struct UploadedObject {
     pub id: ObjectId,
-    /// Batches, sorted by partition. Those of one producer in a partition are in the order of their admission.
+    /// The batches of the object, sorted by partition. Batches of one producer in a partition are in the order of their
+    /// admission.
     pub batches: Vec<ObjectBatch>,
 }
 
-/// Row of a partition, and the batches of its producers from a requested offset on.
+/// The answer to a refresh of one partition.
 #[derive(Clone, Debug)]
 pub struct RefreshedPartition {
-    /// Current row.
+    /// The current row of the partition.
     pub row: PartitionRow,
-    /// Batches of producers from the requested offset on.
+    /// The batches of the partition's producers, from the requested offset on.
     pub producers: Vec<ProducerRow>,
-    /// Last sequences on the deleted partition of the same name, of producers that have not written to this partition.
-    /// Empty if the requested offset is not 0.
+    /// The last sequences on the deleted partition of the same name, for producers that have not written to this
+    /// partition. Empty if the requested offset is not 0.
     pub predecessor: ProducerTails,
 }
 
-/// Outcome of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Debug)]
 pub struct CommitAnswer {
-    /// Verdict on each batch of each object.
+    /// The verdict on each batch of each object.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// Rows, after the commit, of the partitions that have batches in the objects. Each has the offset from which on
-    /// `producers` contains all appended batches of the partition.
+    /// The rows, after the commit, of the partitions with batches in the objects. Each row comes with an offset:
+    /// `producers` contains all appended batches of the partition from that offset on.
     pub partitions: Vec<(PartitionRow, i64)>,
-    /// Batches of producers: first those that other brokers have committed, then those of this commit. Some may have
-    /// been in an earlier answer.
+    /// The batches of producers: first those that other brokers have committed, then those of this commit. Some of them
+    /// may have been in an earlier answer.
     pub producers: Vec<ProducerRow>,
-    /// Extents of the batches that this commit has appended.
+    /// The extents that this commit has added.
     pub runs: Vec<BatchRun>,
 }
 
-/// Index of diskless partitions, with the state that this broker has in memory.
+/// The index of diskless partitions, with the state that this broker keeps in memory.
 pub struct Index<S> {
     store: S,
     known: HashMap<DisklessPartitionId, PartitionState>,
-    /// Number of batches retained of each producer, unless the partition has a setting of its own.
+    /// How many batches are retained of each producer, for partitions without a setting of their own.
     window: usize,
-    /// Number of batches retained of each producer, for the partitions that have a setting of their own.
+    /// How many batches are retained of each producer, for partitions with a setting of their own.
     windows: HashMap<DisklessPartitionId, usize>,
     trims: Trims,
     expiry: Expiry,
 }
 
-/// Removal of idle producers, partition by partition.
+/// The progress of producer expiry, which goes through the partitions one by one.
 struct Expiry {
     /// `producer.id.expiration.ms`.
     after_ms: i64,
-    /// Last partition that the current pass has finished; 0 before the first partition.
+    /// The last partition that the current pass has finished, or 0 at the start of a pass.
     done_to: DisklessPartitionId,
-    /// Time of the next pass, by the wall clock in ms.
+    /// When the next pass is due, by the wall clock in ms.
     due_ms: i64,
-    /// Start of the current pass, in ms. Idleness is computed at this time for the whole pass, so that it removes the
-    /// same producers from the rows and from memory.
+    /// When the current pass began, in ms. Idle times are computed for this moment throughout the pass, so that the
+    /// same producers are removed from the rows and from memory.
     began_ms: i64,
 }
 
 impl<S: IndexStore> Index<S> {
-    /// Creates an index without partitions in memory.
+    /// Creates an index that has no partition in memory yet.
     pub fn new(store: S, window: usize) -> Index<S> {
         let expiry = Expiry { after_ms: i64::MAX, done_to: 0, due_ms: 0, began_ms: 0 };
         Index { store, known: HashMap::new(), window, windows: HashMap::new(), trims: Trims::default(), expiry }
     }
 
-    /// Brings the state of `partitions` up to date. Returns the row of each, and its producers' batches from the given
-    /// offset on; `None` for a partition that does not exist. No partition may occur twice.
+    /// Updates the state of `partitions` from the store. Returns the row of each partition and its producers' batches
+    /// from the given offset on, or `None` if the partition does not exist. The partitions must be distinct.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     pub fn refresh(
         &mut self,
         partitions: &[(DisklessPartitionId, i64)],
@@ -171,7 +174,7 @@ impl<S: IndexStore> Index<S> {
         Ok(partitions.iter().map(refreshed).collect())
     }
 
-    /// Refreshes one partition as [`Index::refresh`] does.
+    /// Refreshes one partition; see [`Index::refresh`].
     #[cfg(test)]
     pub fn refresh_one(
         &mut self,
@@ -181,7 +184,7 @@ impl<S: IndexStore> Index<S> {
         Ok(self.refresh(&[(partition, from)])?.pop().flatten())
     }
 
-    /// Reads the rows of these partitions, and the rows of their producers from the given offsets on.
+    /// Reads the rows of these partitions, and of their producers from the given offsets on.
     fn read(&mut self, partitions: Vec<(DisklessPartitionId, i64)>) -> Result<CommitFound, StoreError> {
         let found = self.store.begin(&CommitQuestion { partitions, objects: Vec::new() })?;
         let succeeded = self.succeed(&found.partitions);
@@ -189,8 +192,8 @@ impl<S: IndexStore> Index<S> {
         succeeded.map(|()| found)
     }
 
-    /// Reads the touched partitions that are not in memory, piece by piece. Leaves the first piece to the commit, which
-    /// reads it anyway. Returns the producer rows that were read.
+    /// Reads the partitions of a commit that are not in memory, a few at a time. The first few are left to the commit,
+    /// which reads them anyway. Returns the producer rows that were read.
     fn read_ahead(&mut self, touched: &BTreeSet<DisklessPartitionId>) -> Result<Vec<ProducerRow>, StoreError> {
         let unknown: Vec<_> = touched.iter().copied().filter(|id| !self.known.contains_key(id)).collect();
         let mut producers = Vec::new();
@@ -202,15 +205,16 @@ impl<S: IndexStore> Index<S> {
         Ok(producers)
     }
 
-    /// Commits objects in this order. `now_ms` is the wall clock.
+    /// Commits objects in the given order. `now_ms` is the time of the wall clock.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was committed, or the outcome is unknown. The caller repeats the same commit.
+    /// Returns a [`CommitError`] if nothing was committed or the outcome is unknown. The caller must then repeat the
+    /// same commit.
     pub fn commit(&mut self, objects: &[UploadedObject], now_ms: i64) -> Result<CommitAnswer, CommitError> {
         let touched = self.touched(objects);
         let since = self.known_to(&touched);
-        // If this read fails, the state in memory stays: reading all of it again may take longer than the read that
-        // failed.
+        // If this read fails, the state in memory is kept. Reading all of it again could take even longer than the read
+        // that failed.
         let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
         let objects_asked = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
@@ -225,19 +229,19 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has changed the state in memory, which may now differ from the rows: a later call reads
-                // it again.
+                // The decision has already changed the state in memory, which may no longer match the rows. It is
+                // dropped, and a later call reads it again.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }
         }
     }
 
-    /// Retains at least `window` batches of each producer of these partitions. A larger number set earlier stays in
-    /// force.
+    /// Retains at least `window` batches of each producer of these partitions. If a larger number was set earlier, it
+    /// stays in force.
     ///
     /// # Errors
-    /// [`CommitError`] if other brokers may not see the setting. The caller repeats the request.
+    /// Returns a [`CommitError`] if other brokers may not see the setting. The caller must then repeat the request.
     pub fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError> {
         for id in partitions {
             let known = self.windows.entry(*id).or_insert(window);
@@ -249,10 +253,10 @@ impl<S: IndexStore> Index<S> {
         self.store.retain_batches(partitions, window)
     }
 
-    /// Deletes the partitions of a topic; `known` are those of them that this broker knows.
+    /// Deletes the partitions of a topic. `known` are the partitions of the topic that this broker knows.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::delete`].
+    /// Returns an error if [`IndexStore::delete`] does.
     pub fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError> {
         for id in known {
             self.known.remove(id);
@@ -266,10 +270,10 @@ impl<S: IndexStore> Index<S> {
         self.windows.get(&partition).copied().unwrap_or(self.window)
     }
 
-    /// Runs a bounded piece of the GC. Returns true if there may be more work.
+    /// Runs one step of the GC, which takes a limited time. Returns true if there may be more to do.
     ///
     /// # Errors
-    /// [`CommitError`] if the index fails; a later call repeats the piece.
+    /// Returns a [`CommitError`] if the index fails. A later call repeats the step.
     pub fn tidy(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError> {
         if self.store.checkpoint() {
             return Ok(true);
@@ -278,14 +282,14 @@ impl<S: IndexStore> Index<S> {
         if let Some((partition, from)) = trim {
             self.trim(partition, from)?;
         }
-        // Extents are deleted even if producer rows were trimmed in this call: rows that are added as fast as they are
-        // trimmed would otherwise delay the deletion of extents forever.
+        // Extents are deleted even if this call has trimmed producer rows. Otherwise, rows that are added as fast as
+        // they are trimmed would delay the deletion of extents forever.
         let has_cleared = self.store.clear(runs_max, now_ms)?;
         Ok(trim.is_some() || has_cleared || self.expire_producers(now_ms)?)
     }
 
-    /// Removes unneeded producer rows from one piece of a partition's rows. Removes none if the partition's state is
-    /// not in memory.
+    /// Reads some producer rows of a partition, from offset `from` on, and removes those that are no longer needed.
+    /// Removes nothing if the state of the partition is not in memory.
     fn trim(&mut self, id: DisklessPartitionId, from: i64) -> Result<(), CommitError> {
         let mut next = from;
         if let Some(state) = self.known.get(&id) {
@@ -300,17 +304,16 @@ impl<S: IndexStore> Index<S> {
         Ok(())
     }
 
-    /// Sets `producer.id.expiration.ms`. A producer that has not written to a partition for this time is forgotten
-    /// there, and may begin again with any sequence. Before the first call no producer is forgotten.
+    /// Sets `producer.id.expiration.ms`. A producer that has not written to a partition for this long is forgotten
+    /// there, and may begin again with any sequence. Until the first call, no producer is forgotten.
     pub fn expire_producers_after(&mut self, expiration_ms: i64) {
         self.expiry.after_ms = expiration_ms;
     }
 
-    /// Runs the next step of a pass of producer expiry, if a pass is due. Returns false if none is due, or if the pass
-    /// has ended.
+    /// Runs the next step of producer expiry if a pass is due. Returns false if no pass is due or the pass has ended.
     fn expire_producers(&mut self, now_ms: i64) -> Result<bool, CommitError> {
         let Index { store, known, expiry, .. } = self;
-        // If the due time is more than an interval ahead, the clock was set back: the pass is due now.
+        // A due time more than one interval ahead means that the clock was set back. The pass is then due now.
         let is_early = now_ms < expiry.due_ms && expiry.due_ms.saturating_sub(now_ms) <= EXPIRY_INTERVAL_MS;
         if is_early || expiry.after_ms == i64::MAX {
             return Ok(false);
@@ -331,14 +334,14 @@ impl<S: IndexStore> Index<S> {
         Ok(true)
     }
 
-    /// Returns these partitions, each with the offset up to which its state is in memory; 0 if it is not in memory.
+    /// Returns for each partition the offset up to which its state is in memory, or 0 if it is not in memory.
     fn known_to(&self, touched: &BTreeSet<DisklessPartitionId>) -> Vec<(DisklessPartitionId, i64)> {
         let known_to = |id: &DisklessPartitionId| (*id, self.known.get(id).map_or(0, |state| state.next_offset));
         touched.iter().map(known_to).collect()
     }
 
-    /// Decides on a commit and writes the result, within the open transaction. `since` has the offset of each partition
-    /// up to which its state was in memory before the commit read any row.
+    /// Decides on a commit and writes the result within the open transaction. `since` has, for each partition, the
+    /// offset up to which its state was in memory before the commit read any row.
     fn decide_and_write(
         &mut self,
         objects: &[UploadedObject],
@@ -373,8 +376,8 @@ impl<S: IndexStore> Index<S> {
         Ok(CommitAnswer { verdicts, partitions, producers, runs: decision.runs })
     }
 
-    /// Creates the state of partitions that are not in memory, from the producer rows that deleted partitions of the
-    /// same names have left. The caller then applies the partitions' own batches.
+    /// Creates the state of partitions that are not in memory yet. It starts with the producer rows that a deleted
+    /// partition of the same name has left. The caller then applies the partition's own batches.
     fn succeed(&mut self, partitions: &[PartitionRow]) -> Result<(), StoreError> {
         let new = partitions.iter().filter(|row| !self.known.contains_key(&row.id));
         let new: HashMap<_, _> = new.map(|row| (row.id, row.next_offset > 0)).collect();
@@ -409,8 +412,8 @@ impl<S: IndexStore> Index<S> {
         objects.iter().flat_map(|object| &object.batches).map(|batch| batch.partition).collect()
     }
 
-    /// Applies rows that other brokers have committed, and forgets deleted partitions. Returns the producer state of
-    /// the deleted partitions.
+    /// Applies rows that other brokers have committed, and drops the state of deleted partitions. Returns the producer
+    /// state of the deleted partitions.
     fn bring_up_to_date(
         &mut self,
         touched: &BTreeSet<DisklessPartitionId>,
@@ -425,14 +428,15 @@ impl<S: IndexStore> Index<S> {
             self.windows.remove(gone);
             self.trims.forget(*gone);
         }
-        // Windows are set before batches are applied, so that a larger window of another broker retains them.
+        // The window is set before batches are applied. If another broker has set a larger window, the additional
+        // batches are then retained.
         for row in &partitions {
             let window = self.window_of(row.id).max(row.window);
             let state = self.known.entry(row.id).or_insert_with(|| PartitionState::new(window));
             state.window = state.window.max(window);
         }
         for row in producers {
-            // A deleted partition may still have rows, kept for the next partition of its name: these go into
+            // The rows of a deleted partition may still exist for the next partition of its name. Their batches go into
             // `deleted`.
             let (mut state, mut left) =
                 (self.known.get_mut(&row.batches.partition), deleted.get_mut(&row.batches.partition));
@@ -460,7 +464,7 @@ impl<S: IndexStore> Index<S> {
 }
 
 /// Adds a batch of a producer's newest row to the state of a deleted partition. If the row begins with a marker, the
-/// marker contains the producer's next sequence: the last record had the sequence before that.
+/// sequence in the marker is the producer's next one. The last record therefore had the sequence before it.
 fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i64) {
     let &AppendedBatch { stamp, base_offset, timestamp, kind } = batch;
     if kind.is_marker() && stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) {
@@ -470,7 +474,7 @@ fn remember_last(producers: &mut Producers, batch: &AppendedBatch, written_ms: i
     batch.remember(producers, written_ms, 1);
 }
 
-/// Returns the objects with their states. An object that the index does not know counts as gone.
+/// Returns the objects with their states. An object that the index does not know is gone.
 fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectState>) -> Vec<FinishedObject> {
     let finished = |object: &UploadedObject| FinishedObject {
         id: object.id,
@@ -480,13 +484,13 @@ fn with_states(objects: &[UploadedObject], mut states: HashMap<ObjectId, ObjectS
     objects.iter().map(finished).collect()
 }
 
-/// Creates the source of object ids. The counter in the ids has a random start.
+/// Creates the source of object ids. The counter in the ids starts at a random number.
 fn random_numbers() -> ObjectNumbers {
     let [first, second, third, fourth, ..] = random_id().0;
     ObjectNumbers::new(u32::from_be_bytes([first, second, third, fourth]))
 }
 
-/// Returns the error of a store whose contents cannot be right.
+/// Returns the error for a store whose contents are inconsistent.
 fn damaged(what: impl Into<String>) -> StoreError {
     StoreError::Damaged(what.into())
 }

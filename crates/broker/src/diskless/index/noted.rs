@@ -1,9 +1,9 @@
-//! Number of changes that each broker has committed to the index, in memory and in a file of the data directory. An
-//! index that has fewer changes of a broker is an older copy.
+//! Counts the changes that each broker has committed to the index, in memory and in a file of the data directory. If an
+//! index has fewer changes of a broker than were counted, it is an older copy.
 //!
-//! The file is written in place, without a flush. It may count fewer changes than were committed, but never more.
+//! The file is written in place and not flushed. It may count too few changes, but never too many.
 //!
-//! Invariant: a count is used only if the file was written whole, and for this cluster.
+//! Invariant: a count is used only if the file is complete and belongs to this cluster.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
@@ -20,18 +20,18 @@ use parking_lot::{Condvar, Mutex};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 pub const FILE: &str = "diskless-counter";
-/// Shortest time between two writes of the file, if only the counts of other brokers have risen.
+/// Minimum time between two writes of the file if only the counts of other brokers have risen.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// Longest wait of a commit for a write of the file, counted from the start of that write. If a write hangs, only the
-/// first commit waits that long, and later ones do not wait.
+/// How long a commit waits for a write of the file at most, counted from the start of that write. If a write hangs,
+/// only the first commit waits, and later ones continue at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Number of changes that each broker has committed, by broker id.
+/// The number of changes that each broker has committed, by broker id.
 pub type ChangeCounts = BTreeMap<i32, i64>;
 
-/// Broker with committed changes that an index lacks.
+/// A broker some of whose committed changes are missing from an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lacking {
     pub broker_id: i32,
@@ -46,7 +46,7 @@ impl fmt::Display for Lacking {
     }
 }
 
-/// Returns the first broker with more `known` changes than were `found` in an index; `None` if there is none.
+/// Returns the first broker with fewer changes in `found` than in `known`, or `None` if there is no such broker.
 pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     known.iter().find_map(|(&broker_id, &known)| {
         let found = found.get(&broker_id).copied().unwrap_or(0);
@@ -54,10 +54,10 @@ pub fn lacking(known: &ChangeCounts, found: &ChangeCounts) -> Option<Lacking> {
     })
 }
 
-/// Largest known count of each broker. A separate thread writes the file, so that a hanging data directory delays no
-/// commit for long.
+/// The largest known count of each broker. A separate thread writes the file, so that a hanging disk delays commits
+/// only briefly.
 pub struct NotedChanges {
-    /// Id of this broker. Its own changes are written to the file at once.
+    /// The id of this broker, whose own changes are written to the file at once.
     broker_id: i32,
     shared: Arc<SharedNotes>,
     writer: Option<JoinHandle<()>>,
@@ -72,22 +72,22 @@ struct SharedNotes {
 #[derive(Default)]
 struct Noted {
     counts: ChangeCounts,
-    /// Next work of the writer thread.
+    /// The next work of the writer thread.
     next: NextWrite,
-    /// Start of the write under way; `None` if there is none.
+    /// When the current write started. `None` if no write is under way.
     began: Option<Instant>,
     is_closed: bool,
 }
 
-/// Work of the writer thread, the most urgent last.
+/// The possible work of the writer thread, with the most urgent last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum NextWrite {
-    /// No work: the file has all counts.
+    /// Nothing, because the file has all counts.
     #[default]
     Nothing,
-    /// Only counts of other brokers have risen: the thread writes them a second after its last write.
+    /// Only counts of other brokers have risen. The thread writes them a second after its last write.
     Others,
-    /// This broker's count has risen: the thread writes it at once.
+    /// The count of this broker has risen. The thread writes the file at once.
     Own,
 }
 
@@ -95,13 +95,13 @@ impl NotedChanges {
     /// Opens the file of a data directory, or creates it.
     ///
     /// # Errors
-    /// [`io::Error`] if the file cannot be opened, or the thread cannot be started.
+    /// Returns an [`io::Error`] if the file cannot be opened or the thread cannot be started.
     pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
         let counts = noted_changes(folder, cluster_id);
         if counts.is_empty() {
-            // Empties the file: it may have a longer text of another cluster, whose end a shorter text would not
-            // overwrite.
+            // The file may have a longer text of another cluster. A shorter text would not overwrite its end, so the
+            // file is emptied.
             file.set_len(0)?;
         }
         let noted = Noted { counts, ..Noted::default() };
@@ -113,13 +113,13 @@ impl NotedChanges {
         Ok(NotedChanges { broker_id, shared, writer: Some(writer) })
     }
 
-    /// Returns the counts noted up to now.
+    /// Returns the current counts.
     pub fn counts(&self) -> ChangeCounts {
         self.shared.noted.lock().counts.clone()
     }
 
-    /// Notes that this broker has committed `number` changes. Waits until the file is written, for [`PATIENCE`] at
-    /// most.
+    /// Records that this broker has committed `number` changes in total. Waits until the file is written, but at most
+    /// [`PATIENCE`].
     pub fn raise_own(&self, number: i64) {
         self.raise(&ChangeCounts::from([(self.broker_id, number)]));
         let mut noted = self.shared.noted.lock();
@@ -130,7 +130,7 @@ impl NotedChanges {
         }
     }
 
-    /// Notes counts that were found in the index. Those of other brokers are written within a second.
+    /// Records counts that were found in the index. Those of other brokers are written within a second.
     pub fn raise(&self, found: &ChangeCounts) {
         let mut noted = self.shared.noted.lock();
         let before = noted.next;
@@ -149,7 +149,7 @@ impl NotedChanges {
 }
 
 impl SharedNotes {
-    /// Writes the file whenever counts have risen, until the notes are closed.
+    /// Writes the file each time counts have risen, until the owner is dropped.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
         let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
@@ -161,14 +161,13 @@ impl SharedNotes {
             if let Err(error) = written
                 && let Some(left_out) = unwritten.due()
             {
-                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; make room");
+                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; check the space and permissions of the data directory");
             }
         }
     }
 
-    /// Waits until the file must be written, and returns all counts. If only counts of other brokers have risen, waits
-    /// until `due`, or until the notes are closed. Returns `None` once the notes are closed and nothing is left to
-    /// write.
+    /// Waits until the file must be written, then returns all counts. Counts of other brokers alone wait until `due`,
+    /// or until the owner is dropped. Returns `None` if the owner is dropped and everything is written.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {
@@ -198,13 +197,14 @@ impl Drop for NotedChanges {
     }
 }
 
-/// Returns the counts in the file of a directory; none if the file cannot be trusted. Creates no file.
+/// Returns the counts in the file of a directory. Returns no counts if the file is missing, damaged or of another
+/// cluster. Never creates the file.
 pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
     std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
-/// Returns the text of the file: all lines, and then all lines once more. After a partial write the two halves differ,
-/// and the file is not trusted. Counts have a fixed width, so that a new text is never shorter than the last one.
+/// Returns the text of the file, which consists of two identical halves. After a partial write the halves differ, and
+/// the file is ignored. Counts have a fixed width, so a new text is never shorter than the one it overwrites.
 fn text(counts: &ChangeCounts, cluster_id: Uuid) -> String {
     let mut text = format!("cluster.id={cluster_id}\n");
     for (broker_id, number) in counts {

@@ -1,11 +1,11 @@
-//! Thread that owns the index: it carries out commits and all other changes one after the other, in the order of the
+//! The thread that owns the index. It carries out commits and all other changes one at a time, in the order of the
 //! requests.
 //!
-//! Not here: the work itself ([`Index`]).
+//! The work itself is in [`Index`].
 //!
-//! The thread's queue has at most one commit, and few reads and moves of log starts, even if their callers give up.
-//! Changes of topics have no such limit, because they follow the metadata. Once [`CHANGES_MAX`] of them are queued, the
-//! next deletion of a topic waits.
+//! The queue of the thread contains at most one commit, and few reads and moves of log starts, even if their callers
+//! give up. The number of changes to topics is not limited in this way, because they follow the metadata. However, once
+//! [`CHANGES_MAX`] of them are queued, the next deletion of a topic waits.
 
 use std::io;
 use std::sync::Arc;
@@ -26,31 +26,32 @@ use super::{
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Pause before a failed change is repeated, and before an idle GC looks for work again.
+/// How long the thread waits before it repeats a failed change, and before an idle GC looks for work again.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
-/// Longest time without a piece of the GC, however many requests there are.
+/// How long the GC may be delayed by requests.
 const TIDY_WITHIN: Duration = Duration::from_millis(50);
-/// Number of queued changes (partitions to be created, topics to be deleted) from which on the next deletion of a topic
-/// waits. Equal to the largest number of partitions in a cluster.
+/// A deletion of a topic waits while this many changes are queued. A partition to be created and a topic to be deleted
+/// count as one change each. The limit equals the largest number of partitions in a cluster.
 const CHANGES_MAX: usize = 200_000;
-/// Most extents deleted by one transaction, so that other requests wait only briefly.
+/// Maximum number of extents that one transaction deletes. Other requests wait for the transaction, so it must be
+/// short.
 pub(super) const RUNS_CLEARED: usize = 256;
-/// Most moves of log starts in the queue at a time, so that a commit waits for few of them.
+/// Maximum number of queued requests that move log starts. A commit may have to wait for them.
 const MOVES_MAX: usize = 2;
-/// Most partitions whose log starts are moved in one transaction.
+/// Maximum number of log starts that one transaction moves.
 pub const MOVED_MAX: usize = 500;
 
-/// Callback that runs once a topic is created. It gets the rows of the partitions, in the order of their numbers.
+/// A callback that runs after a topic is created. It gets the rows of the partitions, ordered by partition number.
 pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
 
-/// Callback that gets the number of a partition within its topic, and returns the last sequences of producers on the
-/// deleted classic partition of the same name. May block until the log of that partition is closed.
+/// A callback that returns the last sequences of producers on the deleted classic partition of the same name. Its
+/// argument is the partition's number within the topic. It may block until the log of that partition is closed.
 pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
 
-/// Callback that runs once a topic is deleted. The GC may not have removed all of the topic's rows by then.
+/// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
 pub type Deleted = Box<dyn FnOnce() + Send>;
 
-/// Permit that a queued request holds until it is carried out, even if its caller gives up.
+/// A permit that a queued request holds until it is carried out, even if its caller gives up.
 pub type QueuePlace = Option<OwnedSemaphorePermit>;
 
 pub(super) enum IndexRequest {
@@ -81,25 +82,26 @@ pub(super) enum IndexRequest {
     JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
     KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
     AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
-    /// Wakes the thread, which then finds that it must stop.
+    /// Wakes the thread so that it notices that it must stop.
     Nothing,
 }
 
-/// Handle that sends requests to the thread.
+/// A handle that sends requests to the thread.
 #[derive(Clone)]
 pub struct IndexOwner {
     pub(super) requests: Sender<IndexRequest>,
-    /// Number of queued changes of topics: partitions to be created, and topics to be deleted.
+    /// How many changes of topics are queued. A partition to be created and a topic to be deleted count as one change
+    /// each.
     pub(super) changes: Arc<watch::Sender<usize>>,
-    /// Permits to queue moves of log starts.
+    /// The permits for queued requests that move log starts.
     moves: Arc<Semaphore>,
-    /// Notified at each request, for tests without the thread.
+    /// Notified after each request, for tests that run without the thread.
     #[cfg(test)]
     pub(super) rung: Arc<tokio::sync::Notify>,
 }
 
-/// Thread of the index. Dropping this stops the thread after the request under way: queued and later requests are
-/// refused.
+/// The running thread. If this is dropped, the thread finishes the current request and stops. All queued and later
+/// requests are refused.
 pub struct IndexThread {
     requests: Sender<IndexRequest>,
     stopping: Arc<AtomicBool>,
@@ -110,7 +112,7 @@ impl IndexOwner {
     /// Starts the thread.
     ///
     /// # Errors
-    /// [`io::Error`] if the system cannot start the thread.
+    /// Returns an [`io::Error`] if the system cannot start a thread.
     pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
         let (requests, received) = channel();
         let stopping = Arc::new(AtomicBool::new(false));
@@ -134,28 +136,28 @@ impl IndexOwner {
         }
     }
 
-    /// Sends a request. If the thread has stopped, drops the request with the sender of its answer, so that the caller
-    /// gets an error.
+    /// Sends a request. If the thread has stopped, the request is dropped together with the sender of its answer, so
+    /// the caller gets an error.
     fn ask(&self, request: IndexRequest) {
         let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
     }
 
-    /// Commits objects as [`Index::commit`] does.
+    /// Commits objects; see [`Index::commit`].
     ///
     /// # Errors
-    /// Errors of [`Index::commit`].
+    /// Returns an error if [`Index::commit`] does, or if the thread has stopped.
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Refreshes partitions as [`Index::refresh`] does.
+    /// Refreshes partitions; see [`Index::refresh`].
     ///
     /// # Errors
-    /// Errors of [`Index::refresh`].
+    /// Returns an error if [`Index::refresh`] does, or if the thread has stopped.
     pub async fn refresh(
         &self,
         partitions: Vec<(DisklessPartitionId, i64)>,
@@ -166,26 +168,26 @@ impl IndexOwner {
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Registers objects as [`IndexStore::register`] does.
+    /// Registers new objects; see [`IndexStore::register`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::register`].
+    /// Returns an error if [`IndexStore::register`] does, or if the thread has stopped.
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Waits for one of the few permits to move log starts.
+    /// Waits for a permit to move log starts, of which there are few.
     pub async fn place_to_move(&self) -> QueuePlace {
         Arc::clone(&self.moves).acquire_owned().await.ok()
     }
 
-    /// Moves at most [`MOVED_MAX`] log starts as [`IndexStore::move_log_starts`] does. The request is queued at once,
-    /// and carried out whether or not the answer is awaited.
+    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. It
+    /// is carried out even if the caller never polls the returned future.
     ///
     /// # Errors
-    /// Errors of [`IndexStore::move_log_starts`].
+    /// Returns an error if [`IndexStore::move_log_starts`] does, or if the thread has stopped.
     pub fn move_log_starts(
         &self,
         moves: Vec<(DisklessPartitionId, i64)>,
@@ -196,71 +198,71 @@ impl IndexOwner {
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
-    /// Returns unused objects as [`IndexStore::unused`] does.
+    /// Returns unused objects; see [`IndexStore::unused`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::unused`].
+    /// Returns an error if [`IndexStore::unused`] does, or if the thread has stopped.
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Returns the time as [`IndexStore::judged_at`] does, for the clock of this broker.
+    /// Returns the time by which ages are computed; see [`IndexStore::judged_at`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::judged_at`].
+    /// Returns an error if [`IndexStore::judged_at`] does, or if the thread has stopped.
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::JudgedAt(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Notes failed DELETEs as [`IndexStore::delete_failed`] does, without waiting. If the note fails,
-    /// [`IndexOwner::unused`] returns the objects again only in a day.
+    /// Records failed DELETEs without waiting; see [`IndexStore::delete_failed`]. If this cannot be recorded,
+    /// [`IndexOwner::unused`] returns the objects again after a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
         self.ask(IndexRequest::DeleteFailed(ids));
     }
 
-    /// Forgets objects as [`IndexStore::forget`] does, without waiting. If that fails, [`IndexOwner::unused`] returns
-    /// them again in a day.
+    /// Forgets deleted objects without waiting; see [`IndexStore::forget`]. If that fails, [`IndexOwner::unused`]
+    /// returns them again after a day.
     pub fn forget(&self, ids: Vec<ObjectId>) {
         self.ask(IndexRequest::Forget(ids));
     }
 
-    /// Returns the object store of the index as [`IndexStore::known_store`] does.
+    /// Returns the object store that the index knows; see [`IndexStore::known_store`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::known_store`].
+    /// Returns an error if [`IndexStore::known_store`] does, or if the thread has stopped.
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::KnownStore(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
-    /// Adopts an object store as [`IndexStore::adopt_store`] does.
+    /// Adopts an object store; see [`IndexStore::adopt_store`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::adopt_store`].
+    /// Returns an error if [`IndexStore::adopt_store`] does, or if the thread has stopped.
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
         self.ask(IndexRequest::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
-    /// Deletes a topic as [`Index::delete`] does, without waiting. The thread repeats the deletion until it succeeds.
+    /// Deletes a topic without waiting; see [`Index::delete`]. The thread repeats the deletion until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
         self.ask(IndexRequest::Delete(topic_id, known, deleted));
     }
 
-    /// Sets the number of retained batches as [`Index::retain_batches`] does, without waiting. The thread repeats this
+    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats this
     /// until it succeeds.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
         self.ask(IndexRequest::RetainBatches(partitions, window));
     }
 
-    /// Sets the expiration of producers as [`Index::expire_producers_after`] does, without waiting.
+    /// Sets the expiration time of producers without waiting; see [`Index::expire_producers_after`].
     pub fn expire_producers_after(&self, expiration_ms: i64) {
         self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
     }
@@ -270,7 +272,7 @@ impl IndexOwner {
         let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
     }
 
-    /// Creates the missing partitions of a topic, without waiting. The thread repeats the creation until it succeeds.
+    /// Creates the missing partitions of a topic without waiting. The thread repeats the creation until it succeeds.
     pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
         self.ask(IndexRequest::Create { topic, count, tails_before, created });
@@ -287,7 +289,7 @@ impl Drop for IndexThread {
     }
 }
 
-/// Signals between the thread and its handles.
+/// State that the thread shares with its handles.
 pub(super) struct Progress<'a> {
     pub stopping: &'a AtomicBool,
     pub changes: &'a watch::Sender<usize>,
@@ -300,15 +302,15 @@ fn partitions(count: i32) -> usize {
 fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
     let (mut is_tidy, mut tidied) = (false, Instant::now());
     loop {
-        // Requests come first: even if the GC may have work, it waits until no request is queued.
+        // Requests come first. Even if the GC has work, it waits until no request is queued.
         let wait = if is_tidy { RETRY } else { Duration::ZERO };
         match received.recv_timeout(wait) {
             _ if progress.stopping.load(Ordering::SeqCst) => return,
             Ok(request) => {
                 carry_out(&mut index, request, now_ms(), progress);
                 is_tidy = false;
-                // If requests follow each other without a pause, the queue is never empty: after `TIDY_WITHIN` the GC
-                // runs between two of them.
+                // If requests arrive without a pause, the queue is never empty. After `TIDY_WITHIN`, the GC therefore
+                // runs between two requests.
                 if tidied.elapsed() < TIDY_WITHIN {
                     continue;
                 }
@@ -316,7 +318,7 @@ fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, pro
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        // After a failure of the GC the thread waits as if there were no work, and then repeats the piece.
+        // After a failure of the GC, the thread waits as if there were nothing to do, and then repeats the step.
         is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
         tidied = Instant::now();
     }
@@ -328,13 +330,14 @@ pub(super) fn carry_out<S: IndexStore>(
     now_ms: i64,
     progress: &Progress<'_>,
 ) {
-    // Failures to send an answer are ignored: the caller no longer waits.
+    // A failure to send an answer is ignored, because the caller no longer waits for it.
     match request {
-        // A commit expires no producers. The GC does, and notes in each partition's state which ids may have expired.
+        // A commit does not expire producers. The GC does, and records in the state of each partition which ids may
+        // have expired.
         IndexRequest::Commit(objects, answer) => {
             drop(answer.send(index.commit(&objects, now_ms)));
         }
-        // Skips a read whose caller has given up, because it would only delay other requests.
+        // If the caller has given up, the read is skipped. It would only delay other requests.
         IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
         IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
         IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
@@ -372,7 +375,7 @@ pub(super) fn carry_out<S: IndexStore>(
     }
 }
 
-/// Repeats a change until it succeeds. Returns `None` if the broker stops before that.
+/// Repeats a change until it succeeds. Returns `None` if the broker stops first.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
     let mut is_told = false;
     loop {
@@ -426,8 +429,7 @@ mod tests {
         let beside = SqliteIndex::open(folder.path()).expect("opened");
         let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
-        // The next group of requests is always queued before the last one is answered, so that the queue is never
-        // empty.
+        // The next group of requests is queued before the previous one is answered, so the queue is never empty.
         let ask_for_many = || {
             (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();

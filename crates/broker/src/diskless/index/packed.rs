@@ -1,9 +1,8 @@
-//! Format of the batches that are packed in one column of a row: fixed widths, big endian.
+//! The binary format of batches that are packed into one column of a row. Numbers have a fixed width and are big
+//! endian.
 //!
-//! Not here: columns and tables.
-//!
-//! Invariants: rows of older releases can be read. Unpacking returns the batches that were packed, except that it
-//! returns every marker as an abort, because the row does not have `is_commit`.
+//! Invariants: rows of older releases stay readable. Unpacking returns the batches that were packed, with one
+//! exception. The row does not have `is_commit`, so every marker is unpacked as an abort.
 
 use std::time::Duration;
 
@@ -13,22 +12,22 @@ use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
 use super::damaged;
 use fullbore_db::StoreError;
 
-/// Offset at which a [`forgotten_row`] is stored, with [`NO_PRODUCER_ID`] as producer.
+/// The offset of a [`forgotten_row`], whose producer is [`NO_PRODUCER_ID`].
 ///
-/// Rows at lower offsets were carried over from the deleted partition of the same name. Their producers have not
-/// written to this partition.
+/// Rows at even lower offsets were copied from the deleted partition of the same name. Their producers have not written
+/// to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// Longest time for which a deletion carries over rows of producers that have not written to the deleted partition.
-/// Producers whose rows are left out count as forgotten.
+/// How long a deletion copies the rows of producers that wrote only to earlier partitions of the name. The producers of
+/// the remaining rows count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
-/// Bytes of a batch of an extent: size, record count, largest timestamp.
+/// Packed size of a batch in an extent: size, record count, largest timestamp.
 const RUN_BATCH: usize = 4 + 4 + 8;
-/// Bytes of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
+/// Packed size of a batch of a producer: epoch, first sequence, record count, first offset, timestamp.
 ///
-/// The highest bit of the record count marks a transactional batch. A marker has the bitwise complement of its
-/// producer's next sequence, a negative number. It has the coordinator's epoch in place of the record count. The
+/// The highest bit of the record count is set if the batch is transactional. A marker has the bitwise complement of its
+/// producer's next sequence, a negative number. In place of the record count it has the coordinator's epoch. The
 /// highest bit of its producer epoch is set if the marker left the epoch unchanged.
 const PRODUCER_BATCH: usize = 2 + 4 + 4 + 8 + 8;
 
@@ -43,26 +42,28 @@ pub fn pack_run(batches: &[PackedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Returns the packed row that a deleted partition leaves if some of its producers are forgotten. Such producers have
-/// ids below `bound`, and may have written to that partition or to an earlier one of its name. The only batch of the
-/// row has no records, and `bound` as its timestamp. A negative timestamp means that no bound is known.
+/// Returns the packed row that a deleted partition leaves if some of its producers were forgotten. These producers have
+/// ids below `bound`. They may have written to that partition or to an earlier one of the same name.
+///
+/// The row has one batch without records, whose timestamp is `bound`. A negative timestamp means that no bound is
+/// known.
 pub fn forgotten_row(bound: i64) -> Vec<u8> {
     let nobody = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: -1, base_sequence: -1, record_count: 0 };
     pack_producer(&[AppendedBatch::plain(nobody, FORGOTTEN_AT, bound)])
 }
 
-/// Returns the bound of a [`forgotten_row`]; `i64::MAX` if the row has none.
+/// Returns the bound of a [`forgotten_row`], or `i64::MAX` if it has none.
 pub fn forgotten_below(batches: &[AppendedBatch]) -> i64 {
     batches.first().map_or(i64::MAX, |row| if row.timestamp < 0 { i64::MAX } else { row.timestamp })
 }
 
-/// Returns the largest id that a producer of a [`forgotten_row`] can have; -1 if the row has no bound.
+/// Returns the largest possible id of a producer in a [`forgotten_row`], or -1 if the row has no bound.
 pub fn last_of_forgotten_row(packed: &[u8]) -> i64 {
     let bound = unpack_producer(NO_PRODUCER_ID, packed).map_or(i64::MAX, |batches| forgotten_below(&batches));
     if bound == i64::MAX { -1 } else { bound - 1 }
 }
 
-/// Unpacks the batches of an extent. A column without a batch is an error.
+/// Unpacks the batches of an extent. An empty column is an error.
 pub fn unpack_run(packed: &[u8]) -> Result<Vec<PackedBatch>, StoreError> {
     each(RUN_BATCH, packed, |batch| {
         let (size, batch) = split(batch);
@@ -100,13 +101,13 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// Position of the last batch's offset in a column of packed batches: number of bytes before the end, for SQL.
+/// How many bytes before the end of a column the last batch's offset begins. SQL statements use this number.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// Positions of the last batch's record count and sequence in a column of packed batches: number of bytes before the
-/// end, for SQL. The producer's transaction is open if the highest bit of the count is set and the highest bit of the
-/// sequence is not.
+/// How many bytes before the end of a column the last batch's record count and sequence begin. SQL statements use these
+/// numbers. The producer's transaction is open if the highest bit of the count is set and that of the sequence is not.
 pub const LAST_COUNT: i64 = 20;
+/// Position of the last batch's sequence, like [`LAST_COUNT`].
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].
@@ -153,7 +154,7 @@ fn each<T>(width: usize, packed: &[u8], unpack: impl Fn(&[u8]) -> T) -> Result<V
     Ok(packed.chunks_exact(width).map(unpack).collect())
 }
 
-/// Splits the next number off bytes whose length [`each`] has checked.
+/// Splits the next number off the front of the bytes. [`each`] has already checked that they are long enough.
 fn split<const N: usize>(bytes: &[u8]) -> ([u8; N], &[u8]) {
     let (number, rest) = bytes.split_first_chunk().expect("the widths add up");
     (*number, rest)
@@ -197,7 +198,7 @@ mod tests {
         }
     }
 
-    /// The row has the format of builds before transactions.
+    /// Older builds without transactions wrote this row.
     #[test]
     fn row_is_of_an_older_build_its_batches_are_plain() {
         let packed = [&[0, 3][..], &[0, 0, 0, 9], &[0, 0, 0, 2], &[0; 7], &[5], &[0; 7], &[8]].concat();

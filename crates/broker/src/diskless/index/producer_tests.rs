@@ -1,5 +1,5 @@
-//! Producers in the index, on each of its back ends: after the deletion of their partition, after the removal of their
-//! old rows, and at their expiry.
+//! Tests producers in the index on each back end: after the deletion of their partition, after the removal of their old
+//! rows, and at their expiry.
 
 use fullbore_rules::commit::{AppendedBatch, CommitVerdict, DisklessPartitionId, ObjectBatch, PartitionState, Refusal};
 use fullbore_rules::sequence::{PRODUCERS_MAX, ProducerTails, Producers, SequenceRefusal, Stamp};
@@ -41,7 +41,7 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
         opened.index.store.delete(old, &[]).expect("deleted");
     }
     let made = other.create(("topic", new), 2).expect("made");
-    // This broker learns of the deletion only now.
+    // Only now does this broker learn of the deletion.
     opened.index.store.delete(old, &[]).expect("deleted");
     assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
     made[0].id
@@ -58,7 +58,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // A partition without a record does not become the predecessor of the next one: its own predecessor does.
+        // A partition without records does not become the predecessor of the next one. Its own predecessor remains in
+        // that role.
         if life < 3 {
             continue;
         }
@@ -72,13 +73,14 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
         }
         opened.again();
         let object = opened.object();
-        // The answer to the producer's last batch was lost, so that the producer sends this batch again.
+        // The answer to the producer's last batch was lost, so the producer sends this batch again.
         assert_eq!(
             opened.commit(object, &[batch(partition, 0, 20), batch(partition, 100, 30)]),
             [appended(0), appended(10)]
         );
     }
-    // A producer begins after others have written: at a broker that has read all rows, and at one without state.
+    // Producer 8 begins after others have written. It tries two brokers: one that has read all rows, and one that has
+    // just started.
     let left =
         |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
@@ -99,7 +101,7 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
         let partition = make_again(&mut opened, life, life != 2);
         opened.tidy();
         opened.again();
-        // Another producer writes to each of the topics in between.
+        // In each of the topics in between, only another producer writes.
         let object = opened.object();
         let sequence = if life == 1 { 0 } else { 10 * i32::from(life) - 10 };
         assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, sequence + 20))]), gap, "life {life}");
@@ -111,8 +113,8 @@ fn topic_is_made_again_twice_a_producer_that_was_idle_goes_on<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// Enters a deleted classic topic as the predecessor of a diskless topic, and creates the latter, at two brokers.
-/// Returns the first partition.
+/// At two brokers, makes a deleted classic topic the predecessor of a diskless topic and then creates the diskless
+/// topic. Returns its first partition.
 fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: &ProducerTails) -> DisklessPartitionId {
     let before = ClassicTails::of_topic(2, |index| if index == 0 { before.clone() } else { ProducerTails::default() });
     opened.back_end.add_topic("topic", topic);
@@ -132,7 +134,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     let first = opened.partitions[0];
     opened.commit(object, &[batch(first, 0, 0), by(8, batch(first, 100, 0))]);
     opened.index.store.delete(Uuid([1; 16]), &[]).expect("deleted");
-    // Producer 7 goes on in the classic topic, and 9 begins there.
+    // Producer 7 continues in the classic topic, and producer 9 begins there.
     let mut classic = Producers::default();
     let stamp = |producer_id, base_sequence| Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 10 };
     [stamp(7, 10), stamp(9, 0)].iter().zip([0, 10]).for_each(|(stamp, at)| classic.append(stamp, at, 0, 0, 5));
@@ -153,7 +155,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
         let verdicts = opened.commit(object, &[by(producer_id, batch(partition, 0, base_sequence))]);
         assert_eq!(verdicts, [appended(10 * (producer_id - 7))], "{producer_id}");
     }
-    // Once the topic exists, no classic topic is entered as its predecessor.
+    // Now that the topic exists, a classic topic can no longer become its predecessor.
     assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
@@ -208,14 +210,14 @@ fn tails_left<B: BackEnd>(index: &mut Index<B::Store>, partition: DisklessPartit
     index.refresh_one(partition, 0).expect("known").expect("there").predecessor.len()
 }
 
-/// Regression: in a cluster, the producer's batch waited for an earlier batch, which a deleted topic had taken long
-/// ago, and was refused for good.
+/// Regression test: in a cluster, the producer's batch waited for an earlier batch that a topic deleted long ago had
+/// received. The batch was then refused for good.
 fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: BackEnd>() {
     let gap = [CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence))];
     let mut opened = Opened::<B>::new(2);
     let object = opened.object();
-    // Producers 7 to 10 write to the first topic. After that, producers 8, 9 and 10 each continue in one later topic of
-    // the same name, and producer 7 only in the last.
+    // Producers 7 to 10 write to the first topic. Then producers 8, 9 and 10 each continue in one later topic of the
+    // same name, and producer 7 only in the last one.
     let all: Vec<_> = (7..11).map(|of| by(of, batch(opened.partitions[0], 100 * of as u32, 0))).collect();
     opened.commit(object, &all);
     for life in 1..4 {
@@ -233,7 +235,7 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
             (3, 3)
         );
     }
-    // This life of the topic gets only records without a producer id.
+    // This topic receives only records without a producer id.
     let partition = make_again(&mut opened, 4, true);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(-1, batch(partition, 0, -1))]), [appended(0)]);
@@ -250,7 +252,8 @@ fn producer_is_idle_in_several_topics_of_a_name_its_state_is_carried_over<B: Bac
     assert_eq!(opened.commit(object, &[batch(partition, 0, 10)]), [appended(0)]);
 }
 
-/// As with an existing partition, producers beyond the limit are left out: any next batch of theirs is accepted.
+/// Producers beyond the limit are left out, as on an existing partition. The index then accepts any next batch from
+/// them.
 fn partition_leaves_more_producers_than_its_limit_only_its_own_are_left<B: BackEnd>() {
     let half = PRODUCERS_MAX as i64 / 2;
     for (second, expected) in [(half, PRODUCERS_MAX), (half + 1, half as usize + 1)] {
@@ -278,7 +281,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
         opened.back_end.producer_rows(id)
     };
     let first = opened.partitions[0];
-    // More rows than are removed at a time.
+    // These are more rows than one step removes.
     for sequence in 0..300 {
         let object = opened.object();
         opened.commit(object, &[batch(first, 0, sequence * 10)]);
@@ -291,8 +294,8 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let third = make_again(&mut opened, 2, false);
     let rows_left = (rows(&mut opened, first), rows(&mut opened, second));
     assert_eq!(rows_left, (0, 2), "what the next one left counts, and that there was one before it");
-    // Only a batch without a producer id is written to the third partition. When deleted, it leaves the row of its
-    // predecessor, and a note of forgotten producers.
+    // The third partition receives only a batch without a producer id. When it is deleted, it leaves the row of its
+    // predecessor and a note of forgotten producers.
     let object = opened.object();
     let anonymous = by(-1, batch(third, 0, -1));
     assert_eq!(opened.commit(object, &[anonymous]), [appended(0)]);
@@ -302,7 +305,7 @@ fn partitions_are_deleted_the_rows_that_they_leave_are_removed_in_time<B: BackEn
     let object = opened.object();
     opened.commit(object, &[batch(fourth, 0, 0)]);
     let fifth = make_again(&mut opened, 4, true);
-    // PostgreSQL computes idleness by its own clock, which is later than the commit.
+    // PostgreSQL computes idle times by its own clock, which is later than the time of the commit.
     opened.index.expire_producers_after(0);
     tidy_at::<B>(&mut opened.index, fullbore_host::files::now_ms() + 2_000);
     assert_eq!(rows(&mut opened, fourth), 0, "it has expired");
@@ -317,7 +320,7 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     opened.commit(object, &[by(8, batch(partition, 0, 0))]);
     const ROWS: i32 = 1_500;
     for number in 0..ROWS {
-        // Each batch is in a commit of its own, so that it is a row of its own.
+        // Each batch is committed separately, so that it gets its own row.
         let object = opened.object();
         opened.commit(object, &[batch(partition, 0, number * 10)]);
     }
@@ -336,7 +339,8 @@ fn producers_have_old_rows_all_but_the_retained_are_removed<B: BackEnd>() {
     assert_eq!(opened.commit(object, &[by(8, batch(partition, 0, 10))]), [appended(i64::from(ROWS + 1) * 10)]);
 }
 
-/// With this many producers, two rows of one producer are further apart than the length of a GC piece.
+/// The number of producers is very large. Two rows of one producer are further apart than the number of rows that one
+/// GC step reads.
 fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -348,7 +352,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
         opened.commit(object, &batches);
         opened.tidy();
     }
-    // While a pass of the GC walks all rows, half as many rows are added.
+    // While a pass of the GC goes through all rows, half as many rows are added.
     let rows = opened.back_end.producer_rows(partition);
     assert!((5 * PRODUCERS..16 * PRODUCERS).contains(&(rows as i64)), "{rows}");
     assert_eq!(
@@ -357,7 +361,7 @@ fn very_many_producers_have_old_rows_they_are_removed<B: BackEnd>() {
     );
 }
 
-/// An opening reads all rows of a partition in one statement, which has a time limit.
+/// Opening a partition reads all its rows in one statement, which has a time limit.
 fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_as_many<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -380,7 +384,7 @@ fn partition_has_more_producers_than_its_limit_it_opens_by_rows_of_a_few_times_a
     let batches = [
         by(newest, batch(partition, 0, 0)),
         by(newest, batch(partition, 100, 10)),
-        // A producer forgotten long ago may begin anywhere.
+        // A producer that was forgotten long ago may begin with any sequence.
         by(0, batch(partition, 200, 10)),
     ];
     let duplicate = CommitVerdict::Duplicate { base_offset: end - 10, timestamp: NOW };
@@ -418,7 +422,7 @@ fn rows_of_producers_are_due_runs_are_deleted_as_well<B: BackEnd>() {
     assert_eq!(opened.back_end.finder().runs_from(partition, 0, 1).expect("read"), []);
 }
 
-/// Commits one batch at `now_ms`, and reads nothing else.
+/// Commits one batch at `now_ms` and reads nothing else.
 fn commit_at<B: BackEnd>(opened: &mut Opened<B>, batch: ObjectBatch, now_ms: i64) -> CommitVerdict {
     let object = UploadedObject { id: opened.object(), batches: vec![batch] };
     opened.index.commit(&[object], now_ms).expect("committed").verdicts[0][0]
@@ -448,7 +452,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
         (ids, state.expired_to)
     };
     assert_eq!(known(&mut opened.index, partition), (vec![5, 7, 8], -1));
-    // Time of the next pass.
+    // When the next pass is due.
     let then = NOW + 1_600_000;
     tidy_at::<B>(&mut opened.index, then);
     let forgotten = (vec![5, 7], 8);
@@ -456,7 +460,8 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     assert_eq!(known(&mut opened.another(), partition), forgotten, "and in the rows");
     assert_eq!(known(&mut reader, partition), forgotten, "and for who has read none before");
     assert_eq!(known(&mut opened.index, other), (vec![], 5));
-    // An unknown producer with an id above that of the largest expired one has never written. Any other may have.
+    // If an unknown producer has a larger id than every expired one, it has never written. Any other unknown producer
+    // may have written.
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(9, batch(partition, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(8, batch(partition, 0, 70)), then), appended(40));
@@ -472,7 +477,7 @@ fn producers_are_idle_they_are_forgotten_and_may_begin_anywhere<B: BackEnd>() {
     );
 }
 
-/// The producer's row was in the deleted partition, which does not keep the ids of expired producers.
+/// The row of the producer was in the deleted partition, which does not keep the ids of expired producers.
 fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     opened.index.expire_producers_after(1_000_000);
@@ -487,14 +492,14 @@ fn producer_expires_while_its_topic_is_made_again_it_may_begin_anywhere<B: BackE
     opened.again();
     let gap = CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::OutOfOrderSequence));
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 10)), then), gap, "it has never written");
-    // The first write goes to another broker, which has to read the rows of a partition that has no record yet.
+    // The first write goes to another broker. It must read the rows of the partition, which has no record yet.
     let object = UploadedObject { id: opened.object(), batches: vec![batch(second + 1, 0, 10)] };
     assert_eq!(opened.another().commit(&[object], then).expect("committed").verdicts, [[appended(0)]]);
     assert_eq!(commit_at(&mut opened, by(8, batch(second, 0, 0)), then), appended(0));
     opened.again();
     assert_eq!(commit_at(&mut opened, by(9, batch(second, 0, 10)), then), gap);
     assert_eq!(commit_at(&mut opened, by(6, batch(second, 0, 10)), then), appended(10), "one with a smaller id");
-    // The next partition of the name knows that producers were forgotten.
+    // The next partition of the name also knows that producers were forgotten.
     let third = make_again(&mut opened, 2, true);
     opened.again();
     assert_eq!(commit_at(&mut opened, batch(third, 0, 10), then), appended(0));
@@ -534,7 +539,8 @@ fn idle_producers_have_very_many_rows_they_are_removed<B: BackEnd>() {
     assert_eq!((opened.back_end.producer_rows(partition), pieces), (0, 5));
 }
 
-/// If this pass removed the producer's rows, no broker would know that the producer has written.
+/// A producer becomes idle while a pass is under way. If the pass removed its rows, no broker would know any more that
+/// this producer has written.
 fn producer_becomes_idle_during_a_pass_it_waits_for_the_next_one<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let [first, second] = opened.partitions[..] else { panic!("two") };
@@ -564,7 +570,7 @@ fn clock_is_set_back_no_pass_is_delayed<B: BackEnd>() {
 #[test]
 fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
     let mut state = PartitionState::new(5);
-    // Seven commits of two batches each of producer 7, each followed by such a commit of producer 8.
+    // Producer 7 makes seven commits of two batches each. Each of them is followed by such a commit of producer 8.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
     for (base_offset, producer_id) in &rows {
         for at in [0, 10] {

@@ -1,8 +1,9 @@
-//! Traits of the index's storage. An [`IndexStore`] reads, under locks, the state for a commit, and writes the commit.
+//! Traits for the storage of the index. An [`IndexStore`] locks and reads the state for a commit, and writes the result
+//! of the commit.
 //!
-//! A back end makes no decisions. Its calls block the thread.
+//! A storage back end makes no decisions. Its calls block the thread.
 //!
-//! Invariants: a transaction locks its partitions, in the order of their ids, from [`IndexStore::begin`] to its end, so
+//! Invariants: from [`IndexStore::begin`] to its end, a transaction locks its partitions in the order of their ids, so
 //! that no other broker commits to them. A commit that has returned is on the disk.
 
 use std::collections::HashMap;
@@ -18,115 +19,118 @@ use fullbore_wire::Uuid;
 use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
 use fullbore_db::{CommitError, StoreError};
 
-/// Time after which an object whose DELETE failed is returned again, in ms.
+/// How long after a failed DELETE an object is returned again, in ms.
 pub const DELETE_AGAIN_MS: i64 = 600_000;
 
-/// Back end of the index.
+/// A storage back end of the index.
 pub trait IndexStore: Send {
-    /// Begins a transaction that locks the partitions of `question`, and reads the state for a commit to them. Takes
-    /// one round trip over a network. If `question` has no objects, no commit follows: the caller only reads, and no
-    /// lock is needed.
+    /// Begins a transaction that locks the partitions of `question`, and reads the state for a commit to them. Over a
+    /// network, this takes one round trip. If `question` has no objects, the caller only wants to read, and no lock is
+    /// needed.
     ///
     /// # Errors
-    /// [`StoreError`] if the state cannot be read; no transaction is open then.
+    /// Returns a [`StoreError`] if the state cannot be read. No transaction is open then.
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
 
-    /// Writes a decision and ends the transaction, in one round trip over a network.
+    /// Writes a decision and ends the transaction. Over a network, this takes one round trip.
     ///
     /// # Errors
-    /// [`CommitError::Refused`] if nothing was written, [`CommitError::Unknown`] if the rows may have been written.
+    /// Returns [`CommitError::Refused`] if nothing was written, or [`CommitError::Unknown`] if the rows may have been
+    /// written.
     fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError>;
 
     /// Ends the transaction without changes.
     fn abandon(&mut self);
 
-    /// Carries out due work that a later commit would otherwise have to do. Returns true if there was any.
+    /// Does periodic work now that a later commit would otherwise have to do. Returns true if there was any.
     fn checkpoint(&mut self) -> bool {
         false
     }
 
-    /// Draws `count` ids for objects that will be uploaded, and registers those that no object in the index has yet.
-    /// Returns the registered ids. The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers): even if this
-    /// index is an older copy, none is the id of an object that the copy lacks.
+    /// Draws `count` ids for objects that will be uploaded, and registers those that the index does not have yet.
+    /// Returns the registered ids.
+    ///
+    /// The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers). Even if this index is an older copy, a new
+    /// id never equals that of an object that the copy lacks.
     ///
     /// # Errors
-    /// [`CommitError`] if none was registered, or the outcome is unknown. The drawn ids are then never used.
+    /// Returns a [`CommitError`] if nothing was registered or the outcome is unknown. The drawn ids are then never
+    /// used.
     fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
 
-    /// Creates the partitions of a topic that are missing among the first `count`. Before that, deletes the partitions
-    /// of other topics of the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in
-    /// order; no rows if the topic is known to be deleted.
+    /// Creates the missing partitions among the first `count` of a topic. Before that, deletes the partitions of other
+    /// topics with the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in order,
+    /// or no rows if the topic is known to be deleted.
     ///
     /// # Errors
-    /// [`CommitError`] if none was created, or the outcome is unknown.
+    /// Returns a [`CommitError`] if no partition was created or the outcome is unknown.
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
-    /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers. Has no
-    /// effect for a partition of the topic that exists already.
+    /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
+    /// Partitions of the topic that already exist are skipped.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError>;
 
-    /// Returns the last batches of each producer on the predecessor of each partition. The predecessor is the deleted
-    /// partition of the same name; its rows are returned with the id from `ids`. Reads within the open transaction, if
-    /// there is one.
+    /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
+    /// deleted partition of the same name. Its rows are returned with the id from `ids`. If a transaction is open, the
+    /// rows are read within it.
     ///
     /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
-    /// have expired. That deletion carries over the rows of producers that have not written to the next partition. If
-    /// unknown producers may have written to the predecessor, one row has
+    /// expire. That deletion copies the rows of producers that have not written to the next partition. If unknown
+    /// producers may have written to the predecessor, one row has
     /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
 
-    /// Deletes the partitions of a topic; `known` are those of them that this broker knows. Extents and producer rows
-    /// are left to [`IndexStore::clear`].
+    /// Deletes the partitions of a topic. `known` are the partitions of the topic that this broker knows. Extents and
+    /// producer rows are removed later, by [`IndexStore::clear`].
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
 
-    /// Moves each partition's log start forward to the given offset, but not past the next offset. A log start that is
-    /// past the offset already stays. Returns the new rows in the order of `moves`, with `None` for a deleted
-    /// partition. Records before the log starts are left to [`IndexStore::clear`].
+    /// Moves each partition's log start forward to the given offset, but not past the next offset. A log start never
+    /// moves back. Returns the new rows in the order of `moves`, with `None` for each deleted partition. Records before
+    /// the log starts are removed later, by [`IndexStore::clear`].
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn move_log_starts(
         &mut self,
         moves: &[(DisklessPartitionId, i64)],
     ) -> Result<Vec<Option<PartitionRow>>, CommitError>;
 
-    /// Moves one log start as [`IndexStore::move_log_starts`] does.
+    /// Moves one log start; see [`IndexStore::move_log_starts`].
     ///
     /// # Errors
-    /// Errors of [`IndexStore::move_log_starts`].
+    /// Returns an error if [`IndexStore::move_log_starts`] does.
     fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. After the last
-    /// of these, removes the aborted transactions there. An object that loses its last extent is unused from then on.
-    /// Returns true if there may be more to remove.
+    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When the last
+    /// of these is gone, the aborted transactions there are removed as well. An object that loses its last extent
+    /// becomes unused. Returns true if there may be more to remove.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
     fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
 
-    /// Raises the number of batches that every broker retains of each producer of these partitions to at least
-    /// `window`. A standalone broker stores nothing here, because its [`Index`](super::Index) has the number in memory.
+    /// Sets the number of batches that every broker retains of each producer of these partitions to at least `window`.
+    /// A standalone broker stores nothing, because its [`Index`](super::Index) has the number in memory.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
 
-    /// Returns the positions of at most `count` producer rows of a partition, from `offset` on, in the order of their
-    /// offsets.
+    /// Returns the offsets of at most `count` producer rows of a partition, in order, beginning at `offset`.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn producers_from(
         &mut self,
         id: DisklessPartitionId,
@@ -134,20 +138,21 @@ pub trait IndexStore: Send {
         count: usize,
     ) -> Result<Vec<ProducerRowPlace>, StoreError>;
 
-    /// Removes the producer rows of a partition whose first batches have these offsets.
+    /// Removes those producer rows of a partition whose first batches have these offsets.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
     fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
 
-    /// Removes the producer rows of idle producers, which have not written to the partition after `before_ms`. One call
-    /// handles the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
-    /// Keeps the largest removed id in [`PartitionRow::expired_to`]. A producer with an open transaction stays, unless
-    /// the partition is deleted. Returns the partition, and true if it may have more idle producers; `None` after the
-    /// last partition.
+    /// Removes the rows of idle producers, which have not written to the partition after `before_ms`. Each call handles
+    /// the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
+    ///
+    /// The largest removed id is kept in [`PartitionRow::expired_to`]. Producers with an open transaction stay, unless
+    /// the partition is deleted. Returns the partition, and true if it may have more idle producers. Returns `None`
+    /// after the last partition.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was removed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
     fn expire_producers(
         &mut self,
         after: DisklessPartitionId,
@@ -155,35 +160,40 @@ pub trait IndexStore: Send {
         producers_max: usize,
     ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
 
-    /// Marks objects as deleted, and returns them for deletion from the store. Returns at most `count` of each of four
-    /// kinds. The first two are objects unused for `for_ms` milliseconds, and objects registered an hour ago and not
-    /// committed. The others are objects whose DELETE failed [`DELETE_AGAIN_MS`] ago, and objects marked a day ago,
-    /// which a late upload may have written again. A marked object can no longer be committed, and is returned each day
-    /// until it is forgotten.
+    /// Marks objects as deleted and returns them, so that the caller deletes them from the store. Returns at most
+    /// `count` objects of each of these kinds:
+    ///
+    /// - objects that have been unused for `for_ms` milliseconds;
+    /// - objects that were registered an hour ago and not committed;
+    /// - objects whose DELETE failed [`DELETE_AGAIN_MS`] ago;
+    /// - objects that were marked a day ago, because a late upload may have written them again.
+    ///
+    /// A marked object can no longer be committed. It is returned each day until the caller forgets it.
     ///
     /// # Errors
-    /// [`CommitError`] if none was taken, or the outcome is unknown.
+    /// Returns a [`CommitError`] if no object was marked or the outcome is unknown.
     fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
 
-    /// Notes objects whose DELETE failed. [`IndexStore::unused`] returns them again after [`DELETE_AGAIN_MS`], even
-    /// after a restart and to another broker.
+    /// Records that the DELETE of these objects failed. [`IndexStore::unused`] returns them again after
+    /// [`DELETE_AGAIN_MS`], possibly to another broker or after a restart.
     ///
     /// # Errors
-    /// [`CommitError`] if none was noted, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was recorded or the outcome is unknown.
     fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
 
     /// Forgets objects that were deleted from the store a second time.
     ///
     /// # Errors
-    /// [`CommitError`] if none was forgotten, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was forgotten or the outcome is unknown.
     fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
 
-    /// Returns the time, in ms since 1970, by which the ages of records and producers are computed. This is `now_ms`,
-    /// but no later than the clock of a database that several brokers share. Otherwise a broker whose clock is ahead
-    /// would delete records, and forget producers, too early for all brokers.
+    /// Returns the time by which the ages of records and producers are computed, in ms since 1970.
+    ///
+    /// This is `now_ms`, or the clock of a database that several brokers share if that is earlier. Otherwise, a broker
+    /// whose clock is ahead would delete records and forget producers too early for all brokers.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
         Ok(now_ms)
     }
@@ -191,32 +201,34 @@ pub trait IndexStore: Send {
     /// Returns the id of the object store that has the objects of the index, and whether that store is in use.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn known_store(&mut self) -> Result<KnownStore, StoreError>;
 
-    /// Notes `store_id` as the store that has the objects of the index, unless another store is in use. Returns the id
-    /// that is noted then.
+    /// Records `store_id` as the store that has the objects of the index, unless another store is in use. Returns the
+    /// id that is then recorded.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was changed, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
     fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
 }
 
-/// Last sequences of producers on a deleted classic partition.
+/// The last sequences of producers on a deleted classic partition.
 #[derive(Clone, Debug)]
 pub struct ClassicTails {
-    /// Number of the partition within its topic.
+    /// The number of the partition within its topic.
     pub index: i32,
-    /// Last record of each producer.
+    /// The last record of each producer.
     pub last_records: Vec<Stamp>,
-    /// Bound of the ids of unknown producers that may have written as well; 0 if there are no such producers.
+    /// Unknown producers with ids below this bound may have written as well. 0 if there are no such producers.
     pub unknown_below: i64,
 }
 
 impl ClassicTails {
-    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic; predecessors without
-    /// producers are left out. To bound the transaction, at most [`PRODUCERS_MAX`] producers are returned in all: if
-    /// the producers of a predecessor would exceed that, all of them count as unknown.
+    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic. Predecessors without
+    /// producers are left out.
+    ///
+    /// To keep the transaction small, at most [`PRODUCERS_MAX`] producers are returned in total. If the producers of a
+    /// predecessor would exceed this limit, all of them count as unknown.
     pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
         let mut room = PRODUCERS_MAX;
         let of = |index| {
@@ -231,12 +243,12 @@ impl ClassicTails {
         (0..count).filter_map(of).collect()
     }
 
-    /// Returns true if no producer is known.
+    /// Returns true if no producer of the partition is known.
     pub fn are_unknown(&self) -> bool {
         self.last_records.is_empty()
     }
 
-    /// Returns the rows of the producers: offset, producer id and batches of each.
+    /// Returns the rows to be stored for the producers. Each has an offset, a producer id and packed batches.
     pub fn rows(&self) -> impl Iterator<Item = (i64, i64, Vec<u8>)> {
         let bound = self.unknown_below;
         let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
@@ -248,27 +260,27 @@ impl ClassicTails {
     }
 }
 
-/// Returns the id under which the classic predecessor of a topic is stored. No existing topic has such an id.
+/// Returns the topic id under which the classic predecessor of a topic is stored. No existing topic has such an id.
 pub fn classic_before(topic_id: Uuid) -> Uuid {
     Uuid(topic_id.0.map(|byte| !byte))
 }
 
-/// Object store as the index knows it.
+/// The object store as the index knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KnownStore {
-    /// Id of the store with the objects; `None` before the first adoption.
+    /// The id of the store with the objects. `None` until a store is adopted.
     pub store_id: Option<String>,
-    /// True if no other store may be used, because this one has objects, or because other brokers may be putting some.
+    /// True if no other store may be used. Either this store has objects, or other brokers may be putting some there.
     pub is_in_use: bool,
 }
 
-/// Reads of extents, partition rows and aborted transactions that do not wait for commits. Its calls block the thread.
+/// Reads extents, partition rows and aborted transactions without waiting for commits. The calls block the thread.
 pub trait RunSource: Send {
-    /// Returns at most `count` extents of a partition: the last one that begins at or before `offset`, and those after
-    /// it.
+    /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
+    /// before `offset`.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn runs_from(
         &mut self,
         partition: DisklessPartitionId,
@@ -276,18 +288,18 @@ pub trait RunSource: Send {
         count: usize,
     ) -> Result<Vec<BatchRun>, StoreError>;
 
-    /// Returns the current rows of these partitions, without those that do not exist.
+    /// Returns the current rows of these partitions. Partitions that do not exist are left out.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions in `offsets`. If `count` or more of them have a marker there, the answer covers
-    /// only the range up to the `count`-th marker. Transactions that are open at the end of the covered range are
-    /// included.
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of them have their marker there,
+    /// the answer covers only the range up to the `count`-th marker. Transactions that are still open at the end of the
+    /// covered range are included.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read.
+    /// Returns a [`StoreError`] if the index cannot be read.
     fn aborted(
         &mut self,
         partition: DisklessPartitionId,
@@ -296,19 +308,18 @@ pub trait RunSource: Send {
     ) -> Result<AbortedTransactions, StoreError>;
 }
 
-/// Aborted transactions of a range of offsets.
+/// The aborted transactions in a range of offsets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbortedTransactions {
-    /// Offset after the range: the requested end, or the offset after the `count`-th marker.
+    /// The end of the range: the requested end, or the offset after the `count`-th marker.
     pub end: i64,
-    /// Transactions with an offset in the range, in the order of their first offsets.
+    /// The transactions with an offset in the range, ordered by their first offsets.
     pub transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedTransactions {
     /// Creates the answer for a range up to `end`. If `count` of the `transactions` have a marker before `end`, the
-    /// range ends after the last of these markers. The other `transactions` are those that are open at the end of the
-    /// range.
+    /// range ends after the last of these markers. All other `transactions` are open at the end of the range.
     pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
         transactions.sort_unstable_by_key(|of| of.last_offset);
         let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
@@ -318,93 +329,95 @@ impl AbortedTransactions {
     }
 }
 
-/// Largest value of [`length_bits`], even for longer transactions, because `1 << bits` must fit into an offset.
+/// The largest value of [`length_bits`], even for longer transactions. `1 << bits` must fit into an offset.
 pub const LENGTH_BITS_MAX: u32 = 62;
 
-/// Returns the number of bits of a transaction's length in offsets. If it is `bits`, and the transaction is open at an
-/// offset, the transaction begins less than `1 << bits` offsets before. A search in a database index by this number
-/// therefore reads few rows.
+/// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
+/// offset begins less than `1 << bits` offsets before it. A search in a database index by this number therefore reads
+/// few rows.
 pub fn length_bits(of: &AbortedTransaction) -> u32 {
     let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
     (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
 }
 
-/// Feed of the changes that other brokers commit. Its calls block the thread.
+/// Reports the changes that other brokers commit. The calls block the thread.
 pub trait ChangeSource: Send {
-    /// Returns the rows of partitions that other brokers have changed since the last call. The first call returns all
-    /// rows whose last change was another broker's. A row may be returned twice.
+    /// Returns the rows of partitions that other brokers have changed since the previous call. The first call returns
+    /// all rows whose last change was made by another broker. A row may be returned twice.
     ///
     /// # Errors
-    /// [`StoreError`] if the index cannot be read. A later call returns the changes.
+    /// Returns a [`StoreError`] if the index cannot be read. A later call then returns the changes.
     fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
 }
 
-/// Object to be deleted from the store.
+/// An object that must be deleted from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnusedObject {
     pub id: ObjectId,
-    /// True if the object was marked as deleted a day ago: after this second DELETE the caller forgets the object.
+    /// True if the object was already marked as deleted a day ago. The caller forgets it after this second DELETE.
     pub is_again: bool,
 }
 
-/// Request for the state that a commit needs.
+/// The request for the state that a commit needs.
 #[derive(Clone, Debug)]
 pub struct CommitQuestion {
-    /// Partitions in the order of their ids, each with the offset up to which its producers' rows are known.
+    /// The partitions, ordered by id. Each comes with the offset up to which its producers' rows are known.
     pub partitions: Vec<(DisklessPartitionId, i64)>,
     pub objects: Vec<ObjectId>,
 }
 
-/// State on which a commit is decided.
+/// The state on which the decision about a commit is based.
 #[derive(Clone, Debug, Default)]
 pub struct CommitFound {
-    /// Rows of the partitions that exist.
+    /// The rows of those partitions that exist.
     pub partitions: Vec<PartitionRow>,
-    /// Producers' rows past the known offsets, grouped by partition, and there in the order of their first offsets.
+    /// The producers' rows past the known offsets. They are grouped by partition and then ordered by their first
+    /// offsets.
     pub producers: Vec<ProducerRow>,
-    /// States of the objects that exist.
+    /// The states of those objects that exist.
     pub objects: HashMap<ObjectId, ObjectState>,
 }
 
-/// Rows of a commit.
+/// The rows that a commit writes.
 #[derive(Clone, Debug)]
 pub struct CommitWrite {
-    /// Rows of the partitions after the commit.
+    /// The rows of the partitions after the commit.
     pub partitions: Vec<PartitionRow>,
     pub decision: CommitDecision,
-    /// Wall clock in ms.
+    /// The time of the wall clock in ms.
     pub now_ms: i64,
 }
 
-/// Row of a partition.
+/// The row of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionRow {
     pub id: DisklessPartitionId,
     pub log_start: i64,
     pub next_offset: i64,
     pub bytes: i64,
-    /// Largest timestamp in ms; -1 before the first batch.
+    /// The largest timestamp in ms, or -1 before the first batch.
     pub max_timestamp: i64,
     pub has_forgotten: bool,
-    /// Largest number of batches that a broker of the cluster retains of each producer; 0 if no broker has stored a
-    /// number.
+    /// The largest number of batches that any broker of the cluster retains of each producer. 0 if no broker has stored
+    /// a number.
     pub window: usize,
-    /// Largest id of a producer that was removed as idle; -1 if none was.
+    /// The largest id of a producer that was removed because it was idle. -1 if there is none.
     pub expired_to: i64,
-    /// First offset of the oldest open transaction; `None` if none is open. The log start may have passed this offset.
+    /// The first offset of the oldest open transaction, or `None` if no transaction is open. The log start may already
+    /// be past this offset.
     pub first_unstable: Option<i64>,
-    /// Offset of the newest marker that aborted a transaction; -1 if there is none. Records after this marker are not
-    /// aborted.
+    /// The offset of the newest marker that aborted a transaction, or -1 if there is none. No record after this marker
+    /// is aborted.
     pub aborted_to: i64,
 }
 
 impl PartitionRow {
-    /// Returns the offset before which every transaction has ended.
+    /// Returns the offset before which all transactions have ended.
     pub fn last_stable_offset(&self) -> i64 {
         last_stable_offset(self.first_unstable, self.log_start, self.next_offset)
     }
 
-    /// Returns the row of a partition in this state.
+    /// Returns the row for a partition with this state.
     pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
         let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } =
             state;
@@ -423,8 +436,8 @@ impl PartitionRow {
         }
     }
 
-    /// Copies the row into the state of a partition. The caller has brought the state's producers and open transactions
-    /// up to date before.
+    /// Copies the row into the state of a partition. The caller must have updated the state's producers and open
+    /// transactions before.
     pub fn put_into(self, state: &mut PartitionState) {
         let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
         (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
@@ -436,26 +449,26 @@ impl PartitionRow {
     }
 }
 
-/// Row with the batches of one producer that one commit has appended.
+/// The batches of one producer that a single commit has appended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProducerRow {
     pub batches: AppendedBatches,
-    /// Wall clock of the commit in ms, from which the producer's idleness counts.
+    /// The time of the commit in ms, by the wall clock. The idle time of the producer counts from then on.
     pub written_ms: i64,
 }
 
-/// Position of a producer's row.
+/// The offsets of a producer's row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerRowPlace {
-    /// Offset of the first batch of the row.
+    /// The offset of the first batch in the row.
     pub base_offset: i64,
-    /// Offset of the last batch of the row.
+    /// The offset of the last batch in the row.
     pub last_base_offset: i64,
     pub producer_id: i64,
 }
 
 impl ProducerRow {
-    /// Returns the offset of the first batch, by which rows are ordered.
+    /// Returns the offset of the first batch, by which the rows are ordered.
     pub fn base_offset(&self) -> i64 {
         self.batches.batches.first().map_or(0, |batch| batch.base_offset)
     }

@@ -1,4 +1,4 @@
-//! Id of the object store in the index, on each back end.
+//! Tests the recorded id of the object store on each back end.
 
 use super::IndexStore;
 use super::postgres::tests::PostgresBackEnd;

@@ -1,4 +1,4 @@
-//! Index with its thread, in a temporary directory of one test.
+//! An index in a temporary directory that belongs to one test, with a running thread.
 
 use fullbore_rules::commit::{BatchKind, ObjectBatch, ObjectId};
 use fullbore_rules::sequence::Stamp;
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObject};
 
-/// Index in a temporary directory.
+/// An index in a temporary directory.
 pub struct TempIndex {
     owner: IndexOwner,
     _thread: IndexThread,
@@ -28,7 +28,7 @@ impl TempIndex {
         self.owner.clone()
     }
 
-    /// Commits one object that is not in a store yet, and returns its id.
+    /// Commits one object without uploading it, and returns its id.
     pub fn commit_object(&self) -> ObjectId {
         let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;

@@ -1,4 +1,4 @@
-//! Tests of the index on each of its back ends.
+//! Tests of the index on each of its storage back ends.
 
 use std::cell::Cell;
 
@@ -13,20 +13,20 @@ use super::*;
 
 pub const NOW: i64 = 1_700_000_000_000;
 
-/// Back end that one test uses alone.
+/// A storage back end that belongs to one test.
 pub trait BackEnd {
     type Store: IndexStore;
     fn new() -> Self;
-    /// Connects once more, as another broker or a restarted process does.
+    /// Opens another connection, like a second broker or a restarted process.
     fn store(&self) -> Self::Store;
     fn finder(&self) -> Box<dyn RunSource>;
-    /// Adds the topic to the metadata, in place of any other of its name.
+    /// Adds the topic to the metadata. Another topic of the same name is replaced.
     fn add_topic(&self, name: &str, topic: Uuid);
-    /// Makes objects older by `ms`.
+    /// Makes all objects older by `ms`.
     fn age(&self, ms: i64);
-    /// Returns the time that a test passes as the caller's clock.
+    /// Returns the time that the test passes as the time of the caller's clock.
     fn now_ms(&self) -> i64;
-    /// Returns the number of rows of producers of a partition, existing or deleted.
+    /// Returns the number of producer rows of a partition, which may be deleted.
     fn producer_rows(&self, id: DisklessPartitionId) -> usize;
     /// Makes every commit fail, or lets commits through again.
     fn refuse_writes(&self, store: &Self::Store, refuse: bool);
@@ -71,7 +71,7 @@ impl BackEnd for SqliteBackEnd {
     }
 }
 
-/// Index with the partitions of a topic.
+/// An index that has the partitions of a topic.
 pub struct Opened<B: BackEnd> {
     pub back_end: B,
     pub index: Index<B::Store>,
@@ -90,12 +90,12 @@ impl<B: BackEnd> Opened<B> {
         Opened { back_end, index: Index::new(store, 128), partitions }
     }
 
-    /// Opens the index again, as after the end of the process.
+    /// Opens the index again, as if the process had been restarted.
     pub fn again(&mut self) {
         self.index = self.another();
     }
 
-    /// Opens the index as another broker.
+    /// Opens the index a second time, like another broker.
     pub fn another(&self) -> Index<B::Store> {
         Index::new(self.back_end.store(), 128)
     }
@@ -119,13 +119,13 @@ impl<B: BackEnd> Opened<B> {
     }
 }
 
-/// Returns the batch of ten records whose first has sequence `base_sequence`.
+/// Returns a batch of ten records. The first of them has the sequence `base_sequence`.
 pub fn batch(partition: DisklessPartitionId, position: u32, base_sequence: i32) -> ObjectBatch {
     let stamp = Stamp { producer_id: 7, producer_epoch: 0, base_sequence, record_count: 10 };
     ObjectBatch { partition, position, size: 100, stamp, max_timestamp: NOW, kind: BatchKind::Plain, verified: None }
 }
 
-/// Returns `batch` as a batch of producer `producer_id`.
+/// Returns `batch` with the producer id `producer_id`.
 pub fn by(producer_id: i64, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_id, ..batch.stamp }, ..batch }
 }
@@ -134,7 +134,7 @@ pub fn appended(base_offset: i64) -> CommitVerdict {
     CommitVerdict::Appended { base_offset }
 }
 
-/// Makes a test on SQLite and one on PostgreSQL of each of these functions.
+/// Expands each of these functions to two tests, one on SQLite and one on PostgreSQL.
 macro_rules! on_each_back_end {
     ($($name:ident)*) => {
         mod on_sqlite {
@@ -191,7 +191,7 @@ fn committed_object_is_committed_again_it_answers_from_its_rows<B: BackEnd>() {
     let partition = opened.partitions[0];
     let (object, batches) = (opened.object(), [batch(partition, 0, 0), batch(partition, 100, 10)]);
     let first = opened.commit(object, &batches);
-    // The answer was lost, and the commit is requested again.
+    // The answer was lost, so the broker requests the commit again.
     assert_eq!(opened.commit(object, &batches), first);
     opened.again();
     assert_eq!(opened.commit(object, &batches), first);
@@ -223,7 +223,7 @@ fn partition_or_object_is_gone_its_batch_is_refused<B: BackEnd>() {
     assert!(opened.index.refresh_one(partition + 1, 0).expect("known").is_none());
 }
 
-/// With another verdict, the producer would write the batch a second time, to the next topic of the name.
+/// Any other verdict would make the producer write the batch a second time, to the next topic of the name.
 fn partition_is_deleted_a_commit_whose_answer_was_lost_is_answered_as_made<B: BackEnd>() {
     let made = |base_offset| CommitVerdict::Duplicate { base_offset, timestamp: NOW };
     for is_still_known in [false, true] {
@@ -265,7 +265,7 @@ fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     let (first, second) = (batches(0), batches(10));
     let object = opened.object();
     opened.commit(object, &first);
-    // Forgets the state in memory, as after a commit with an unknown outcome.
+    // Drops the state in memory, as after a commit with an unknown outcome.
     opened.again();
     let touched = opened.partitions.iter().copied().collect();
     assert_eq!(opened.index.read_ahead(&touched).expect("read").len(), 2 * UNKNOWN_AT_ONCE - 1);
@@ -275,7 +275,7 @@ fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     let uploaded = UploadedObject { id: opened.object(), batches: second };
     let answer = opened.index.commit(&[uploaded], NOW).expect("committed");
     assert!(answer.verdicts[0].iter().all(|verdict| *verdict == appended(10)), "{:?}", answer.verdicts);
-    // No row is left out, or returned twice.
+    // Each row is returned exactly once.
     assert!(answer.partitions.iter().all(|(row, since)| (row.next_offset, *since) == (20, 0)));
     let mut told: Vec<_> = answer.producers.iter().map(|row| (row.batches.partition, row.base_offset())).collect();
     told.sort_unstable();
@@ -290,7 +290,7 @@ fn no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before<
     opened.commit(object, &[batch(partition, 0, 0)]);
     let duplicate = [CommitVerdict::Duplicate { base_offset: 0, timestamp: NOW }];
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
-    // The answer was lost, and the commit is requested again.
+    // The answer was lost, so the broker requests the commit again.
     assert_eq!(opened.commit(again, &[batch(partition, 0, 0)]), duplicate);
     opened.back_end.age(20_000);
     assert!(opened.unused().is_empty());
@@ -320,8 +320,8 @@ fn log_start_moves_runs_before_it_are_deleted_and_their_objects_are_unused<B: Ba
     let mut objects = Vec::new();
     for number in 0..6 {
         let object = opened.object();
-        // The third object has records of both partitions. Those of one partition are two extents, with a duplicate in
-        // between.
+        // The third object has records of both partitions. The records of one partition form two extents, with a
+        // duplicate in between.
         let batches = match number {
             2 => vec![
                 batch(partition, 0, 20),
@@ -379,7 +379,7 @@ fn topic_is_deleted_no_row_of_it_is_left<B: BackEnd>() {
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
-/// The object is returned even after a restart, and to another broker.
+/// The object is returned to another broker and after a restart as well.
 fn delete_of_an_object_fails_it_is_returned_again_soon<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -440,7 +440,7 @@ fn runs_are_found_by_offset_and_by_time<B: BackEnd>() {
     assert_eq!(found(19, 2), [10, 20]);
     assert_eq!(found(45, 2), [40]);
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    // Drops the finder, and with it its connections, within a task.
+    // The finder and its connections are dropped within a task.
     runtime.block_on(async {
         let finder = RunFinder::over(vec![opened.back_end.finder(), opened.back_end.finder()]);
         let at = finder.first_run_at(partition, 0..50, NOW + 3).await.expect("read").expect("there");

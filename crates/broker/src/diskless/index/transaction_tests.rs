@@ -1,4 +1,4 @@
-//! Transactions in the index, on each of its back ends: opened, ended, read again, and removed.
+//! Tests transactions in the index on each back end: how they are opened, ended, read again, and removed.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,8 @@ on_each_back_end! {
     topic_is_deleted_markers_for_it_are_answered_as_gone
 }
 
-/// Returns a batch of ten records in a transaction that the coordinator has confirmed at `next_offset`.
+/// Returns a batch of ten records in a transaction. The coordinator confirmed the transaction when the partition's next
+/// offset was `next_offset`.
 fn verified(batch: ObjectBatch, next_offset: i64) -> ObjectBatch {
     let verified = Some(Verified { next_offset, is_added: false });
     ObjectBatch { kind: BatchKind::Transactional, verified, ..batch }
@@ -34,7 +35,7 @@ fn of_epoch(producer_epoch: i16, batch: ObjectBatch) -> ObjectBatch {
     ObjectBatch { stamp: Stamp { producer_epoch, ..batch.stamp }, ..batch }
 }
 
-/// Returns a marker of a producer, with transaction version 1 or 2.
+/// Returns a marker of a producer. `version` is the transaction version, 1 or 2.
 fn marker(to: DisklessPartitionId, position: u32, of: (i64, i16), is_commit: bool, version: i8) -> ObjectBatch {
     let (producer_id, producer_epoch) = of;
     let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 4, is_commit };
@@ -48,7 +49,7 @@ fn refused(why: SequenceRefusal) -> CommitVerdict {
 
 const UNVERIFIED: CommitVerdict = CommitVerdict::Refused(Refusal::Unverified);
 
-/// State on which a commit is decided, without the retained batches before the newest of each producer.
+/// The state on which a commit is decided, but with only the newest batch of each producer.
 type Shown = (PartitionRow, Vec<ProducerState>);
 
 impl<B: BackEnd> Opened<B> {
@@ -114,8 +115,8 @@ fn transaction_is_written_by_several_brokers_their_markers_and_openings_are_seen
     let ongoing = ObjectBatch { verified: None, ..verified(batch(partition, 0, 10), 0) };
     assert_eq!(by_other(&mut opened, vec![ongoing]), [appended(10)], "it is open there, too");
     assert_eq!(by_other(&mut opened, vec![marker(partition, 0, (7, 0), false, 1)]), [appended(20)]);
-    // The first broker has not read the marker yet. It refuses to open a transaction without a confirmation, or with a
-    // confirmation older than the marker.
+    // The first broker has not read the marker yet. It refuses to open a transaction if the coordinator has not
+    // confirmed it, or has confirmed it before the marker was written.
     let late = ObjectBatch { verified: None, ..verified(batch(partition, 0, 20), 0) };
     assert_eq!(opened.answer(vec![late]).verdicts, [[UNVERIFIED]]);
     assert_eq!(opened.answer(vec![verified(batch(partition, 0, 20), 20)]).verdicts, [[UNVERIFIED]]);
@@ -151,7 +152,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // The object has no extents left when its commit is requested once more.
+    // The commit is requested once more after the object has lost all its extents.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -164,7 +165,7 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
     assert_eq!(opened.row(partition).next_offset, 31);
 }
 
-/// Returns the transactions of a list that overlap a range.
+/// Returns those transactions of a list that overlap a range.
 fn in_range(all: &[AbortedTransaction], offsets: &std::ops::Range<i64>) -> Vec<AbortedTransaction> {
     let overlaps = |of: &&AbortedTransaction| of.last_offset >= offsets.start && of.first_offset < offsets.end;
     let mut found: Vec<_> = all.iter().filter(overlaps).copied().collect();
@@ -176,7 +177,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
     let mut opened = Opened::<B>::new(2);
     let partition = opened.partitions[0];
     let mut random = Random::new(7);
-    // The sequence of each producer, and true if its transaction is open.
+    // The next sequence of each producer, and true if its transaction is open.
     let mut producers: BTreeMap<i64, (i32, bool)> = (1..6).map(|id| (id, (0, false))).collect();
     let mut expected = Vec::new();
     for _ in 0..40 {
@@ -207,7 +208,7 @@ fn aborted_transactions_are_found_by_range<B: BackEnd>() {
             assert_eq!(opened.aborted(partition, offsets.clone()), in_range(&expected, &offsets), "{offsets:?}");
         }
     }
-    // Each answer has two transactions, and those that are open at its end.
+    // Each answer has two transactions and those that are open at its end.
     let (mut from, mut answers) = (0, 0);
     while from < end {
         let found = opened.back_end.finder().aborted(partition, from..end, 2).expect("read");
@@ -272,7 +273,7 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     opened.answer(vec![verified(batch(partition, 0, 0), 0), by(8, batch(partition, 100, 0))]);
     opened.answer(vec![verified(batch(partition, 0, 10), 0)]);
     let ids = |shown: Shown| shown.1.iter().map(|of| of.producer_id).collect::<Vec<_>>();
-    // PostgreSQL uses its own clock, which is later than all that was written.
+    // PostgreSQL computes idle times by its own clock, which is later than all writes.
     expire(&mut opened, late);
     assert_eq!(ids(shown(&mut opened.index, partition)), [7]);
     opened.again();
@@ -291,7 +292,8 @@ fn producer_has_an_open_transaction_it_does_not_expire<B: BackEnd>() {
     assert_eq!(opened.back_end.producer_rows(partition), 1, "that of producers that were forgotten is of now");
 }
 
-/// Rows far before those of the retained batches stay: a producer's last marker, and the opening of its transaction.
+/// Some rows must stay although they are far older than the retained batches: the producer's last marker, and the row
+/// that opened its transaction.
 fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
@@ -332,8 +334,8 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
 fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
-    // Producer 7 has an open transaction. The newest row of producers 8 and 9 is only a marker; the marker of 8 leaves
-    // the epoch unchanged.
+    // Producer 7 has an open transaction. The newest row of producers 8 and 9 has only a marker, and the marker of
+    // producer 8 left the epoch unchanged.
     opened.answer(vec![
         verified(batch(partition, 0, 0), 0),
         verified(by(8, batch(partition, 100, 0)), 0),
@@ -370,7 +372,7 @@ fn topic_is_deleted_markers_for_it_are_answered_as_gone<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];
     opened.answer(vec![verified(batch(partition, 0, 0), 0)]);
-    // A marker of an unknown producer, and a marker of that producer without an open transaction.
+    // The first marker is of an unknown producer. At the second one, the producer is known but has no open transaction.
     let verdicts =
         opened.answer(vec![marker(partition, 0, (99, 3), true, 2), marker(partition, 100, (99, 3), true, 2)]);
     assert_eq!(verdicts.verdicts, [[appended(10), appended(11)]]);

@@ -1,15 +1,15 @@
-//! Ownership marker of a store: an object that names the cluster to which the store belongs. Before a cluster uses a
-//! store, it writes its marker there. A store that has another cluster's marker is not used.
+//! The ownership marker of a store: an object that names the cluster to which the store belongs. A cluster writes its
+//! marker before it uses a store, and never uses a store with the marker of another cluster.
 //!
-//! The marker also contains a random id of the store, which the index keeps. A store with another id does not have the
-//! objects that the index knows. An index without an id must not use a store that already has objects of the cluster:
-//! another index, perhaps a lost one, may know them.
+//! The marker also contains a random id of the store, which the index records. A store with a different id does not
+//! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
+//! of the cluster. Another index, perhaps a lost one, may know these objects.
 //!
-//! Not here: the checks before each request ([`super::Objects`]).
+//! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: of two clusters that claim a store, one is refused. In a store without conditional PUTs, this holds only
-//! if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or deleted before the index and the store are
-//! known to belong together.
+//! Invariants: if two clusters claim a store, one of them is refused. In a store without conditional PUTs, this is
+//! guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or deleted before it is
+//! certain that the index and the store belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -26,43 +26,43 @@ use super::error::{ObjectError, is_full, is_not_implemented, words};
 use fullbore_control::random_id;
 use fullbore_db::StoreError;
 
-/// Key of the ownership marker, below the prefix.
+/// The key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
-/// Most bytes read of an ownership marker; a marker has some dozens.
+/// Maximum number of bytes of an ownership marker that are read. A marker has a few dozen.
 const CLAIM_MAX: usize = 1000;
-/// Key of the object that a probe puts, below `Claimed::root`.
+/// The key of the object that a probe puts, below `Claimed::root`.
 const PROBE: &str = "probe";
-/// Range of the probe's object that a probe reads. As in most reads, the range has neither the first nor the last byte
-/// of the object.
+/// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// Pause between an unconditional PUT of a marker and the read that shows which marker stayed.
+/// How long the broker waits after an unconditional PUT of a marker before it reads which marker is in the store.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
-/// State of a store's ownership marker, for the index that knows the store's objects.
+/// The state of a store's ownership marker, which is either verified or not yet.
 pub struct Claim {
     cluster_id: String,
-    /// Index that knows the store; `None` if no marker is needed.
+    /// The index that knows the objects of the store. `None` if the store needs no marker.
     index: Option<IndexOwner>,
     made: OnceCell<()>,
-    /// Last time at which the store had the marker; `None` before the first check.
+    /// When the marker was last seen in the store. `None` before the first check.
     seen: Mutex<Option<Instant>>,
-    /// Start of the request to the store that is under way; `None` if none is.
+    /// When the current request to the store was sent. `None` if no request is under way.
     requested: Mutex<Option<tokio::time::Instant>>,
 }
 
-/// Part of a store that belongs to a cluster.
+/// The part of a store that belongs to a cluster.
 pub struct Claimed<'a> {
     pub store: &'a dyn ObjectStore,
-    /// Prefix of keys, below which no other cluster has objects.
+    /// The prefix of all keys. No other cluster has objects below it.
     pub prefix: &'a Path,
-    /// First part of the keys of the cluster's objects.
+    /// The beginning of the keys of the cluster's objects.
     pub root: &'a Path,
-    /// State of the ownership marker.
+    /// The state of the ownership marker.
     pub claim: &'a Claim,
 }
 
 impl Claimed<'_> {
-    /// Waits for the answer to a request. Meanwhile, `Claim::requested` has the start of the request.
+    /// Waits for the answer to a request. Until it arrives, `Claim::requested` has the time at which the request was
+    /// sent.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
         *self.claim.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;
@@ -70,10 +70,10 @@ impl Claimed<'_> {
         answer
     }
 
-    /// Checks that an object can be put, read and deleted. Brokers that probe at the same time share one object.
+    /// Checks that an object can be put, read and deleted. Brokers that probe at the same time use the same object.
     ///
     /// # Errors
-    /// [`ObjectError`] if any of these requests fails.
+    /// Returns an [`ObjectError`] if one of these requests fails.
     pub async fn probe(&self) -> Result<(), ObjectError> {
         probe(self, &self.root.clone().join(PROBE)).await
     }
@@ -101,7 +101,7 @@ impl Claim {
         self.made.initialized()
     }
 
-    /// Waits until a request to the store has had no answer for `max`.
+    /// Waits until the store has left a request without an answer for `max`.
     pub async fn store_is_silent(&self, max: Duration) {
         loop {
             let left = self.requested.lock().map_or(max, |since| max.saturating_sub(since.elapsed()));
@@ -112,19 +112,18 @@ impl Claim {
         }
     }
 
-    /// Verifies the marker of the store, or writes one, unless an earlier call has succeeded.
+    /// Verifies the marker of the store, or writes one if there is none. After the first success, does nothing.
     ///
     /// # Errors
-    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call repeats
-    /// the check.
+    /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call
+    /// repeats the check.
     pub async fn make(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
         let Some(index) = &self.index else { return Ok(()) };
         self.made.get_or_try_init(|| self.try_to_make(index, of)).await.map(drop)
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // The index is read before the store, so that every object that the index knows is in the store when that is
-        // read.
+        // The index is read first. Every object that it knows by then is already in the store when the store is read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
@@ -144,7 +143,8 @@ impl Claim {
         if known.store_id.as_ref() == Some(&store_id) {
             return Ok(());
         }
-        // Another broker may have put objects since the first query of the index; the index then knows the store.
+        // After the first query of the index, another broker may have put objects. In that case, the index now knows
+        // the store.
         if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
             return Err(ObjectError::UnknownObjects);
         }
@@ -152,11 +152,11 @@ impl Claim {
         if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
     }
 
-    /// Checks that the store still has a marker, which an emptied or unmounted store lacks. Does nothing if the marker
-    /// was seen less than `every` ago.
+    /// Checks that the store still has a marker, because a store that was emptied or is not mounted has none. Does
+    /// nothing if the marker was seen less than `every` ago.
     ///
     /// # Errors
-    /// [`ObjectError`] if the store has no marker, or does not answer.
+    /// Returns an [`ObjectError`] if the store has no marker or does not answer.
     pub async fn is_there(&self, of: Claimed<'_>, every: Duration) -> Result<(), ObjectError> {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
@@ -186,7 +186,7 @@ fn of_index(error: StoreError) -> ObjectError {
     }
 }
 
-/// Returns true if the store has objects of the cluster. Stops listing at the first.
+/// Returns true if the store has objects of the cluster. The listing stops at the first one.
 async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
@@ -198,7 +198,7 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
     Ok(false)
 }
 
-/// Writes the marker if there is none. Returns the store id of the marker that is then in the store.
+/// Writes the marker if there is none. Returns the store id in the marker that the store then has.
 async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let options = |mode| PutOptions { mode, ..PutOptions::default() };
     let claim = format!("{cluster_id} {}", random_id());
@@ -209,8 +209,8 @@ async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String,
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
         }
-        // The store has no conditional PUTs. Of several markers written at the same time the last one stays, and is
-        // read after a pause.
+        // The store has no conditional PUTs. If several brokers write markers at the same time, the last one remains,
+        // so it is read after a pause.
         Err(error) if is_not_implemented(&error) => {
             of.answer(of.store.put(key, payload())).await.map_err(ObjectError::of_put)?;
             tokio::time::sleep(CLAIM_SETTLES).await;
@@ -221,7 +221,7 @@ async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String,
     }
 }
 
-/// Returns the text of the marker; `None` if there is none. Reads at most [`CLAIM_MAX`] bytes.
+/// Returns the text of the marker, or `None` if there is none. At most [`CLAIM_MAX`] bytes are read.
 async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
@@ -239,7 +239,7 @@ async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectErr
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
-/// Returns the store id in a marker of this cluster.
+/// Returns the store id in a marker, which must be of this cluster.
 fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
     match owner == cluster_id {
@@ -251,8 +251,8 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
     }
 }
 
-/// Checks that an object can be put, read and deleted. A directory on a full disk passes, since its objects can be read
-/// and deleted.
+/// Checks that an object can be put, read and deleted. If a directory's disk is full, the check succeeds, because its
+/// objects can still be read and deleted.
 async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}
@@ -266,12 +266,12 @@ async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     }
 }
 
-/// Checks that a read of a part of an object returns that part.
+/// Checks that a request for a part of an object returns exactly that part.
 async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
         Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
-        // Another broker that probes at the same time may have deleted the object.
+        // Another broker that probes at the same time may already have deleted the object.
         Err(object_store::Error::NotFound { .. }) => return Ok(()),
         Err(error) => {
             return Err(match words(&error) {
@@ -284,7 +284,7 @@ async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
     if found == part { Ok(()) } else { Err(no_ranges("other bytes than those requested")) }
 }
 
-/// Message of the library for a whole object in answer to a request for a part.
+/// The message of `object_store` if a server returns the whole object although a part was requested.
 const WHOLE_ANSWER: &str = "non-partial response";
 
 fn no_ranges(why: &str) -> ObjectError {

@@ -1,4 +1,4 @@
-//! Counts of requests to the object store, and the time since which requests fail.
+//! Counts requests to the object store, and records since when they have been failing.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,34 +8,35 @@ use tokio::time::Instant;
 
 use super::ObjectError;
 
-/// Counts of requests since the broker started.
+/// The counts of requests since the broker started.
 #[derive(Debug, Default)]
 pub struct StoreCounts {
-    /// Objects that were put.
+    /// Number of objects that were put.
     pub puts: AtomicU64,
-    /// Bytes of objects that were put.
+    /// Number of bytes in these objects.
     pub put_bytes: AtomicU64,
-    /// Failed attempts of PUTs.
+    /// Number of failed attempts to put an object.
     pub put_failures: AtomicU64,
-    /// Second PUTs of an object, sent because the first one takes too long.
+    /// Number of second PUTs of an object, which are sent if the first one takes too long.
     pub hedged_puts: AtomicU64,
-    /// GETs that succeeded.
+    /// Number of successful GETs.
     pub gets: AtomicU64,
-    /// Bytes that GETs have read.
+    /// Number of bytes that these GETs have read.
     pub get_bytes: AtomicU64,
-    /// Failed attempts of GETs.
+    /// Number of failed attempts to get an object.
     pub get_failures: AtomicU64,
     failing: Mutex<FailingSince>,
 }
 
-/// Time of the first failed attempt of each kind that no later success has cleared; `None` if there is none.
+/// When the first attempt of each kind failed, unless a request has succeeded since. `None` if there is no such
+/// failure.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,
     get: Option<Instant>,
 }
 
-/// Counts at one moment, and the bytes of batches that wait for a commit.
+/// The counts at one moment, with the bytes of batches that wait for a commit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StoreUse {
     pub puts: u64,
@@ -45,12 +46,12 @@ pub struct StoreUse {
     pub gets: u64,
     pub get_bytes: u64,
     pub get_failures: u64,
-    /// Bytes of batches that are admitted and not committed.
+    /// Bytes of the batches that are admitted but not committed yet.
     pub uncommitted_bytes: usize,
 }
 
 impl StoreUse {
-    /// Returns the counts since an earlier moment. `uncommitted_bytes` is the present number.
+    /// Returns the difference to an earlier moment. `uncommitted_bytes` is not a difference but the current value.
     pub fn since(&self, before: &StoreUse) -> StoreUse {
         StoreUse {
             puts: self.puts - before.puts,
@@ -66,29 +67,29 @@ impl StoreUse {
 }
 
 impl StoreCounts {
-    /// Notes a PUT or a probe that succeeded, which clears the failures of PUTs and GETs.
+    /// Records that a PUT or a probe succeeded. This clears the failures of PUTs and GETs.
     pub fn put_succeeded(&self) {
         *self.failing.lock() = FailingSince::default();
     }
 
-    /// Notes a GET that succeeded. Failures of PUTs stay: the store may still refuse each PUT.
+    /// Records that a GET succeeded. Failures of PUTs are not cleared, because the store may still refuse every PUT.
     pub fn get_succeeded(&self) {
         self.failing.lock().get = None;
     }
 
-    /// Notes a failed attempt of a PUT.
+    /// Records a failed attempt of a PUT.
     pub fn put_failed(&self) {
         self.put_failures.fetch_add(1, Ordering::Relaxed);
         self.failing.lock().put.get_or_insert_with(Instant::now);
     }
 
-    /// Counts as failed the `count` PUTs that have hung for a long time.
+    /// Counts `count` PUTs as failed, because they have been hanging for a long time.
     pub fn put_hung(&self, count: usize) {
         self.put_failures.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Notes a failed attempt of a GET. If the object is missing or short, only counts the attempt: the store has
-    /// answered, and does not count as failing.
+    /// Records a failed attempt of a GET. If the object is missing or too short, the attempt is only counted. The store
+    /// has answered in these cases, so it does not count as failing.
     pub fn get_failed(&self, error: &ObjectError) {
         self.get_failures.fetch_add(1, Ordering::Relaxed);
         if !matches!(error, ObjectError::NotFound(_) | ObjectError::Short { .. }) {
@@ -96,13 +97,13 @@ impl StoreCounts {
         }
     }
 
-    /// Returns the time since the first failed attempt that no later success has cleared; `None` if there is none.
+    /// Returns how long requests have been failing without a success, or `None` if they are not.
     pub fn failing_for(&self) -> Option<Duration> {
         let failing = self.failing.lock();
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())
     }
 
-    /// Returns the counts at this moment.
+    /// Returns the current counts.
     pub fn so_far(&self, uncommitted_bytes: usize) -> StoreUse {
         let now = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StoreUse {

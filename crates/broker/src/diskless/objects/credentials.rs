@@ -1,7 +1,8 @@
-//! Credentials that a service issues: the last ones stay in use for a while if the service does not answer.
+//! Keeps the credentials that a service has issued. If the service does not answer, the last credentials stay in use
+//! for a while.
 //!
-//! The library requests new credentials within the last five minutes of a lifetime, under a lock for which every
-//! request to the store waits.
+//! The `object_store` library requests new credentials five minutes before the current ones expire. It holds a lock in
+//! the meantime, so all requests to the store wait.
 //!
 //! Invariant: credentials are used for at most [`USED_MAX`] after the service's last answer.
 
@@ -18,15 +19,15 @@ use tokio::time::{Instant, timeout};
 
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Time limit of an answer while the last credentials can still be used.
+/// How long the service may take to answer while the last credentials can still be used.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
-/// Pause between two requests to a service that fails.
+/// How long to wait before the next request to a service that fails.
 const PAUSE: Duration = Duration::from_secs(10);
-/// Longest time for which the last credentials are used without an answer: they are still valid for this time when the
-/// library requests new ones.
+/// How long the last credentials are used without an answer. They remain valid for this long after the library first
+/// requests new ones.
 const USED_MAX: Duration = Duration::from_secs(5 * 60);
 
-/// Credentials of a service, with the last ones that it issued.
+/// The credentials of a service, with a copy of the last ones that it issued.
 pub struct KeptCredentials {
     service: AwsCredentialProvider,
     last: Mutex<Option<LastCredentials>>,
@@ -37,7 +38,7 @@ pub struct KeptCredentials {
 struct LastCredentials {
     credentials: Arc<AwsCredential>,
     answered: Instant,
-    /// Earliest time of the next request to a service that fails.
+    /// When a service that fails may be requested again.
     next: Option<Instant>,
 }
 
@@ -48,12 +49,12 @@ impl fmt::Debug for KeptCredentials {
 }
 
 impl KeptCredentials {
-    /// Creates the credentials of a service that has issued none yet.
+    /// Creates the credentials of a service that has not issued any yet.
     pub fn of(service: AwsCredentialProvider) -> KeptCredentials {
         KeptCredentials { service, last: Mutex::default(), failures: LogRateLimit::default() }
     }
 
-    /// Returns the last credentials; `None` if there are none, or they are too old.
+    /// Returns the last credentials, or `None` if there are none or they are too old.
     fn last(&self) -> Option<LastCredentials> {
         self.last.lock().clone().filter(|last| last.answered.elapsed() < USED_MAX)
     }
@@ -63,11 +64,11 @@ impl KeptCredentials {
         *self.last.lock() = Some(last);
     }
 
-    /// Requests new credentials. The library panics at some settings and answers, such as a page of HTML: such a panic
-    /// becomes an error.
+    /// Requests new credentials. With some settings and answers, such as an HTML page, the library panics. Such a panic
+    /// is converted to an error.
     async fn request(&self) -> object_store::Result<Arc<AwsCredential>> {
         let service = Arc::clone(&self.service);
-        // A `JoinSet` ends its task when the request is dropped.
+        // A `JoinSet` aborts its task when the caller drops this future.
         let mut request = JoinSet::new();
         request.spawn(async move { service.get_credential().await });
         match request.join_next().await {
@@ -122,7 +123,7 @@ mod tests {
 
     use super::*;
 
-    /// Service that issues credentials with the number of the request as key, until it hangs or fails.
+    /// A service that issues credentials until it hangs or fails. The key is the number of the request.
     #[derive(Debug, Default)]
     struct Service {
         requests: AtomicUsize,

@@ -1,4 +1,5 @@
-//! Stores for tests: a bucket of a real server, and a store in memory whose delays, failures and hangs the test sets.
+//! Object stores for tests: a bucket of a real server, and a store in memory. The test can make the store in memory
+//! slow, fail or hang.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use object_store::{
 
 use fullbore_config::S3Storage;
 
-/// Returns the settings of a bucket at this server.
+/// Returns the settings for a bucket of this server.
 pub fn s3_storage(s3: &S3) -> S3Storage {
     S3Storage {
         bucket: S3::BUCKET.into(),
@@ -33,7 +34,7 @@ pub fn s3_storage(s3: &S3) -> S3Storage {
     }
 }
 
-/// Store in memory.
+/// A store in memory.
 #[derive(Debug)]
 pub struct StoreDouble {
     inner: InMemory,
@@ -45,7 +46,7 @@ pub struct StoreDouble {
 }
 
 impl StoreDouble {
-    /// Creates a store whose requests take `takes`.
+    /// Creates a store in which each request takes `takes`.
     pub fn taking(takes: Duration) -> Arc<StoreDouble> {
         Arc::new(StoreDouble {
             inner: InMemory::new(),
@@ -57,12 +58,12 @@ impl StoreDouble {
         })
     }
 
-    /// Fails the next `requests`, each after the time that a request takes.
+    /// Makes the next `requests` requests fail, each after its usual duration.
     pub fn fail_next(&self, requests: usize) {
         self.failing.store(requests, Ordering::SeqCst);
     }
 
-    /// Leaves the next `requests` without an answer.
+    /// Makes the next `requests` requests hang forever.
     pub fn hang_next(&self, requests: usize) {
         self.hanging.store(requests, Ordering::SeqCst);
     }

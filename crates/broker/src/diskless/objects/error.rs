@@ -1,67 +1,68 @@
-//! Errors of object stores, in the store's own words.
+//! Errors of object stores, with the messages that the stores return.
 //!
-//! Not here: retries. [`ObjectError::is_retriable`] separates temporary errors from lasting ones.
+//! Retries are elsewhere. [`ObjectError::is_retriable`] distinguishes temporary errors from permanent ones.
 
 use std::error::Error;
 use std::io;
 
 use fullbore_rules::commit::ObjectId;
 
-/// Reason for which an object was not put, read or deleted.
+/// The reason why an object was not put, read or deleted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ObjectError {
-    /// Object that is not in the store.
+    /// The object is not in the store.
     #[error("the object {0:016x} is not in the store")]
     NotFound(ObjectId),
-    /// Object of which the store has fewer bytes than were put.
+    /// The store has fewer bytes of the object than were put.
     #[error("the object {id:016x} ends at byte {end} in the store, before its last byte")]
     Short {
-        /// Id of the object.
+        /// The id of the object.
         id: ObjectId,
-        /// Most bytes that the store can have of the object.
+        /// The object has at most this many bytes in the store.
         end: u32,
     },
-    /// Refusal by the store.
+    /// The store refuses the request.
     #[error("the object store refuses: {0}")]
     Denied(String),
-    /// Store with objects of another cluster.
+    /// The store has objects of another cluster.
     #[error("it has objects of the cluster {owner}, and this is {cluster_id}")]
     OtherCluster {
-        /// Cluster that owns the store.
+        /// The cluster that owns the store.
         owner: String,
         /// This cluster.
         cluster_id: String,
     },
-    /// Store other than the one whose objects the index knows.
+    /// The index knows objects in a different store.
     #[error(
         "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
          (nothing was deleted)"
     )]
     OtherStore,
-    /// Store without an ownership marker, while the index knows objects.
+    /// The store has no ownership marker, although the index knows objects in it.
     #[error(
         "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
          (nothing was deleted). If the records are there and only the object {key} is gone, put that object again with the text {claim}"
     )]
     ClaimGone {
-        /// Key of the ownership marker.
+        /// The key of the ownership marker.
         key: String,
-        /// Text of the ownership marker.
+        /// The text of the ownership marker.
         claim: String,
     },
-    /// Store with objects that the index does not know.
+    /// The store has objects that the index does not know.
     #[error(
-        "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \
-         directory uses them. Restore it, or set diskless.storage to another directory or prefix (nothing was deleted)"
+        "it has objects of this cluster that the index does not know: the index (diskless.db, or the cluster's database) was lost, or the \
+         objects belong to another data directory. Restore the index, or set diskless.storage to another directory or prefix (nothing was \
+         deleted)"
     )]
     UnknownObjects,
-    /// Failure of the index, without which the store cannot be verified.
+    /// The index has failed, so the store cannot be verified.
     #[error("cannot use the index of diskless topics: {0}")]
     Index(String),
-    /// Store that cannot be verified for the moment.
+    /// The store cannot be verified at the moment.
     #[error("cannot verify the object store yet: {0}")]
     Unclaimed(String),
-    /// Any other failure: another attempt may succeed.
+    /// The request failed for any other reason. Another attempt may succeed.
     #[error("the object store fails: {0}")]
     Unavailable(String),
 }
@@ -72,7 +73,8 @@ impl ObjectError {
         matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
     }
 
-    /// Returns the error of a failed PUT. Not found means that the bucket or directory is missing, which is a refusal.
+    /// Converts the error of a PUT. Not found means that the bucket or the directory is missing, which counts as a
+    /// refusal.
     pub(super) fn of_put(error: object_store::Error) -> ObjectError {
         use object_store::Error::{NotFound, PermissionDenied, Unauthenticated};
         let words = words(&error);
@@ -83,7 +85,7 @@ impl ObjectError {
         }
     }
 
-    /// Returns the error of a failed read or DELETE of an object.
+    /// Converts the error of a read or DELETE of an object.
     pub(super) fn of_object(id: ObjectId, error: object_store::Error) -> ObjectError {
         match error {
             object_store::Error::NotFound { .. } if !words(&error).contains("NoSuchBucket") => {
@@ -93,7 +95,7 @@ impl ObjectError {
         }
     }
 
-    /// Returns the error of a failed read from `start` on.
+    /// Converts the error of a read that began at `start`.
     pub(super) fn of_range(id: ObjectId, start: u32, error: object_store::Error) -> ObjectError {
         let text = error.to_string();
         match status(&text) == Some(RANGE_NOT_SATISFIABLE) || text.contains(STARTS_BEHIND) {
@@ -103,8 +105,8 @@ impl ObjectError {
     }
 }
 
-/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. Statuses of
-/// temporary failures, such as 429, are no refusals.
+/// Returns true if an answer shows that the request itself is wrong, such as a redirect to another region. The statuses
+/// of temporary failures, such as 429, do not count.
 fn is_refusal(text: &str) -> bool {
     let is_bare = text.contains("redirect without LOCATION");
     let is_final =
@@ -112,27 +114,27 @@ fn is_refusal(text: &str) -> bool {
     is_bare || status(text).is_some_and(is_final)
 }
 
-/// Status of the answer to a request for bytes past the end of an object.
+/// The status of an answer to a request for bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
-/// Message of the library for a read past the end of a file.
+/// The message of `object_store` for a read past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
-/// Status of the answer to a request that the store does not support.
+/// The status of an answer to a request that the store does not support.
 const NOT_IMPLEMENTED: u16 = 501;
 
-/// Reads the status of an answer from the library's message, because the library has no separate error for most
-/// statuses. `None` if the message contains no status.
+/// Finds the status of an answer in the message of `object_store`, which has no separate error for most statuses.
+/// Returns `None` if the message has no status.
 fn status(text: &str) -> Option<u16> {
     text.split_once("status code: ").and_then(|(_, rest)| rest.get(..3)?.parse().ok())
 }
 
-/// Returns true if the store, or a setting for it, lacks the requested operation.
+/// Returns true if the store does not support the requested operation, or if a setting turns it off.
 pub(super) fn is_not_implemented(error: &object_store::Error) -> bool {
     matches!(error, object_store::Error::NotImplemented { .. }) || status(&error.to_string()) == Some(NOT_IMPLEMENTED)
 }
 
-/// Returns true if the directory's disk is full.
+/// Returns true if the disk of the directory is full.
 pub(super) fn is_full(error: &object_store::Error) -> bool {
     let mut cause: Option<&dyn Error> = Some(error);
     while let Some(at) = cause {
@@ -144,10 +146,10 @@ pub(super) fn is_full(error: &object_store::Error) -> bool {
     false
 }
 
-/// Metadata service of Amazon's machines, the source of credentials if none are set.
+/// The metadata service of Amazon's machines, which issues credentials if none are set.
 const METADATA_SERVICE: &str = "http://169.254.169.254/";
 
-/// Returns the code and the message of an S3 answer, or else the library's message.
+/// Returns the code and message of an S3 answer. If there are none, returns the message of the library.
 pub(super) fn words(error: &object_store::Error) -> String {
     let text = error.to_string();
     if text.contains(METADATA_SERVICE) {
@@ -163,14 +165,14 @@ pub(super) fn words(error: &object_store::Error) -> String {
     }
 }
 
-/// Returns the text of the first XML element `name`; `None` if there is none.
+/// Returns the text of the first XML element `name`, or `None` if there is none.
 fn element(text: &str, name: &str) -> Option<String> {
     let (_, rest) = text.split_once(&format!("<{name}>"))?;
     let (inner, _) = rest.split_once(&format!("</{name}>"))?;
     Some(unescaped(inner))
 }
 
-/// Replaces XML entities by their characters. An unknown entity stays.
+/// Replaces XML entities with their characters. Unknown entities are kept.
 fn unescaped(mut text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     while let Some((before, entity)) = text.split_once('&') {
@@ -190,7 +192,7 @@ fn unescaped(mut text: &str) -> String {
     plain + text
 }
 
-/// Returns the character of an entity with this name, such as `quot`, `#34` and `#x22`; `None` if the name is unknown.
+/// Returns the character for an entity such as `quot`, `#34` or `#x22`, or `None` if the entity is unknown.
 fn character(name: &str) -> Option<char> {
     match name {
         "quot" => Some('"'),
@@ -209,7 +211,7 @@ fn character(name: &str) -> Option<char> {
     }
 }
 
-/// Appends the innermost cause, which is a message of the system or of a library.
+/// Appends the innermost cause of an error, which is a message of the system or of a library.
 fn with_cause(text: String, error: &object_store::Error) -> String {
     let mut cause: &dyn Error = error;
     while let Some(next) = cause.source() {

@@ -1,6 +1,6 @@
-//! Directory as an object store.
+//! A directory as an object store.
 //!
-//! Invariant: an object that was put is on the disk.
+//! Invariant: when a PUT returns, the object is on the disk.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -9,10 +9,10 @@ use std::sync::Arc;
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
 
-/// Opens the directory, and creates it if it is missing. A PUT into it is flushed.
+/// Opens the directory, or creates it if it is missing. Each PUT is flushed to the disk.
 ///
 /// # Errors
-/// Message of the system if the directory cannot be created or opened.
+/// Returns the message of the system if the directory cannot be created or opened.
 pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     if folder.exists() && !folder.is_dir() {
         return Err("it is not a directory".into());
@@ -22,8 +22,8 @@ pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
     Ok(Arc::new(store.with_fsync(true)))
 }
 
-/// Removes the files of interrupted puts of an object. `object_store` writes to numbered files beside the object, and
-/// renames them at the end.
+/// Removes the files that interrupted PUTs of an object have left. `object_store` writes to a numbered file beside the
+/// object, and finally renames it.
 pub fn remove_unfinished(object: &Path) {
     let mut number = 1;
     let unfinished = |number: u32| {
@@ -41,7 +41,7 @@ fn make(folder: &Path) -> std::io::Result<()> {
         return Ok(());
     }
     fs::create_dir_all(folder)?;
-    // Flushes the parent directory, which contains the new entry.
+    // The parent directory has the new entry, so it must be flushed.
     let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

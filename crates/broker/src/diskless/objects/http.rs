@@ -1,13 +1,15 @@
-//! HTTP client of a bucket: the library's client, with the progress of the bodies that it sends.
+//! The HTTP client for a bucket. It extends the client of the `object_store` library by tracking how much of a request
+//! was sent.
 //!
-//! HTTP/1.1 only: with HTTP/2 all uploads would share one connection. Each resolution of the store's name begins with
-//! the next of its addresses, so that connections spread over them.
+//! Only HTTP/1.1 is used, because with HTTP/2 all uploads would share one connection. The addresses of the store's name
+//! are rotated each time the name is resolved, so that the connections use all of them.
 //!
-//! Answers set the pace of later requests ([`Pace`]). A 429, and a 503 with a Retry-After or a code such as SlowDown,
-//! mean too many requests. Other failures leave the pace as it is: after an outage requests leave at once.
+//! Answers set the pace of later requests (see [`Pace`]). There are too many requests if the store answers with 429, or
+//! with 503 and either a Retry-After or a code such as SlowDown. Other failures do not change the pace, so that after
+//! an outage requests are sent at once.
 //!
-//! A [`BodyProgress`] in the extensions of a request advances with each piece, of at most 64 KiB, that the socket
-//! takes. Not here: retries, and time limits of requests.
+//! If a request has a [`BodyProgress`] in its extensions, the progress advances with each piece of up to 64 KiB that
+//! the socket takes. Retries and time limits of requests are elsewhere.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -31,21 +33,21 @@ use reqwest::header::{HeaderMap, RETRY_AFTER};
 use super::pace::Pace;
 use super::progress::BodyProgress;
 
-/// Time limit of a connection attempt.
+/// Time limit for connecting.
 const CONNECT_MAX: Duration = Duration::from_secs(3);
-/// Most idle connections that stay for later requests.
+/// Maximum number of idle connections that are kept for later requests.
 const IDLE_CONNECTIONS_MAX: usize = 64;
-/// Most bytes handed to the socket at a time.
+/// Maximum number of bytes that the socket gets at a time.
 const CHUNK: usize = 64 << 10;
-/// Most bytes read of an error's body; S3's errors have less than 1 KiB.
+/// Maximum number of bytes that are read from the body of an error. The errors of S3 have less than 1 KiB.
 const ERROR_MAX: usize = 64 << 10;
 
-/// Factory of HTTP clients, for a bucket and for the services that issue its credentials.
+/// Creates HTTP clients, for a bucket and for the services that issue its credentials.
 #[derive(Debug)]
 pub struct Connector {
-    /// Trusted authorities beside the system's.
+    /// Trusted certificate authorities, in addition to those of the system.
     pub authorities: Vec<reqwest::Certificate>,
-    /// Pace of requests that [`super::Objects`] keeps to; answers change it here.
+    /// The pace of requests, which [`super::Objects`] enforces. It is updated here from the answers.
     pub pace: Arc<Pace>,
 }
 
@@ -58,15 +60,15 @@ impl HttpConnector for Connector {
             .connect_timeout(CONNECT_MAX)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .http1_only()
-            // No decompression: the bytes of an object must arrive as they were put, in the length that the header
-            // states.
+            // Decompression is off. The bytes of an object must arrive exactly as they were put, with the length that
+            // the header states.
             .no_gzip()
             .no_brotli()
             .no_zstd()
             .no_deflate()
             .dns_resolver(Arc::new(InTurn::default()))
             .tls_certs_merge(self.authorities.iter().cloned());
-        // object_store has read the proxy from the environment (AWS_PROXY_URL).
+        // `object_store` has read the proxy from the environment (AWS_PROXY_URL).
         if let Some(proxy) = options.get_config_value(&ClientConfigKey::ProxyUrl) {
             let excluded = options.get_config_value(&ClientConfigKey::ProxyExcludes);
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
@@ -76,8 +78,8 @@ impl HttpConnector for Connector {
     }
 }
 
-/// Resolver that begins with another of a name's addresses each time, because the system returns the many addresses of
-/// a store in the same order for a while.
+/// Resolves names, and begins with a different address each time. The system would return the addresses of a store in
+/// the same order for a while.
 #[derive(Debug, Default)]
 struct InTurn {
     turn: AtomicUsize,
@@ -87,14 +89,14 @@ impl Resolve for InTurn {
     fn resolve(&self, name: Name) -> Resolving {
         let turn = self.turn.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // The port of the URL replaces port 0.
+            // Port 0 is later replaced by the port of the URL.
             let found = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(from_turn(found, turn).into_iter()) as Addrs)
         })
     }
 }
 
-/// Returns the addresses, rotated by `turn`.
+/// Returns the addresses, rotated by `turn` positions.
 fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
     let first = turn % addresses.len().max(1);
     addresses.rotate_left(first);
@@ -107,27 +109,29 @@ struct StoreClient {
     pace: Arc<Pace>,
 }
 
-/// Effect of an answer on the pace of later requests.
+/// How an answer affects the pace of later requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Paced {
-    /// Success, or a refusal that concerns this request alone.
+    /// The request succeeded, or was refused for a reason that concerns only this request.
     Answered,
-    /// Refusal because of too many requests, with the pause that the store wants.
+    /// The store refuses because there are too many requests. It may state how long to wait.
     TooMany(Option<Duration>),
-    /// Failure of the store, or of a proxy before it. A failure does not show the rate that the store takes.
+    /// The store, or a proxy in front of it, has failed. This does not show which rate of requests the store can take.
     Failed,
 }
 
-/// Texts of a 503 with which a store refuses too many requests. A proxy that cannot reach the store sends none of them.
+/// Texts in a 503 with which stores refuse too many requests. If a proxy cannot reach the store, its 503 has none of
+/// them.
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 
-/// Returns true if only the body of the answer shows whether requests are too many.
+/// Returns true if only the body of the answer shows that there are too many requests.
 fn body_decides(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER)
 }
 
-/// Returns the effect of an answer. `body` is the body if [`body_decides`].
+/// Decides how an answer affects the pace. `body` is needed only if [`body_decides`] returns true; otherwise it may be
+/// empty.
 fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     let has_words = || {
         let text = String::from_utf8_lossy(body);
@@ -144,7 +148,7 @@ fn paced(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Paced {
     }
 }
 
-/// Returns the pause that the store wants; `None` unless Retry-After is a number of seconds.
+/// Returns how long the store wants the client to wait, or `None` if there is no Retry-After with a number of seconds.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok().map(Duration::from_secs)
 }
@@ -185,15 +189,15 @@ impl HttpService for StoreClient {
     }
 }
 
-/// Success that was returned before the whole body was sent: the store cannot have the object.
+/// The store returned success before the whole body was sent, so it cannot have the object.
 #[derive(Debug, thiserror::Error)]
 #[error("the store answered before it had the whole body")]
 struct AnsweredEarly;
 
-/// Body of a request, in chunks.
+/// The body of a request, which is sent in chunks.
 struct SentBody {
     body: HttpRequestBody,
-    /// Rest of the part being sent.
+    /// The rest of the part that is being sent.
     chunk: Bytes,
     progress: Option<BodyProgress>,
 }
@@ -231,7 +235,7 @@ impl Body for SentBody {
     }
 }
 
-/// Body of an answer. The body of an error is cut once it has [`ERROR_MAX`] bytes.
+/// The body of an answer. If the answer is an error, its body is cut off after [`ERROR_MAX`] bytes.
 struct ReceivedBody {
     body: reqwest::Body,
     left: usize,
@@ -260,7 +264,7 @@ impl Body for ReceivedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        // The length of an error's body is not known, because the body may be cut.
+        // The length of an error's body is unknown, because it may be cut off.
         if self.left == usize::MAX { self.body.size_hint() } else { SizeHint::default() }
     }
 }
@@ -274,7 +278,7 @@ fn http_error(error: reqwest::Error) -> HttpError {
         error if error.is_request() => HttpErrorKind::Request,
         _ => HttpErrorKind::Unknown,
     };
-    // Leaves out the URL, which is in the message of `object_store` around this error.
+    // The URL is left out, because the message of `object_store` around this error already has it.
     HttpError::new(kind, error.without_url())
 }
 

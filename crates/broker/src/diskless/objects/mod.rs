@@ -1,8 +1,9 @@
-//! Objects of this cluster in the object store: one attempt of each operation, with errors in the store's own words.
+//! The objects of this cluster in the object store. Each operation makes one attempt, and errors have the messages that
+//! the store returns.
 //!
-//! Not here: retries ([`super::pipeline::upload`], [`super::fetch`]).
+//! Retries are in [`super::pipeline::upload`] and [`super::fetch`].
 //!
-//! Invariant: an object that was put stays as it is, even after a power loss; objects of other clusters are not
+//! Invariant: an object that was put stays as it is, even after a power loss. Objects of other clusters are never
 //! touched.
 
 mod claim;
@@ -43,56 +44,58 @@ use fullbore_config::DisklessStorage;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
-/// Time limit of each check that the store belongs to this cluster, while the broker starts and later.
+/// Time limit of each check that the store belongs to this cluster.
 const CLAIM_MAX: Duration = Duration::from_secs(10);
-/// Longest wait for one answer of a bucket while the broker starts, because a starting broker serves nothing. Some
-/// services accept connections and never answer.
+/// How long a starting broker waits for a single answer of a bucket. Until the start ends, the broker serves nothing,
+/// and some services accept connections but never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// Time limit of a probe of a bucket.
 const PROBE_MAX: Duration = Duration::from_secs(10);
-/// Time for which an ownership marker that was seen in a bucket counts as present, because each check is a request.
-/// PUTs and DELETEs cause a check after this time; GETs do so only if their object is missing.
+/// How long an ownership marker in a bucket counts as present after it was seen. Each check costs a request. After this
+/// time, a PUT or DELETE checks the marker again, and a GET does so only if its object is missing.
 const BUCKET_CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Objects of one cluster.
+/// The objects of one cluster.
 #[derive(Clone)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
-    /// Prefix of keys, below which no other cluster has objects.
+    /// The prefix of all keys. No other cluster has objects below it.
     prefix: Path,
-    /// First part of this cluster's keys: its id, below the prefix.
+    /// The beginning of this cluster's keys, which is its id below the prefix.
     root: Path,
     claim: Arc<Claim>,
-    /// Directory of the store, if the store is one. An unmounted file system may leave an empty directory in its place
-    /// at any time.
+    /// The directory of the store, if the store is one. If its file system is unmounted, an empty directory may appear
+    /// in its place at any time.
     folder: Option<PathBuf>,
-    /// Time after which the presence of the ownership marker is checked again before a PUT or DELETE; `None`: never.
+    /// How long ago the ownership marker may have been seen before a PUT or DELETE checks it again. `None` if it is
+    /// never checked.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
     asks_metadata: bool,
-    /// Delays added to each PUT and to each GET.
+    /// The delays that are added to each PUT and each GET.
     delays: (Duration, Duration),
-    /// Pace of requests; that of a directory is unlimited.
+    /// The pace of requests, which is unlimited for a directory.
     pace: Arc<Pace>,
 }
 
-/// Reason for which a store cannot be used.
+/// The reason why a store cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("diskless.storage={storage}: {why}")]
 pub struct StartObjectsError {
-    /// Value of `diskless.storage`, without secrets.
+    /// The value of `diskless.storage`, without secrets.
     storage: String,
-    /// Reason in the store's own words.
+    /// The reason, with the message that the store returned.
     why: String,
 }
 
 impl Objects {
     /// Opens the objects of a cluster in a store. The store must let this broker put, read and delete, and must belong
-    /// to `index`. If that cannot be checked while the broker starts, every request checks it first, until a check
-    /// succeeds. An object put into a directory is flushed.
+    /// to `index`. If this cannot be checked during the start of the broker, each request checks it first until a check
+    /// succeeds.
     ///
     /// # Errors
-    /// [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot be used.
+    /// Returns a [`StartObjectsError`] if the store refuses, does not belong to `index`, or is a directory that cannot
+    /// be used.
     pub async fn open(
         storage: &DisklessStorage,
         cluster_id: &str,
@@ -122,18 +125,18 @@ impl Objects {
         }
     }
 
-    /// Delays each PUT and each GET, as a distant store does.
+    /// Adds a delay to each PUT and each GET, as if the store were far away.
     pub fn delayed(self, put: Duration, get: Duration) -> Objects {
         Objects { delays: (put, get), ..self }
     }
 
-    /// Returns these objects with a check of the ownership marker before each change.
+    /// Makes each change check the ownership marker first.
     #[cfg(test)]
     pub fn checking_always(self) -> Objects {
         Objects { checks_every: Some(Duration::ZERO), ..self }
     }
 
-    /// Returns the objects of a cluster in `store`, which needs no ownership marker.
+    /// Returns the objects of a cluster in `store`, which does not need an ownership marker.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
         Objects::below(store, Path::default(), Claim::needless(cluster_id), cluster_id)
@@ -161,12 +164,12 @@ impl Objects {
         &self.claim
     }
 
-    /// Verifies or writes the ownership marker while the broker starts. Gives up on a silent bucket: a later request
-    /// verifies the marker.
+    /// Verifies or writes the ownership marker during the start of the broker. If a bucket does not answer, gives up; a
+    /// later request then verifies the marker.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.folder {
-                // If the directory hangs, the broker does not start, as if the directory were not mounted.
+                // If the directory hangs, the broker must not start, as if the directory were not mounted.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
             }
@@ -181,8 +184,8 @@ impl Objects {
     /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after [`CLAIM_MAX`].
     ///
     /// # Errors
-    /// [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller may repeat
-    /// the call.
+    /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller
+    /// may try again.
     pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
         timeout(CLAIM_MAX, self.claimed()).await.map_err(|_| self.late(CLAIM_MAX)).flatten()
     }
@@ -203,8 +206,8 @@ impl Objects {
         Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
     }
 
-    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. With `checks_every`, also checks
-    /// that the store still has the marker, unless the marker was seen within that time.
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. If `checks_every` is set, also
+    /// checks that the store still has the marker, unless it was seen within that time.
     async fn still_claimed(&self) -> Result<(), ObjectError> {
         self.claimed().await?;
         match self.checks_every {
@@ -213,11 +216,11 @@ impl Objects {
         }
     }
 
-    /// Checks that the store now puts, reads and deletes an object of this cluster. The probe of a bucket has a time
-    /// limit. The probe of a directory has none, because its thread would stay blocked anyway.
+    /// Checks that the store can currently put, read and delete an object of this cluster. The probe of a bucket has a
+    /// time limit. The probe of a directory has none, because its thread would stay blocked anyway.
     ///
     /// # Errors
-    /// [`ObjectError`] if the ownership marker is not verified, or any of these requests fails.
+    /// Returns an [`ObjectError`] if the ownership marker is not verified or one of these requests fails.
     pub async fn probe(&self) -> Result<(), ObjectError> {
         let probe = async {
             self.still_claimed().await?;
@@ -230,11 +233,11 @@ impl Objects {
         timeout(PROBE_MAX, probe).await.map_err(late).flatten()
     }
 
-    /// Puts an object that consists of `parts` in this order, and notes the progress of its bytes. Two PUTs of the same
-    /// object may be under way at once.
+    /// Puts an object that consists of `parts` in this order, and reports to `progress` as bytes are sent. Two PUTs of
+    /// the same object may run at the same time.
     ///
     /// # Errors
-    /// [`ObjectError`] if the PUT fails; the object may be in the store all the same.
+    /// Returns an [`ObjectError`] if the PUT fails. The object may still be in the store.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         self.pace.admit(RequestKind::Write, &progress).await;
@@ -245,10 +248,11 @@ impl Objects {
         put.map(drop).map_err(ObjectError::of_put)
     }
 
-    /// Reads a range of an object, or its part before the object's end, and notes the progress of its bytes.
+    /// Reads a range of an object, and reports to `progress` as bytes arrive. If the object ends within the range, only
+    /// its part is returned.
     ///
     /// # Errors
-    /// [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
+    /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
         self.claimed().await?;
         self.pace.admit(RequestKind::Read, &progress).await;
@@ -259,8 +263,8 @@ impl Objects {
         let found = match found.map_err(|error| ObjectError::of_range(id, start, error)) {
             Ok(found) => found,
             Err(gone @ ObjectError::NotFound(_)) => {
-                // If the directory is no longer mounted, the marker is missing as well: the error of this check is then
-                // returned.
+                // If the directory is no longer mounted, the marker is missing as well. In that case, the error of this
+                // check is returned.
                 self.still_claimed().await?;
                 return Err(gone);
             }
@@ -279,15 +283,16 @@ impl Objects {
         Ok(bytes.freeze())
     }
 
-    /// Deletes an object, with the files that interrupted puts of it have left. A missing object is no error.
+    /// Deletes an object, and any files that interrupted PUTs of it have left. If the object is missing, the call still
+    /// succeeds.
     ///
     /// # Errors
-    /// [`ObjectError`] if the DELETE fails.
+    /// Returns an [`ObjectError`] if the DELETE fails.
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
         self.still_claimed().await?;
         if let Some(folder) = &self.folder {
             let object = folder.join(self.key(id).as_ref());
-            // A file that cannot be removed now may be removed by the next DELETE.
+            // If a file cannot be removed now, the next DELETE may remove it.
             let _ = tokio::task::spawn_blocking(move || folder::remove_unfinished(&object)).await;
         }
         self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
@@ -297,7 +302,8 @@ impl Objects {
         }
     }
 
-    /// Returns the key of an object. Keys of consecutive ids lie apart, since stores spread load by the front of a key.
+    /// Returns the key of an object. The keys of consecutive ids begin differently, because stores distribute load by
+    /// the beginning of a key.
     fn key(&self, id: ObjectId) -> Path {
         self.root.clone().join(format!("{:02x}", id.rem_euclid(256))).join(format!("{id:016x}"))
     }

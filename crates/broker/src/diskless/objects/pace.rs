@@ -1,13 +1,13 @@
-//! Pace of requests to a store that refuses many of them (503 SlowDown, 429).
+//! Limits the pace of requests to a store that refuses many of them (503 SlowDown, 429).
 //!
-//! A store goes on refusing a client that retries at once. Once the store refuses most requests of a second, requests
-//! leave one after another, at a rate below the rate of those that succeeded. The rate grows while no request is
-//! refused, faster from second to second, until it is unlimited.
+//! A store keeps refusing a client that retries at once. If most requests of a second are refused, requests are
+//! therefore sent one by one, at a lower rate than that of the successful ones. While no request is refused, the rate
+//! grows faster each second, until it is unlimited again.
 //!
-//! Not here: pauses and attempts of a single request.
+//! Pauses and attempts of a single request are elsewhere.
 //!
-//! Invariants: a few refusals delay no other request. The rate is at least [`RATE_MIN`]. While writes and other
-//! requests wait, three of four permits go to writes.
+//! Invariants: a few refusals delay no other request. The rate is at least [`RATE_MIN`]. If writes and other requests
+//! are waiting, three out of four permits go to writes.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -20,48 +20,48 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::BodyProgress;
 
-/// Lowest rate, in requests a second.
+/// Minimum rate, in requests per second.
 const RATE_MIN: f64 = 1.0;
-/// Lowest estimate of the rate that the store takes, when a limit begins: a broker that sends little has not seen how
-/// much the store takes.
+/// Minimum rate that a new limit assumes the store to accept. A broker that sends few requests has not seen how many
+/// the store accepts.
 const RATE_BEGINS_MIN: f64 = 10.0;
-/// Rate from which on the pace is unlimited.
+/// The pace is unlimited again when the rate exceeds this value.
 const RATE_MAX: f64 = 500.0;
-/// Factor on the rate after a refusal.
+/// The rate is multiplied by this factor after a refusal.
 const CUT: f64 = 0.8;
-/// Growth of the rate after the n-th interval in a row without a refusal. The rate grows by n times the first value, a
-/// fraction of the rate, and by the second value, in requests a second.
+/// The rate grows by `n * rate * GROWS.0 + GROWS.1` requests per second after the n-th interval in a row without a
+/// refusal.
 const GROWS: (f64, f64) = (0.1, 0.2);
-/// Interval in which answers are counted. The rate changes at most once in this time.
+/// Answers are counted in intervals of this length. The rate changes at most once per interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// Fewest refusals in an interval that limit the rate; they must also outnumber the other answers.
+/// How many refusals in one interval are needed to limit the rate. They must also outnumber the other answers.
 const REFUSALS_MIN: u32 = 5;
-/// Number of earlier intervals that are kept. The largest number of answers in an interval is the estimate of the rate
-/// that the store takes.
+/// How many earlier intervals are kept. The largest number of answers in one of them is the estimate of the rate that
+/// the store accepts.
 const INTERVALS_MAX: usize = 60;
-/// Longest Retry-After that requests wait for.
+/// Maximum Retry-After that is respected. Requests never wait longer.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
-/// Most writes that are admitted between two requests of other kinds, while writes and other requests wait.
+/// How many writes are admitted for each other request, while both are waiting.
 const WRITES_FOR_ANOTHER: u32 = 3;
-/// Pause after which a waiting request is noted again as begun, so that it does not count as silent.
+/// How often a waiting request is recorded as just begun, so that it does not count as silent.
 const WAITS_NOTED_EVERY: Duration = Duration::from_millis(500);
 
-/// Lock that is granted in the order of the requests for it.
+/// A lock that is granted in the order of the requests for it.
 type Turn = tokio::sync::Mutex<()>;
 
-/// Kinds of requests. Each kind has its own queue, so that a burst of one kind does not block the others.
+/// The kinds of requests. Each kind has its own queue, so that a burst of one kind does not block the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestKind {
-    /// PUT, for which producers wait.
+    /// A PUT. Producers wait for it.
     Write,
     Read,
     Delete,
 }
 
-/// Pace of all requests to a store.
+/// The pace of all requests to a store.
 #[derive(Debug, Default)]
 pub struct Pace {
-    /// Queue of each kind. A request that is given up leaves its queue at once.
+    /// The queue of each kind. If the caller gives up, its request leaves the queue at once.
     turns: [Turn; 3],
     /// Notified when a request stops waiting.
     admitted: Notify,
@@ -72,29 +72,29 @@ pub struct Pace {
 struct PaceState {
     bounded: Option<Bounded>,
     answers: Answers,
-    /// Number of waiting writes, and of other waiting requests.
+    /// How many writes are waiting, and how many other requests.
     waiting: [usize; 2],
-    /// Number of writes that were admitted since the last request of another kind.
+    /// How many writes were admitted since the last request of another kind.
     writes_in_a_row: u32,
 }
 
-/// Limit of the rate.
+/// The current limit of the rate.
 #[derive(Debug)]
 struct Bounded {
     rate: f64,
-    /// Earliest time of the next request.
+    /// When the next request may be sent.
     next: Instant,
-    /// Time of the last change of the rate.
+    /// When the rate last changed.
     changed: Instant,
-    /// True if a request was refused since the last change of the rate.
+    /// True if a request was refused after the rate last changed.
     is_refused: bool,
-    /// Number of intervals in a row without a refusal.
+    /// How many intervals in a row had no refusal.
     clean: u32,
 }
 
 impl Bounded {
-    /// Changes the rate if an interval has ended: cuts it after a refusal, and lets it grow otherwise. `taken` is the
-    /// rate at which the store answers; `None` unless the store refuses most requests.
+    /// Changes the rate if an interval has ended: it falls after a refusal and grows otherwise. `taken` is the rate at
+    /// which the store answers requests, if the store refuses most of them.
     fn adjust(&mut self, now: Instant, taken: Option<f64>) {
         if now < self.changed + INTERVAL {
             return;
@@ -110,18 +110,18 @@ impl Bounded {
     }
 }
 
-/// Numbers of answers, by interval.
+/// Counts the answers in each interval.
 #[derive(Debug, Default)]
 struct Answers {
     began: Option<Instant>,
     answered: u32,
     refused: u32,
-    /// Numbers of answers in earlier intervals, the newest last.
+    /// How many requests were answered in each earlier interval, oldest first.
     before: VecDeque<u32>,
 }
 
 impl Answers {
-    /// Begins a new interval if the last one has ended.
+    /// Begins a new interval if the current one has ended.
     fn roll(&mut self, now: Instant) {
         if self.began.is_some_and(|began| now < began + INTERVAL) {
             return;
@@ -133,18 +133,18 @@ impl Answers {
         (self.began, self.answered, self.refused) = (Some(now), 0, 0);
     }
 
-    /// Returns true if the store refuses most requests of this interval.
+    /// Returns true if the store has refused most requests of this interval.
     fn are_refused(&self) -> bool {
         self.refused >= REFUSALS_MIN && self.refused > self.answered
     }
 
-    /// Returns the largest number of answers in one interval, among this interval and the `count` before it.
+    /// Returns the largest number of answers in a single interval, among the current one and the `count` before it.
     fn best_of(&self, count: usize) -> f64 {
         f64::from(self.before.iter().rev().take(count).copied().max().unwrap_or(0).max(self.answered))
     }
 }
 
-/// Request that waits. Dropping this guard wakes waiting requests of other kinds.
+/// A request that is waiting. When this guard is dropped, waiting requests of other kinds are woken.
 struct Waiting<'a> {
     pace: &'a Pace,
     kind: RequestKind,
@@ -158,7 +158,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl Pace {
-    /// Waits until a request may leave. During the wait, `progress` counts the request as just begun.
+    /// Waits until a request may be sent. In the meantime, `progress` shows the request as just begun.
     pub async fn admit(&self, kind: RequestKind, progress: &BodyProgress) {
         if self.state.lock().bounded.is_none() {
             return;
@@ -191,7 +191,7 @@ impl Pace {
         }
     }
 
-    /// Notes a request that the store has answered. Callers do not note failures, which leave the rate as it is.
+    /// Records that the store has answered a request. Callers do not report failures, which leave the rate unchanged.
     pub fn succeeded(&self) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -206,7 +206,7 @@ impl Pace {
         }
     }
 
-    /// Notes a refused request, with the pause that the store wants.
+    /// Records that a request was refused, and how long the store wants the client to wait.
     pub fn refused(&self, retry_after: Option<Duration>) {
         let now = Instant::now();
         let state = &mut *self.state.lock();
@@ -234,8 +234,8 @@ impl PaceState {
         &mut self.waiting[usize::from(kind != RequestKind::Write)]
     }
 
-    /// Takes the next permit. If that is not possible yet, returns the time at which the next permit is due; `None` if
-    /// the permit that is due goes to another kind.
+    /// Takes the next permit. If none is due yet, returns the time at which it will be. Returns `None` if a permit is
+    /// due but belongs to another kind of request.
     fn take_turn(&mut self, kind: RequestKind) -> Result<(), Option<Instant>> {
         let Some(bounded) = &mut self.bounded else { return Ok(()) };
         let now = Instant::now();
@@ -249,7 +249,7 @@ impl PaceState {
             return Err(None);
         }
         self.writes_in_a_row = if is_write { self.writes_in_a_row + 1 } else { 0 };
-        // Random, so that the brokers of a store do not send in step.
+        // The interval is random, so that the brokers that share a store do not send in step.
         bounded.next = now + Duration::from_secs_f64(random_part().mul_add(0.4, 0.8) / bounded.rate);
         Ok(())
     }
@@ -269,7 +269,7 @@ mod tests {
 
     const S: fn(u64) -> Duration = Duration::from_secs;
 
-    /// Store that takes requests up to a rate, and refuses the others.
+    /// A store that accepts requests up to a certain rate and refuses the others.
     struct Narrow {
         tokens: Mutex<(f64, Instant)>,
         rate: f64,
@@ -294,7 +294,7 @@ mod tests {
         }
     }
 
-    /// Runs 40 loops for `time`. Each sends one request after another, with the pauses of a fetch.
+    /// Runs 40 loops for `time`. Each of them sends one request after another, with the same pauses as a fetch.
     async fn send(pace: &Arc<Pace>, store: &Arc<Narrow>, time: Duration) {
         let until = Instant::now() + time;
         let each = (0..40).map(|_| {
@@ -351,7 +351,7 @@ mod tests {
         let began = Instant::now();
         admit(&pace, RequestKind::Read).await;
         assert_eq!(began.elapsed(), Duration::ZERO);
-        // In a busy second, the store refuses no more requests than it takes.
+        // Even in a busy second, the store refuses no more requests than it accepts.
         tokio::time::sleep(S(2)).await;
         (0..20).for_each(|_| pace.succeeded());
         (0..20).for_each(|_| pace.refused(None));
@@ -366,8 +366,8 @@ mod tests {
         let store = Narrow::taking(20.0);
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
-        // The pauses are random: at least 61 were taken in trials. A growth of 5 % and 0.5 a second would let 30
-        // through.
+        // The pauses are random. In trials, at least 61 requests were accepted. If the rate grew by only 5 % and 0.5 a
+        // second, it would be 30.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());

@@ -1,7 +1,7 @@
-//! Credentials file that Amazon's tools share: named sections, with lines `name = value` in them.
+//! Reads the credentials file that Amazon's tools share. It has named sections with lines of the form `name = value`.
 //!
-//! The file is read again after a change, since rotation tools replace it. Invariant: a file that cannot be read, or
-//! has no whole pair of keys, leaves the last credentials in use.
+//! After a change, the file is read again, because rotation tools replace it. Invariant: if the file cannot be read or
+//! lacks a complete pair of keys, the last credentials stay in use.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -16,12 +16,12 @@ use object_store::CredentialProvider;
 use object_store::aws::AwsCredential;
 use parking_lot::Mutex;
 
-/// Pause between two checks of the file.
+/// How often the file is checked for changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Largest size of the file in bytes: requests wait while the file is read.
+/// Maximum size of the file in bytes. Requests wait while the file is read.
 const FILE_MAX: u64 = 1 << 20;
 
-/// Credentials of one profile, as the file has them now.
+/// The credentials of one profile, as they currently are in the file.
 pub struct ProfileCredentials {
     file: PathBuf,
     profile: String,
@@ -34,7 +34,7 @@ struct ReadCredentials {
     checked_at: Instant,
 }
 
-/// Identity of a file until it changes: inode, size in bytes, seconds and nanoseconds of the last write.
+/// Identifies the contents of a file: inode, size in bytes, seconds and nanoseconds of the last write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileVersion(u64, u64, i64, i64);
 
@@ -45,19 +45,19 @@ impl FileVersion {
 }
 
 impl fmt::Debug for ProfileCredentials {
-    /// Shows no secrets.
+    /// Omits the secrets.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("ProfileCredentials").field("file", &self.file).finish_non_exhaustive()
     }
 }
 
 impl ProfileCredentials {
-    /// Reads the profile's credentials. Returns `None` if the file has no such profile with both keys.
+    /// Reads the credentials of a profile. Returns `None` if the file has no such profile with both keys.
     ///
     /// # Errors
-    /// [`io::Error`] if the file cannot be read, or has more than 1 MiB.
+    /// Returns an [`io::Error`] if the file cannot be read or is larger than 1 MiB.
     pub fn open(file: PathBuf, profile: &str) -> io::Result<Option<ProfileCredentials>> {
-        // Read before the contents, so that the next check finds a change in between.
+        // The version is read before the contents. If the file changes in between, the next check notices.
         let version = FileVersion::of(&std::fs::metadata(&file)?);
         let found = find(&read_to_string(&file)?, profile);
         Ok(found.map(|credentials| {
@@ -66,7 +66,7 @@ impl ProfileCredentials {
         }))
     }
 
-    /// Returns the credentials of the file, which is checked at most once a second.
+    /// Returns the current credentials. The file is checked at most once a second.
     fn current(&self) -> Arc<AwsCredential> {
         let mut read = self.read.lock();
         if read.checked_at.elapsed() >= CHECK_INTERVAL {
@@ -77,7 +77,7 @@ impl ProfileCredentials {
     }
 
     fn read_again(&self, read: &mut ReadCredentials) {
-        // A missing file is probably being replaced: a later check reads the new one.
+        // If the file is missing, it is probably being replaced. A later check reads the new one.
         let Ok(metadata) = std::fs::metadata(&self.file) else { return };
         let version = FileVersion::of(&metadata);
         if version == read.version {
@@ -104,8 +104,8 @@ impl ProfileCredentials {
     }
 }
 
-/// Reads a regular file of at most [`FILE_MAX`] bytes. Does not wait for other processes, such as one that writes into
-/// a pipe.
+/// Reads a regular file of at most [`FILE_MAX`] bytes. If the path is something else, such as a pipe, the call fails
+/// instead of waiting for another process.
 fn read_to_string(path: &Path) -> io::Result<String> {
     let nonblocking = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
@@ -127,8 +127,7 @@ impl CredentialProvider for ProfileCredentials {
     }
 }
 
-/// Returns the credentials of the section `profile`; `None` unless the section has both keys, without control
-/// characters.
+/// Returns the credentials in the section `profile`, or `None` if it lacks a key or a value has control characters.
 fn find(text: &str, profile: &str) -> Option<AwsCredential> {
     let mut is_inside = false;
     let (mut key_id, mut secret, mut token) = (None, None, None);
@@ -145,7 +144,7 @@ fn find(text: &str, profile: &str) -> Option<AwsCredential> {
             }
         }
     }
-    // A header cannot have control characters.
+    // Control characters cannot be sent in a header.
     let is_sendable =
         [&key_id, &secret, &token].into_iter().flatten().all(|value| !value.chars().any(char::is_control));
     Some(AwsCredential { key_id: key_id?, secret_key: secret?, token }).filter(|_| is_sendable)

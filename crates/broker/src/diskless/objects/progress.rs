@@ -1,8 +1,7 @@
-//! Progress of the body of one request: bytes of a PUT count when the socket takes them, bytes of a GET when they
-//! arrive.
+//! Tracks how much of a request's body has moved. The bytes of a PUT count when the socket takes them, those of a GET
+//! when they arrive. Bytes that the socket took may still be in a buffer of the system.
 //!
-//! Not here: the time after which a request takes too long ([`crate::diskless::tries`]). Bytes that the socket took may
-//! still be in the system's buffer.
+//! The time after which a request is too slow is in [`crate::diskless::tries`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,15 +9,15 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// Time from the start of a request during which moved bytes do not show that the store takes them: they may only fill
-/// the system's buffer.
+/// In this time after the start of a request, moved bytes do not prove that the store takes them. They may only fill a
+/// buffer of the system.
 const FILLS_BUFFER: Duration = Duration::from_secs(1);
 
-/// Fewest moved bytes that count as progress. A request whose bytes only trickle counts as silent before it has moved
-/// this number.
+/// How many bytes must move to count as progress. A request whose bytes only trickle counts as silent until it has
+/// moved this many.
 const STEP: u64 = 32 << 10;
 
-/// Progress of one request, shared by the request and its watcher.
+/// The progress of one request, which the request shares with its watcher.
 #[derive(Clone, Debug)]
 pub struct BodyProgress(Arc<BodyMoved>);
 
@@ -30,16 +29,16 @@ struct BodyMoved {
 
 #[derive(Clone, Copy, Debug)]
 struct LastMoved {
-    /// Start of the request; a wait for its permit moves the start.
+    /// When the request began. If it waits for a permit, this is moved forward.
     began: Instant,
-    /// Time at which the last whole [`STEP`] had moved.
+    /// When the last complete [`STEP`] had moved.
     at: Instant,
-    /// Bytes moved since the start; `stepped` is their number at the last whole step.
+    /// How many bytes have moved since the start. `stepped` is the value at the last complete step.
     bytes: u64,
     stepped: u64,
 }
 
-/// Last time at which bytes of any of several requests moved.
+/// When bytes of any of several requests last moved.
 #[derive(Clone, Debug)]
 pub struct AnyProgress(Arc<Mutex<Instant>>);
 
@@ -50,26 +49,26 @@ impl Default for AnyProgress {
 }
 
 impl AnyProgress {
-    /// Notes that bytes moved, or that a request succeeded.
+    /// Records that bytes have moved or a request has succeeded.
     pub fn moved(&self) {
         *self.0.lock() = Instant::now();
     }
 
-    /// Returns the last time that was noted.
+    /// Returns the last time that was recorded.
     pub fn last(&self) -> Instant {
         *self.0.lock()
     }
 }
 
 impl Default for BodyProgress {
-    /// Creates the progress of a request that is watched alone.
+    /// Creates the progress of a request that is not watched together with others.
     fn default() -> BodyProgress {
         BodyProgress::of(AnyProgress::default())
     }
 }
 
 impl BodyProgress {
-    /// Creates the progress of a request that begins now and shares `any` with other requests.
+    /// Creates the progress of a request that begins now. `any` is shared with other requests.
     pub fn of(any: AnyProgress) -> BodyProgress {
         let began = Instant::now();
         BodyProgress(Arc::new(BodyMoved {
@@ -78,7 +77,7 @@ impl BodyProgress {
         }))
     }
 
-    /// Notes that `bytes` of the body moved.
+    /// Records that `bytes` bytes of the body have moved.
     pub fn moved(&self, bytes: usize) {
         let at = Instant::now();
         let mut last = self.0.last.lock();
@@ -92,20 +91,20 @@ impl BodyProgress {
         }
     }
 
-    /// Returns the start of the request.
+    /// Returns the time at which the request began.
     pub fn began(&self) -> Instant {
         self.0.last.lock().began
     }
 
-    /// Notes that the request begins now, after or during a wait for its permit.
+    /// Records that the request begins only now, because it is or was waiting for a permit.
     pub fn begins(&self) {
         let mut last = self.0.last.lock();
         last.began = Instant::now();
         last.at = last.began;
     }
 
-    /// Returns the time at which the last [`STEP`] bytes had moved, or the start of the request if fewer have moved.
-    /// Also returns the number of bytes moved since the start.
+    /// Returns the time at which the last [`STEP`] bytes had moved. If fewer have moved, this is the start of the
+    /// request. Also returns how many bytes have moved in total.
     pub fn last(&self) -> (Instant, u64) {
         let last = *self.0.last.lock();
         (last.at, last.bytes)

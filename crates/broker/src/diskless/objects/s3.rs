@@ -1,6 +1,6 @@
-//! Bucket of S3, built from settings, environment and credentials.
+//! Opens an S3 bucket with the settings, the environment and the credentials.
 //!
-//! Not here: retries and time limits, which are left to the callers.
+//! Retries and time limits are left to the callers.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,17 +14,17 @@ use super::pace::Pace;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
 
-/// Bucket to which no request was sent yet.
+/// A bucket that has not received any request yet.
 pub struct Bucket {
     pub store: Arc<dyn ObjectStore>,
-    /// Pace of the bucket's requests.
+    /// The pace of requests to the bucket.
     pub pace: Arc<Pace>,
-    /// True if no credentials are set: the first request then gets some from Amazon's metadata service.
+    /// True if no credentials are set. The first request then gets some from Amazon's metadata service.
     pub asks_metadata: bool,
 }
 
 impl Bucket {
-    /// Returns any store as a bucket with an unlimited pace.
+    /// Makes a bucket of any store, with an unlimited pace.
     pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
         Bucket { store, pace: Arc::default(), asks_metadata: false }
     }
@@ -33,11 +33,11 @@ impl Bucket {
 /// Opens the bucket.
 ///
 /// # Errors
-/// Message if settings contradict each other, or a file of credentials or certificates cannot be read.
+/// Returns a message if settings contradict each other, or if a file with credentials or certificates cannot be read.
 pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let options = ClientOptions::new()
         .with_allow_http(true)
-        // The caller drops a request to give it up, which closes the connection.
+        // To give a request up, the caller drops it, which closes the connection.
         .with_timeout_disabled();
     let pace = Arc::<Pace>::default();
     let mut builder = trimmed(AmazonS3Builder::from_env())?
@@ -73,7 +73,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     Ok(Bucket { store: Arc::new(built), pace, asks_metadata })
 }
 
-/// Returns the certificates of authorities that are trusted beside the system's.
+/// Returns the certificates of the authorities that are trusted in addition to those of the system.
 fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String> {
     let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
     let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
@@ -85,7 +85,7 @@ fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String>
     }
 }
 
-/// Trims the values from the environment, because a secret copied from a file often ends with a line break.
+/// Trims the values from the environment. A secret that was copied from a file often ends with a line break.
 fn trimmed(mut builder: AmazonS3Builder) -> Result<AmazonS3Builder, String> {
     use AmazonS3ConfigKey::{AccessKeyId, DefaultRegion, Region, SecretAccessKey, Token};
     for key in [AccessKeyId, SecretAccessKey, Token, Region, DefaultRegion] {
@@ -113,7 +113,7 @@ fn address(endpoint: &str, bucket: &str, is_path_style: bool) -> Result<String, 
     }
 }
 
-/// Returns the URL with the bucket's own host.
+/// Returns the URL with the bucket as a part of the host name.
 fn with_bucket(endpoint: &str, bucket: &str) -> String {
     match endpoint.split_once("://") {
         Some((scheme, host)) => format!("{scheme}://{bucket}.{host}"),
@@ -121,12 +121,12 @@ fn with_bucket(endpoint: &str, bucket: &str) -> String {
     }
 }
 
-/// Returns true if the environment has credentials, or names a service that issues them.
+/// Returns true if the environment has credentials or names a service that issues them.
 fn has_credentials(builder: &AmazonS3Builder) -> bool {
     builder.get_config_value(&AmazonS3ConfigKey::AccessKeyId).is_some() || is_given_by_service(builder)
 }
 
-/// Returns true if a service that the environment names issues the credentials.
+/// Returns true if the environment names a service that issues the credentials.
 fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     use AmazonS3ConfigKey::{
         AccessKeyId, ContainerCredentialsFullUri, ContainerCredentialsRelativeUri, WebIdentityTokenFile,
@@ -136,9 +136,11 @@ fn is_given_by_service(builder: &AmazonS3Builder) -> bool {
     !is_set(&AccessKeyId) && services.iter().any(is_set)
 }
 
-/// Reads the credentials of the profile AWS_PROFILE, or of the default one, in AWS_SHARED_CREDENTIALS_FILE or else in
-/// ~/.aws/credentials. `None` if the environment names no file and no home directory. If AWS_PROFILE is not set, also
-/// `None` if the file or its default profile does not exist.
+/// Reads the credentials of the profile AWS_PROFILE, or of the default profile if it is not set. The file is
+/// AWS_SHARED_CREDENTIALS_FILE, or else ~/.aws/credentials.
+///
+/// Returns `None` if the environment names neither a file nor a home directory. If AWS_PROFILE is not set, `None` is
+/// also returned if the file or its default profile does not exist.
 fn of_profile() -> Result<Option<ProfileCredentials>, String> {
     let named = std::env::var("AWS_PROFILE").ok().filter(|name| !name.is_empty());
     let at_home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/credentials"));

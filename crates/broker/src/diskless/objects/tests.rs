@@ -62,7 +62,7 @@ async fn put_is_killed_its_files_are_deleted_with_the_object() {
     }
     objects.delete(7).await.expect("deleted");
     assert_eq!((files(), beside("0000000000000107#1").exists()), (1, true), "another's");
-    // Deletes the files of an object that is missing itself, as if its PUT had never ended.
+    // The object itself is missing, as if its PUT had never finished. Its files are deleted nevertheless.
     objects.delete(0x107).await.expect("deleted");
     assert_eq!(files(), 0);
     assert_eq!(objects.get(8, 0..4, BodyProgress::default()).await, Ok(Bytes::from_static(b"some")));
@@ -91,7 +91,7 @@ async fn another_clusters_store_is_refused() {
     open(elsewhere, "other", &two).await.expect("another prefix");
 }
 
-/// Puts an object that the index has registered and committed.
+/// Puts an object that the index has already registered and committed.
 async fn write(at: &FilePath, index: &TempIndex) {
     let objects = folder(at, "one", index).await.expect("opened");
     objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
@@ -113,7 +113,7 @@ async fn another_store_than_the_one_with_the_objects_is_refused() {
     let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
     folder(here.path(), "one", &index).await.expect("opened");
-    // A store that is moved with its contents stays the same store.
+    // If a store is moved with its contents, it remains the same store.
     let moved = elsewhere.path().join("moved");
     fs::rename(here.path(), &moved).expect("moved");
     folder(&moved, "one", &index).await.expect("opened");
@@ -127,7 +127,7 @@ async fn a_store_without_objects_may_be_left_for_another() {
     folder(stores[1].path(), "one", &index).await.expect("nothing is in the first");
     write(stores[2].path(), &other).await;
     let refused = folder(stores[2].path(), "one", &index).await.err().expect("refused");
-    assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
+    assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
 }
 
 #[tokio::test]
@@ -136,7 +136,7 @@ async fn objects_without_their_index_are_left_alone() {
     write(at.path(), &TempIndex::empty()).await;
     for _ in 0..2 {
         let refused = folder(at.path(), "one", &TempIndex::empty()).await.err().expect("refused");
-        assert!(refused.contains("it has objects of this cluster of which the index knows nothing"), "{refused}");
+        assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
     }
     let s3 = S3::start();
     let index = TempIndex::empty();
@@ -230,7 +230,7 @@ async fn two_clusters_claim_a_store_at_once_one_is_refused() {
     };
     let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
     let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
-    // The threads of the indexes decide which of the clusters is first.
+    // Which of the clusters is first depends on the threads of the indexes.
     let is_refused = |claimed| matches!(claimed, Err(ObjectError::OtherCluster { .. }));
     assert_eq!(one, again);
     assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
@@ -357,7 +357,8 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     puts("SignatureDoesNotMatch").await;
     write(keys(S3::SECRET));
     puts("put").await;
-    // Half a file, a large one, a pipe, a directory and a missing file leave the last credentials in use.
+    // The file becomes incomplete, then large, then a pipe, then a directory, and is finally missing. Each time, the
+    // last credentials stay in use.
     let half = || write("[default]\naws_access_key_id=half\n".to_owned());
     let large =
         || fs::File::options().write(true).open(&file).and_then(|file| file.set_len(1 << 30)).expect("extended");
@@ -378,7 +379,7 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     }
 }
 
-/// The store listens and never answers, as a metadata service behind a firewall does.
+/// The store listens but never answers, like a metadata service behind a firewall.
 #[tokio::test(start_paused = true)]
 async fn store_is_silent_without_credentials_the_error_names_that() {
     let store = double::StoreDouble::taking(2 * CLAIM_MAX);
@@ -392,7 +393,7 @@ async fn store_is_silent_without_credentials_the_error_names_that() {
     assert!(!late(false).await.contains("credentials"));
 }
 
-/// Regression: the start of a broker waits for a store as long as the store answers.
+/// Regression test: as long as the store answers at all, a starting broker waits for it.
 #[tokio::test(start_paused = true)]
 async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answer() {
     let is_silent = async |store: Arc<double::StoreDouble>| {
@@ -417,8 +418,8 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
     assert!(is_silent(hanging).await);
 }
 
-/// Amazon's machines have a service that issues credentials; on other machines nothing answers at its address, or a
-/// proxy does.
+/// Amazon's machines have a service that issues credentials. On other machines, either nothing or a proxy answers at
+/// its address.
 #[test]
 fn no_credentials_are_set_the_error_names_that_before_the_metadata_service() {
     let source = "Error performing PUT http://169.254.169.254/latest/api/token in 1ms - status code: 403".into();
@@ -435,7 +436,7 @@ async fn store_is_away_at_the_start_requests_verify_it_later() {
     assert!(refused.is_retriable() && refused.to_string().contains("SlowDown"), "{refused}");
     s3.heal();
     assert_eq!(objects.put(1, parts(), BodyProgress::default()).await, Ok(()));
-    // The store turns out to be another cluster's, or nothing listens at its address.
+    // Later, the store turns out to belong to another cluster, or nothing listens at its address.
     s3.every("GET", S3Fault::Reset);
     let late = open(storage(&s3), "other", &two).await.expect("it starts");
     s3.heal();
@@ -451,7 +452,7 @@ async fn store_is_away_at_the_start_requests_verify_it_later() {
 async fn outage_of_a_store_is_over_requests_leave_at_once() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // Requests that succeeded in the last second set a lower bound of the pace.
+    // The requests that succeeded in the last second give the pace a lower bound.
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     s3.every("PUT", S3Fault::Status(503, "ServiceUnavailable"));
     let put = || objects.put(1, parts(), BodyProgress::default());
@@ -504,7 +505,7 @@ async fn one_request_fails_its_error_is_retriable() {
         }
     };
     timeout(Duration::from_secs(30), has_come).await.expect("it comes");
-    // A request that does not hang ends within this time, on a machine that is not overloaded.
+    // Unless the machine is overloaded, a request that does not hang ends within this time.
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert!(!hangs.is_finished());
     hangs.abort();
@@ -528,7 +529,7 @@ async fn answers_without_end_are_not_read_whole() {
             _ => objects.delete(2).await,
         };
         assert_eq!(done.is_ok(), status == 200, "{method} {status}: {done:?}");
-        // The count includes bytes that were sent but only fill the buffers of the sockets.
+        // The number includes bytes that only fill the buffers of the sockets.
         let now = s3.flooded();
         assert!(now > flooded && now - flooded < READ_MAX, "{method} {status}: {} bytes", now - flooded);
         flooded = now;
@@ -540,7 +541,7 @@ async fn answers_without_end_are_not_read_whole() {
 async fn put_is_answered_before_it_was_sent_it_has_failed() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
-    // More than the sockets hold.
+    // The body is larger than the buffers of the sockets.
     let large = || vec![Bytes::from(vec![7; 1 << 20]); 32];
     s3.next("PUT", S3Fault::Early);
     let refused = objects.put(1, large(), BodyProgress::default()).await.expect_err("not all of it was sent");

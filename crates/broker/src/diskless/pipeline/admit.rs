@@ -1,7 +1,7 @@
-//! Admission of a batch: memory, sequence, position in the queue.
+//! Admits a batch to the queue, after checking its memory, its sequence and its transaction.
 //!
-//! Not here: batches out of order ([`super::out_of_order`]). Invariant: a batch is copied without the lock, and only
-//! once nothing blocks it.
+//! Batches out of order are in [`super::out_of_order`]. Invariant: a batch is copied only when nothing blocks it, and
+//! without holding the lock.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -32,47 +32,47 @@ use fullbore_log::validation::ValidBatch;
 
 #[cfg(test)]
 thread_local! {
-    /// Mutation: the known state of producers counts as current.
+    /// Mutation: the known state of producers is treated as current.
     pub static SKIPS_REFRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Partition with its internal id in the index.
+/// A partition together with its internal id in the index.
 #[derive(Clone, Copy)]
 pub struct IndexedPartition<'a> {
-    /// View of the partition at this broker.
+    /// This broker's view of the partition.
     pub view: &'a Arc<PartitionView>,
-    /// Internal id.
+    /// The internal id.
     pub number: DisklessPartitionId,
 }
 
-/// Memory for a batch, and the conditions of its admission.
+/// The memory for a batch, and what its admission depends on.
 pub struct Grant<'a> {
-    /// Producer whose share of an object the batch uses.
+    /// The producer whose share of an object the batch uses.
     pub producer: ProducerKey,
-    /// Freshness of the producer's state as this broker knows it.
+    /// Shows whether this broker's state of the producer is current or may be stale.
     pub freshness: Freshness,
-    /// Memory for the batch.
+    /// The memory for the batch.
     pub room: MemoryPermit,
-    /// State that shows whether the metadata leaves this broker out.
+    /// The flag that is set while the metadata leaves this broker out.
     pub left_out: &'a LeftOut,
-    /// Confirmation of the coordinator that must arrive before the batch is committed; `None` if the batch waits for
-    /// none.
+    /// The coordinator's confirmation, which must arrive before the batch is committed. `None` if the batch does not
+    /// wait for one.
     pub awaited: Option<AwaitedWord>,
 }
 
-/// Batch as its admission sees it.
+/// The properties of a batch that decide on its admission.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
-    /// Producer, epoch and sequences of the batch.
+    /// The producer, epoch and sequences of the batch.
     pub stamp: Stamp,
-    /// True if the batch is part of a transaction.
+    /// True if the batch belongs to a transaction.
     pub is_transactional: bool,
-    /// Coordinator's confirmation of the transaction that the batch would open; `None` without one.
+    /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
     pub verified: Option<Verified>,
-    /// Log end in the partition's view, which the change feed updates. 0 if the producer has another epoch in each
-    /// transaction: the epoch then shows whether the transaction is a new one.
+    /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
+    /// transaction, because the epoch then shows whether the transaction is new.
     pub heard_to: i64,
-    /// True if the producer announces that no later batch of the transaction follows in the partition.
+    /// True if the producer announces that this is its last batch of the transaction in this partition.
     pub ends_transaction: bool,
 }
 
@@ -89,7 +89,7 @@ impl Candidate {
         Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
-    /// Returns the candidate of a batch that was parked, and therefore has no confirmation of its coordinator.
+    /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
@@ -101,25 +101,25 @@ impl Candidate {
     }
 }
 
-/// Result for a batch that opens a transaction: the coordinator must confirm the transaction first (KIP-890).
+/// The batch would open a transaction that the coordinator must confirm first (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unverified;
 
-/// Batch as it will be stored, with all values on which its admission depends.
+/// A batch in the form in which it will be stored, with everything that its admission depends on.
 pub struct Offered {
-    /// Partition of the batch.
+    /// The partition of the batch.
     pub partition: Arc<PartitionView>,
-    /// Internal id of the partition.
+    /// The internal id of the partition.
     pub number: DisklessPartitionId,
-    /// Producer whose share of an object the batch uses.
+    /// The producer whose share of an object the batch uses.
     pub producer: ProducerKey,
-    /// Sequence and transaction of the batch.
+    /// The sequence and transaction of the batch.
     pub candidate: Candidate,
-    /// Bytes to store.
+    /// The bytes to store.
     pub bytes: Bytes,
-    /// Largest timestamp of the records, in ms.
+    /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// Time of the append by the broker's clock, in ms; -1 if the producer's timestamps count.
+    /// The time of the append by the broker's clock, in ms. -1 if the timestamps of the producer are used.
     pub log_append_time_ms: i64,
 }
 
@@ -149,11 +149,11 @@ impl Offered {
 }
 
 impl Pipeline {
-    /// Admits or parks a batch whose memory is reserved. The bytes are copied without the lock, and only once nothing
-    /// blocks the batch.
+    /// Admits or parks a batch whose memory is reserved. The bytes are copied only when nothing blocks the batch, and
+    /// without holding the lock.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
     pub fn append(
         &self,
         partition: IndexedPartition<'_>,
@@ -186,7 +186,7 @@ impl Pipeline {
             Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
             Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
             Ok(Admission::Refuse(why)) => {
-                // A later batch may already be in flight: this note makes the broker refuse that batch, too.
+                // A later batch may already be in flight. It must be refused as well, so the refusal is recorded.
                 state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
                 return Err(AppendError::Sequence(why));
             }
@@ -194,8 +194,8 @@ impl Pipeline {
                 return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
-                // If too many copies of a batch wait, the oldest gets this error. A sequence error would be wrong: the
-                // batch may be the next one, and some clients treat that error as fatal.
+                // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
+                // be wrong. The batch may be the next one of its producer, and some clients treat that error as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }
@@ -206,29 +206,30 @@ impl Pipeline {
         Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
 
-    /// Takes memory for a batch of `size` bytes and its bookkeeping. Returns `None` if its producer has to wait.
+    /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if the producer must wait for
+    /// memory.
     ///
     /// # Errors
-    /// [`AppendError::Gone`] while the broker stops.
+    /// Returns [`AppendError::Gone`] if the broker is stopping.
     pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<MemoryPermit>, AppendError> {
         self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
     }
 
-    /// Waits for the memory that [`Pipeline::try_reserve`] takes; the connection reads nothing during the wait. Returns
-    /// `None` once the broker stops.
+    /// Waits for the memory that [`Pipeline::try_reserve`] would reserve. In the meantime, nothing is read from the
+    /// connection. Returns `None` if the broker stops.
     pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
         self.shared.budget.take(producer, size + BATCH_COST).await
     }
 
-    /// Notes that a batch was refused with `code` before its check, so that later batches of its producer in flight are
-    /// refused as well.
+    /// Records that a batch was refused with `code` before its check. Later batches of its producer that are in flight
+    /// are then refused as well.
     pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
         self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
     }
 }
 
 impl Shared {
-    /// Queues a batch, and the batches parked behind it. Returns the receiver of the batch's answer.
+    /// Queues a batch and the batches that are parked behind it. Returns the receiver for the answer to the batch.
     fn take(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -283,10 +284,10 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Decides on a batch, by its sequence and by its transaction.
+    /// Decides on a batch by its sequence and its transaction.
     ///
     /// # Errors
-    /// [`Unverified`] if the coordinator has to confirm the transaction first.
+    /// Returns [`Unverified`] if the coordinator must confirm the transaction first.
     pub(super) fn check(
         &self,
         number: DisklessPartitionId,
@@ -298,16 +299,16 @@ impl PipelineState {
             return Ok(admission);
         }
         match self.opening(number, &candidate.stamp) {
-            // Another broker may have ended the transaction that seems open here. The batch would then begin the next
-            // one.
+            // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
+            // next transaction.
             Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
             Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
             Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
         }
     }
 
-    /// Returns true if a batch would open a transaction: none is open in the known committed state or by a pending
-    /// batch.
+    /// Returns true if a batch would open a transaction. This is the case if neither the known committed state nor a
+    /// pending batch has one open.
     pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
         candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
     }
@@ -324,8 +325,8 @@ impl PipelineState {
         self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
     }
 
-    /// Returns the confirmation of a batch's transaction, which came with this batch or with an earlier pending one;
-    /// `None` if there is none.
+    /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
+    /// pending one.
     fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
         if !candidate.is_transactional {
             return None;
@@ -336,7 +337,7 @@ impl PipelineState {
         })
     }
 
-    /// Decides on a batch by its sequence. The known state is always current if no other broker commits.
+    /// Decides on a batch by its sequence. If no other broker commits, the known state is always current.
     pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
         let nothing = PartitionState::new(0);
         #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Answers of admitted batches and markers.
+//! Sends the answers to admitted batches and markers.
 //!
-//! Not here: the outcomes themselves ([`super::queue`]).
+//! The outcomes themselves are decided in [`super::queue`].
 //!
-//! Invariant: an answer leaves once its commit is known and its records can be read.
+//! Invariant: an answer is sent when the outcome of its commit is known and its records can be read.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{AppendAnswer, Appended};
 
-/// Admitted batch or marker without an answer.
+/// An admitted batch or marker that was not answered yet.
 pub(super) struct PendingBatch {
     pub partition: Arc<PartitionView>,
     pub number: DisklessPartitionId,
@@ -26,16 +26,16 @@ pub(super) struct PendingBatch {
     pub answer: PendingAnswer,
 }
 
-/// Sender of an answer.
+/// The sender of an answer.
 pub(super) enum PendingAnswer {
-    /// Answer to the requests that have sent the batch.
+    /// Answers the requests that have sent the batch.
     Batch(AppendAnswer),
-    /// Answer to the coordinators that wait for the marker.
+    /// Answers the coordinators that wait for the marker.
     Marker(MarkerAnswer),
 }
 
 impl PipelineState {
-    /// Removes the batches with an outcome. Returns each with its answer.
+    /// Removes the pending batches that have an outcome. Returns each of them with its answer.
     pub(super) fn answers(
         &mut self,
         outcomes: Vec<(TicketId, CommitResult)>,
@@ -56,7 +56,7 @@ impl PipelineState {
         outcomes.into_iter().filter_map(answer).collect()
     }
 
-    /// Removes the bytes of the objects that have left the queue, and returns them.
+    /// Removes and returns the bytes of the objects that have left the queue.
     pub(super) fn take_committed(&mut self) -> Vec<(ObjectId, Vec<Bytes>)> {
         let first = self.queue.first_number();
         let mut left = Vec::new();
@@ -66,7 +66,7 @@ impl PipelineState {
         left
     }
 
-    /// Drops the bytes of objects that left the queue without a commit.
+    /// Drops the bytes of objects that have left the queue without being committed.
     pub(super) fn drop_left_behind(&mut self) {
         drop(self.take_committed());
     }
@@ -86,8 +86,8 @@ impl PendingBatch {
         }
     }
 
-    /// Returns true for a batch of records, false for a marker. A refused batch fails the later batches of its
-    /// producer, a refused marker does not.
+    /// Returns true for a batch of records and false for a marker. If a batch is refused, the later batches of its
+    /// producer fail. This is not so for a marker.
     pub fn is_batch(&self) -> bool {
         matches!(self.answer, PendingAnswer::Batch(_))
     }

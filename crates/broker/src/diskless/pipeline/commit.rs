@@ -1,8 +1,8 @@
-//! Commits of the finished objects at the head of the queue, one commit at a time, and the effects of each answer.
+//! Commits the finished objects at the head of the queue, one commit at a time, and applies each answer.
 //!
-//! Not here: the decision ([`fullbore_rules::commit`]), which the index makes.
+//! The decision on a commit is in [`fullbore_rules::commit`]; the index makes it.
 //!
-//! Invariant: an answer leaves without the lock, after the reader has the committed records.
+//! Invariant: an answer is sent after the reader has the committed records, and without holding the lock.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::terms::AwaitedWord;
 
-/// Pause before a failed commit is repeated.
+/// How long to wait before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
-/// Longest wait of an uploaded object, and of all objects behind it, for a coordinator's confirmation (grace period).
-/// The coordinator confirms once the marker in an earlier object is committed, which takes less time than this.
+/// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
+/// The coordinator confirms after the marker in an earlier object is committed, which takes less time.
 const WORD_GRACE: Duration = Duration::from_millis(50);
 
 impl Shared {
-    /// Starts the next commit, unless one is under way, and answers the batches of failed uploads. If the first object
-    /// waits for confirmations, starts its grace period.
+    /// Starts the next commit if none is under way, and answers the batches of failed uploads. If the first object
+    /// waits for confirmations, its grace period starts.
     pub(super) fn go_on(self: &Arc<Self>) {
         let mut state = self.state.lock();
         let (objects, failed) = state.queue.next_commit(self.now());
@@ -44,7 +44,7 @@ impl Shared {
         self.changed.notify_one();
     }
 
-    /// Answers failed batches, and refuses those parked behind them, without the lock.
+    /// Answers failed batches and refuses those that are parked behind them. The lock is released first.
     fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
         let answers = state.answers(failed);
         let given_up = state.give_up_parked(&answers);
@@ -54,7 +54,7 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Waits for the confirmation of a batch that was admitted without it, and continues the queue.
+    /// Waits for the confirmation of a batch that was admitted before it, and then continues the queue.
     pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
         let word = word.given().await;
         let mut state = self.state.lock();
@@ -63,8 +63,8 @@ impl Shared {
         self.go_on();
     }
 
-    /// Waits for the grace period, then refuses the unconfirmed batches of object `number` if the object still waits
-    /// for confirmations.
+    /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
+    /// refused.
     async fn give_up_words(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();
@@ -76,7 +76,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Commits objects. After a failure, pauses before the queue repeats the commit.
+    /// Commits objects. After a failure, the queue repeats the commit after a pause.
     async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
         match self.index.commit(objects).await {
             Ok(answer) => self.committed(answer),
@@ -92,7 +92,7 @@ impl Shared {
         self.go_on();
     }
 
-    /// Applies a commit: makes its records readable, then answers its batches.
+    /// Applies a commit. First its records become readable, then its batches are answered.
     fn committed(self: &Arc<Self>, answer: CommitAnswer) {
         let CommitAnswer { verdicts, partitions, producers, runs } = answer;
         if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
@@ -103,8 +103,8 @@ impl Shared {
         let outcomes = state.queue.committed(&verdicts, self.now());
         let answers = state.answers(outcomes);
         if state.others_commit {
-            // A batch that another broker has committed (a duplicate) has no row in the answer. It has left the queue
-            // as well, so the batches parked behind it are released.
+            // If another broker has already committed a batch, the batch is a duplicate and has no row in the answer.
+            // It has left the queue nevertheless, so the batches that are parked behind it are released.
             let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
             let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
             released.extend(self.release(&mut state, of));
@@ -119,8 +119,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Applies committed rows, and releases the parked batches that waited for them. Returns the released batches that
-    /// got an outcome instead of being queued.
+    /// Applies committed rows and releases the parked batches that were waiting for them. Returns the released batches
+    /// that have an outcome instead of being queued.
     pub(super) fn take_over(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -142,9 +142,11 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Applies committed rows to the state of partitions. The second part of a pair is the offset from which on
-    /// `producers` is complete. A state that ends before that offset stays as it is until a refresh. If no other broker
-    /// commits, such a state is dropped, because no refresh would follow.
+    /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
+    /// `producers` is complete.
+    ///
+    /// If a state ends before that offset, rows are missing, and it is left unchanged until a refresh. If no other
+    /// broker commits, no refresh would follow, so such a state is dropped.
     fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
         let up_to_date = |(row, since): &(PartitionRow, i64)| {
             let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
@@ -163,7 +165,7 @@ impl PipelineState {
             }
         }
         if !self.others_commit {
-            // The answers arrived in another order than their queries were sent, so that the state lacks rows.
+            // The answers arrived in a different order than their queries were sent. These states lack rows.
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }

@@ -1,10 +1,10 @@
-//! Batches gathered for the next object, and the choice among them if they exceed an object.
+//! Gathers batches for the next object. If they do not fit into one object, chooses among them.
 //!
-//! In that case an object takes an equal share of bytes from each producer. A producer with few batches therefore waits
-//! for one object only, however much other producers send.
+//! In that case, each producer gets an equal share of the object's bytes. A producer with few batches then waits for a
+//! single object, no matter how much other producers send.
 //!
-//! Not here: when an object is closed ([`fullbore_rules::commit::rotation`]). Invariant: batches of a producer are
-//! taken in the order of their admission.
+//! When an object is closed is decided in [`fullbore_rules::commit::rotation`]. Invariant: the batches of a producer
+//! are taken in the order of their admission.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -19,33 +19,33 @@ use fullbore_rules::sequence::Stamp;
 use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::reorder_buffer::BATCH_COST;
 
-/// Admitted batch, whole and checked.
+/// A batch that is admitted, whole and checked.
 #[derive(Debug)]
 pub struct NewBatch {
     pub partition: DisklessPartitionId,
-    /// Producer of the batch; the bytes of an object are shared fairly among producers.
+    /// The producer of the batch. All producers get a fair share of an object's bytes.
     pub producer: ProducerKey,
     pub bytes: Bytes,
     pub stamp: Stamp,
-    /// Largest timestamp of the records, in ms.
+    /// The largest timestamp of the records, in ms.
     pub max_timestamp: i64,
-    /// Role of the batch in a transaction.
+    /// The role of the batch in a transaction.
     pub kind: BatchKind,
-    /// Confirmation of the transaction, as in [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
+    /// The confirmation of the transaction; see [`ObjectBatch`](fullbore_rules::commit::ObjectBatch).
     pub verified: Option<Verified>,
-    /// True if the producer waits for the end of a transaction: the batch is the transaction's marker, or contains its
-    /// last records.
+    /// True if the producer waits for the end of a transaction. This is so for the marker of a transaction and for the
+    /// batch with its last records.
     pub ends_transaction: bool,
-    /// Memory of the batch, which is released with its object.
+    /// The batch's memory; it is released together with the object.
     pub room: Option<MemoryPermit>,
 }
 
-/// Batch with its position in the fair order.
+/// A batch with its position in the fair order.
 #[derive(Debug)]
 pub struct GatheredBatch {
     pub ticket: TicketId,
     pub batch: NewBatch,
-    /// Start time by the fair clock, and the bytes that the clock counts for the batch.
+    /// The start time that the fair clock assigned, and the number of bytes that it counted for the batch.
     order: (u64, usize),
     at: Duration,
 }
@@ -56,12 +56,12 @@ impl GatheredBatch {
     }
 }
 
-/// Batches that wait for the next objects.
+/// The batches that wait for the next objects.
 #[derive(Debug, Default)]
 pub struct Gathering {
     batches: Vec<GatheredBatch>,
     bytes: usize,
-    /// Number of batches that end a transaction.
+    /// How many of the batches end a transaction.
     ends: usize,
     first_at: Duration,
     last_at: Duration,
@@ -69,7 +69,7 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Returns true if there is no batch.
+    /// Returns true if no batch is waiting.
     pub fn is_empty(&self) -> bool {
         self.batches.is_empty()
     }
@@ -87,14 +87,14 @@ impl Gathering {
         self.batches.push(GatheredBatch { ticket, batch, order, at: now });
     }
 
-    /// Returns the size and the times of an object of all gathered batches.
+    /// Returns the size and the times of an object with all gathered batches.
     pub fn active(&self) -> ActiveObject {
         let Gathering { bytes, ends, first_at, last_at, .. } = *self;
         ActiveObject { bytes, batches: self.batches.len(), first_at, last_at, ends_transaction: ends > 0 }
     }
 
-    /// Removes and returns the batches of the next object, with about `bytes_max` bytes, or all batches if they fit.
-    /// The last batch may exceed the limit.
+    /// Removes and returns the batches of the next object. If not all of them fit, they have about `bytes_max` bytes,
+    /// which only the last batch may exceed.
     pub fn take(&mut self, bytes_max: usize) -> Vec<GatheredBatch> {
         let before_last = self.bytes - self.batches.last().map_or(0, GatheredBatch::len);
         if before_last < bytes_max && self.batches.len() <= OBJECT_BATCHES_MAX {
@@ -120,7 +120,7 @@ impl Gathering {
         taken
     }
 
-    /// Removes the batches in `dead`, and returns the number of their bytes.
+    /// Removes the batches in `dead`. Returns how many bytes they had.
     pub fn drop_dead(&mut self, dead: &HashSet<TicketId>) -> usize {
         let before = self.bytes;
         self.batches.retain(|gathered| !dead.contains(&gathered.ticket));
@@ -129,7 +129,7 @@ impl Gathering {
         before - self.bytes
     }
 
-    /// Returns true if a marker of the producer is gathered.
+    /// Returns true if a marker of the producer is among the batches.
     pub fn has_marker_of(&self, producer_id: i64) -> bool {
         let is_one = |of: &GatheredBatch| of.batch.kind.is_marker() && of.batch.stamp.producer_id == producer_id;
         self.ends > 0 && self.batches.iter().any(is_one)
@@ -142,7 +142,7 @@ mod tests {
 
     const AT: fn(u64) -> Duration = Duration::from_millis;
 
-    /// Gathers batches of these producers and sizes, one each millisecond.
+    /// Gathers batches of these producers and sizes, one per millisecond.
     fn gathering(batches: impl IntoIterator<Item = (i64, usize)>) -> Gathering {
         let mut gathering = Gathering::default();
         batches.into_iter().for_each(|(producer, bytes)| push(&mut gathering, producer, bytes));
@@ -165,7 +165,7 @@ mod tests {
         gathering.push(ticket, batch, AT(ticket));
     }
 
-    /// Takes the next object. Returns its number of batches of each producer.
+    /// Takes the next object. Returns how many batches of each producer it has.
     fn taken<const N: usize>(gathering: &mut Gathering, producers: [i64; N]) -> [usize; N] {
         let taken = gathering.take(1_000_000);
         for producer in producers {

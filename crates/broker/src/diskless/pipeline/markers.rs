@@ -1,11 +1,12 @@
-//! Markers of transactions. A marker goes into the next object, behind the batches of its producer that this broker has
-//! admitted, and is decided by that object's commit.
+//! Writes the markers of transactions. A marker goes into the next object, behind those batches of its producer that
+//! this broker has admitted. The commit of that object decides on it.
 //!
-//! A marker takes no memory of the budget: producers whose transactions wait for it may have used the budget up.
+//! A marker uses no memory of the budget. Producers may have used up the budget while they wait for the end of their
+//! transactions.
 //!
-//! Not here: the effect of a marker, which the index decides, and retries, which the coordinator makes.
+//! The effect of a marker is decided by the index. Retries are made by the coordinator.
 //!
-//! Invariants: at most [`MARKERS_MAX`] markers are queued, and none twice.
+//! Invariants: at most [`MARKERS_MAX`] markers are queued, and each of them only once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,14 +28,15 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::stamping::Stamping;
 
-/// Most markers queued at a time: as many as one object takes. Further markers wait for a permit.
+/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a permit.
 const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
-/// Most requests that wait for one marker: a coordinator that has lost the answer sends another request.
+/// Maximum number of requests that wait for the same marker. A coordinator sends the request again if it has lost the
+/// answer.
 const WAITS_MAX: usize = 8;
 
 type MarkerOutcome = Result<(), AppendError>;
 
-/// Permits of queued markers.
+/// The permits for queued markers.
 pub(super) struct MarkerPlaces(Arc<Semaphore>);
 
 impl Default for MarkerPlaces {
@@ -44,13 +46,13 @@ impl Default for MarkerPlaces {
 }
 
 impl MarkerPlaces {
-    /// Gives out no more permits.
+    /// Stops giving out permits.
     pub fn close(&self) {
         self.0.close();
     }
 }
 
-/// Answer of a marker, for the requests that wait for it.
+/// Answers the requests that wait for a marker.
 pub(super) struct MarkerAnswer {
     waiting: Vec<oneshot::Sender<MarkerOutcome>>,
     _place: OwnedSemaphorePermit,
@@ -69,18 +71,18 @@ impl MarkerAnswer {
 
     pub fn send(self, outcome: MarkerOutcome) {
         for waiting in self.waiting {
-            // Sending fails if the coordinator has given up. It then writes the marker again.
+            // Sending fails if the coordinator has given up. It will write the marker again.
             let _ = waiting.send(outcome);
         }
     }
 }
 
-/// Queued markers, by partition and producer.
+/// The queued markers by partition and producer.
 #[derive(Default)]
 pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
 
 impl QueuedMarkers {
-    /// Returns the ticket of an equal queued marker; `None` if there is none.
+    /// Returns the ticket of a queued marker that equals this one, if there is any.
     fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
         let queued = self.0.get(&(number, marker.producer_id))?;
         queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
@@ -102,13 +104,14 @@ impl QueuedMarkers {
 }
 
 impl Pipeline {
-    /// Writes a marker, and returns once it has an outcome. The first poll of the future queues it, if there is a
-    /// permit. An equal marker that is already queued shares its outcome. Dropping the future does not stop the marker.
+    /// Writes a marker, and returns when it has an outcome. If there is a permit, the first poll of the future queues
+    /// the marker. An equal marker that is already queued shares its outcome. If the future is dropped, the marker is
+    /// written nevertheless.
     ///
     /// # Errors
-    /// [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, [`AppendError::Deleted`] if
-    /// the partition is deleted. After any other error the marker may still be written, and the caller must repeat the
-    /// request.
+    /// Returns [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, or
+    /// [`AppendError::Deleted`] if the partition is deleted. After any other error the marker may still be written, and
+    /// the caller must repeat the request.
     pub async fn write_marker(
         &self,
         partition: IndexedPartition<'_>,
@@ -122,8 +125,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Queues a marker, unless an equal one is queued, and returns the receiver of its outcome. Refuses the parked
-    /// batches of older epochs. Parked batches of the marker's epoch stay, and wait for the batch with sequence 0.
+    /// Queues a marker if no equal one is queued, and returns the receiver of its outcome. Parked batches of older
+    /// epochs are refused. Parked batches of the marker's epoch stay parked, and wait for the batch with sequence 0.
     fn queue_marker(
         self: &Arc<Self>,
         partition: IndexedPartition<'_>,
@@ -158,7 +161,7 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // After sequence `i32::MAX` comes 0, with which the producer's epoch begins.
+        // The sequence after `i32::MAX` is 0, which is the first one of the producer's epoch.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {
@@ -168,7 +171,7 @@ impl Shared {
     }
 }
 
-/// Returns the control batch of a marker for the next object.
+/// Returns the marker as a control batch for the next object.
 fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch, AppendError> {
     let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
     let now_ms = now_ms();

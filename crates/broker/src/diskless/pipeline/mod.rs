@@ -1,13 +1,13 @@
-//! Path of batches from admission to their answers.
+//! The path of a batch from its admission to its answer.
 //!
-//! The task of a connection admits a batch ([`admit`]) under one lock for the whole queue. The driver task closes
-//! objects that are due. A task per object uploads it ([`upload`]), and one task at a time commits the objects at the
+//! The task of a connection admits a batch ([`admit`]) under a lock for the whole queue. The driver task closes objects
+//! when they are due. A separate task uploads each object ([`upload`]). One task at a time commits the objects at the
 //! head of the queue ([`commit`]).
 //!
-//! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], the markers of transactions
-//! in [`markers`]. Not here: verdicts on batches ([`crate::diskless::index`]).
+//! Batches out of order are in [`out_of_order`], refreshes of stale state in [`refresh`], and the markers of
+//! transactions in [`markers`]. The verdicts on batches come from [`crate::diskless::index`].
 //!
-//! Invariant: an answer leaves once its commit is known and its records can be read.
+//! Invariant: an answer is sent when the outcome of its commit is known and its records can be read.
 
 mod admit;
 mod answer;
@@ -54,10 +54,10 @@ use queue::CommitQueue;
 use refresh::RefreshLimit;
 use upload::Uploader;
 
-/// Batch that left the reorder buffer with an outcome instead of being queued.
+/// A batch that has left the reorder buffer with an outcome instead of being queued.
 type Released = (OutOfOrderBatch, Result<Appended, AppendError>);
 
-/// Handle of the pipeline.
+/// A handle of the pipeline.
 #[derive(Clone)]
 pub struct Pipeline {
     shared: Arc<Shared>,
@@ -74,7 +74,7 @@ struct Shared {
     keys: ObjectIds,
     uploader: Uploader,
     reader: Reader,
-    /// Zero of the queue's clock.
+    /// The start of the queue's clock.
     started: Instant,
     metrics: Metrics,
     commit_failures: LogRateLimit,
@@ -83,26 +83,26 @@ struct Shared {
 
 struct PipelineState {
     queue: CommitQueue,
-    /// Zero of the queue's clock.
+    /// The start of the queue's clock.
     started: Instant,
-    /// Committed state of partitions, as this broker knows it. A refresh adds a partition; later commits update its
-    /// state.
+    /// The committed state of partitions, as far as this broker knows it. A refresh adds a partition, and later commits
+    /// update its state.
     known: HashMap<DisklessPartitionId, PartitionState>,
     pending: HashMap<TicketId, PendingBatch>,
-    /// Bytes of objects that are in the store and not committed, by object number in ascending order.
+    /// The bytes of objects that are in the store but not committed yet, ordered by object number.
     stored: VecDeque<(u64, ObjectId, Vec<Bytes>)>,
-    /// Batches out of order.
+    /// The batches that arrived out of order.
     parked: HashMap<DisklessPartitionId, OutOfOrderBatches>,
     markers: QueuedMarkers,
-    /// Number of the last object whose commit waited for a confirmation; `None` before the first one.
+    /// The number of the last object whose commit waited for a confirmation. `None` before the first one.
     held: Option<u64>,
-    /// True if other brokers commit to the index as well.
+    /// True if other brokers also commit to the index.
     others_commit: bool,
     is_closed: bool,
 }
 
 impl Pipeline {
-    /// Creates the pipeline, and spawns its driver task. The caller is in a tokio runtime.
+    /// Creates the pipeline and spawns its driver task. Must be called within a tokio runtime.
     pub fn start(
         settings: RotationSettings,
         memory_bytes: usize,
@@ -147,7 +147,8 @@ impl Pipeline {
         Pipeline { shared }
     }
 
-    /// Retains `window` batches of each producer of these partitions, or as many as before if those were more.
+    /// Retains at least `window` batches of each producer of these partitions. If a larger number was set earlier, it
+    /// stays in force.
     pub fn retain_batches(&self, numbers: &[DisklessPartitionId], window: usize) {
         let mut state = self.shared.state.lock();
         for number in numbers {
@@ -157,11 +158,11 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers that have written nothing for `expiration_ms`, and the notes of batches that were refused long
+    /// Forgets producers that have not written for `expiration_ms`, and the records of batches that were refused long
     /// ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
-        // The lock is taken once per partition, so that no batch waits for all of them.
+        // The lock is taken anew for each partition, so that no batch must wait until all of them are done.
         let numbers: Vec<_> = self.shared.state.lock().known.keys().copied().collect();
         for number in numbers {
             if let Some(known) = self.shared.state.lock().known.get_mut(&number) {
@@ -170,7 +171,8 @@ impl Pipeline {
         }
     }
 
-    /// Returns the result of `of` on a partition's state. `None` unless a [`Pipeline::refresh`] has read that state.
+    /// Calls `of` with the state of a partition and returns the result. Returns `None` if no [`Pipeline::refresh`] has
+    /// read the state yet.
     pub fn known<T>(&self, number: DisklessPartitionId, of: impl FnOnce(&PartitionState) -> T) -> Option<T> {
         self.shared.state.lock().known.get(&number).map(of)
     }
@@ -187,12 +189,12 @@ impl Pipeline {
         }
     }
 
-    /// Returns the bytes that are admitted and not answered.
+    /// Returns how many bytes are admitted but not answered yet.
     pub fn bytes(&self) -> usize {
         self.shared.state.lock().queue.bytes()
     }
 
-    /// Uploads admitted batches at once, so that they are soon answered, and refuses the parked ones.
+    /// Uploads the admitted batches at once, so that they are answered soon, and refuses the parked ones.
     pub fn hurry(&self) {
         let mut state = self.shared.state.lock();
         state.queue.hurry();
@@ -202,8 +204,8 @@ impl Pipeline {
         parked.into_values().for_each(|parked| parked.refuse(AppendError::Gone));
     }
 
-    /// Ends admission, and refuses the pending and parked batches. A pending batch may still be committed: the index
-    /// recognises it when an idempotent producer sends it again.
+    /// Stops admission and refuses the pending and parked batches. A pending batch may still be committed. If an
+    /// idempotent producer sends it again, the index recognises it.
     pub fn close(&self) {
         let mut state = self.shared.state.lock();
         state.is_closed = true;

@@ -1,8 +1,8 @@
-//! Pool of registered object ids, so that no upload waits for the index: the pool registers blocks of ids in advance.
+//! A pool of registered object ids. Ids are registered in advance, so that no upload waits for the index.
 //!
-//! Not here: registration itself ([`crate::diskless::index`]).
+//! The registration itself is in [`crate::diskless::index`].
 //!
-//! Invariant: an id is handed out once, and only while it is too young for the GC to delete its registration.
+//! Invariant: each id is handed out only once, and only while it is too young for the GC to delete its registration.
 
 use fullbore_host::task;
 use std::collections::VecDeque;
@@ -17,14 +17,14 @@ use tokio::time::Instant;
 use crate::diskless::index::IndexOwner;
 use fullbore_db::CommitError;
 
-/// Number of ids registered at a time.
+/// How many ids are registered at a time.
 const BLOCK: usize = 64;
-/// Number of ids left below which the pool registers the next block.
+/// If fewer ids than this are left, the pool registers more.
 const LOW: usize = 32;
-/// Age from which the pool drops an id, before the GC may delete its registration.
+/// How old an id may become in the pool. The GC deletes registrations only at a higher age.
 const FRESH: Duration = Duration::from_secs(30 * 60);
 
-/// Handle of the pool.
+/// A handle of the pool.
 #[derive(Clone)]
 pub struct ObjectIds {
     shared: Arc<KeyPool>,
@@ -33,7 +33,7 @@ pub struct ObjectIds {
 struct KeyPool {
     index: IndexOwner,
     registered: Mutex<VecDeque<(Instant, ObjectId)>>,
-    /// Permit to register a block.
+    /// The permit to register more ids.
     fetching: Semaphore,
 }
 
@@ -44,8 +44,8 @@ impl ObjectIds {
         ObjectIds { shared: Arc::new(shared) }
     }
 
-    /// Drops all ids in the pool. The GC has deleted the registration of one, which happens if a clock was set or the
-    /// machine slept.
+    /// Drops all ids in the pool, because the GC has deleted the registration of one of them. This happens if a clock
+    /// was set or the machine slept.
     pub fn forget(&self) {
         self.shared.registered.lock().clear();
     }
@@ -53,7 +53,7 @@ impl ObjectIds {
     /// Returns the next id.
     ///
     /// # Errors
-    /// [`CommitError`] if no id is left, and none can be registered.
+    /// Returns a [`CommitError`] if the pool is empty and no id can be registered.
     pub async fn next(&self) -> Result<ObjectId, CommitError> {
         let (mut taken, left) = self.shared.take();
         while taken.is_none() {
@@ -62,7 +62,7 @@ impl ObjectIds {
         }
         if left < LOW && self.shared.fetching.available_permits() > 0 {
             let shared = Arc::clone(&self.shared);
-            // A failure shows in the next call that finds the pool empty.
+            // If this fails, the next call that finds the pool empty returns the error.
             task::spawn(async move { drop(shared.fetch().await) });
         }
         taken.ok_or_else(|| CommitError::Unknown("no number for an object".into()))
@@ -70,7 +70,7 @@ impl ObjectIds {
 }
 
 impl KeyPool {
-    /// Takes the next id; `None` if the pool is empty. Also returns the number of ids left.
+    /// Takes the next id, or `None` if the pool is empty. Also returns how many ids are left.
     fn take(&self) -> (Option<ObjectId>, usize) {
         let mut registered = self.registered.lock();
         while registered.front().is_some_and(|(at, _)| at.elapsed() > FRESH) {
@@ -79,7 +79,7 @@ impl KeyPool {
         (registered.pop_front().map(|(_, id)| id), registered.len())
     }
 
-    /// Registers a block, unless another task did so during the wait for the permit.
+    /// Registers more ids, unless another task has done so while this one waited for the permit.
     async fn fetch(&self) -> Result<(), CommitError> {
         let Ok(_turn) = self.fetching.acquire().await else { return Ok(()) };
         if self.registered.lock().len() >= LOW {

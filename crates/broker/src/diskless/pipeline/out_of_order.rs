@@ -1,11 +1,12 @@
-//! Batches out of order: their producer sends over several connections, or has moved here while another broker commits
-//! its earlier batches. `rules/commit/admission.rs` decides which of them wait. A waiting batch is parked in the
-//! reorder buffer until the missing batches are admitted here, or are known to be committed elsewhere.
+//! Handles batches that arrive out of order. Their producer sends over several connections, or it has moved to this
+//! broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides which batches
+//! wait.
 //!
-//! Not here: the buffer itself, and its limits (`log/partition/reorder_buffer.rs`).
+//! A waiting batch is parked in the reorder buffer. It stays there until the missing batches are admitted here, or are
+//! known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
 //!
-//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. It is checked as
-//! well when a queued batch of the producer turns out to be committed already.
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. The same happens
+//! when a queued batch of the producer turns out to be committed already.
 
 use fullbore_host::task;
 use std::collections::BTreeSet;
@@ -32,16 +33,16 @@ use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrde
 use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
-/// Longest pause between refreshes of a partition with parked batches; a commit in the change feed ends the pause. Also
-/// the time limit of such a refresh, because the same task must also refuse expired batches in time.
+/// How long a partition with parked batches may go without a refresh. A commit in the change feed causes an earlier
+/// one. This is also the time limit of such a refresh, because the same task must refuse expired batches in time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
-    /// Parks an out-of-order batch, with its memory. Returns `Break` with the step if the batch is parked or blocked,
-    /// and `Continue` with `grant` if it can be admitted, or refused, now.
+    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
+    /// `Continue` with `grant` if it can be admitted or refused now.
     ///
     /// # Errors
-    /// [`AppendError`] if the batch is refused: none of its records is or will be in the partition.
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
@@ -66,8 +67,8 @@ impl Pipeline {
             known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
         };
         let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
-        // If a producer that sends out of order has a pending batch of its epoch here, the missing batch comes over
-        // another connection to this broker. A refresh would not find it.
+        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
+        // this broker over another connection. A refresh would not find it.
         let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
         if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
             return Ok(ControlFlow::Break(is_stale));
@@ -111,7 +112,7 @@ impl Pipeline {
     }
 }
 
-/// Partition whose parked batches a task watches.
+/// A partition whose parked batches are watched by a task.
 struct Watch {
     number: DisklessPartitionId,
     partition: Arc<PartitionView>,
@@ -119,7 +120,7 @@ struct Watch {
 }
 
 impl Shared {
-    /// Queues the batches parked behind the admitted batch with `stamp`.
+    /// Queues the batches that are parked behind the admitted batch with `stamp`.
     pub(super) fn release_followers(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -133,8 +134,8 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // Either a copy of the batch was admitted over another connection, and a retry gets the copy's outcome;
-                // or the transaction has ended.
+                // There are two possible reasons. Either the transaction has ended, or a copy of the batch was admitted
+                // over another connection. In the latter case, a retry gets the outcome of that copy.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -157,8 +158,8 @@ impl Shared {
         self.close_due(state);
     }
 
-    /// Checks the parked batches of these producers again, after commits of their batches. Returns those that got an
-    /// outcome instead of being queued.
+    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Returns
+    /// those that have an outcome instead of being queued.
     pub(super) fn release(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -169,14 +170,14 @@ impl Shared {
             let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
             if is_parked && let Some(view) = self.reader.partition(number) {
                 let partition = IndexedPartition { view: &view, number };
-                // A queued batch may release the next one.
+                // When a batch is queued, the next one may become ready.
                 while self.release_ready(state, partition, producer_id, &mut released) {}
             }
         }
         released
     }
 
-    /// Checks the parked batches of one producer again. Returns true if any of them left the reorder buffer.
+    /// Checks the parked batches of one producer again. Returns true if at least one has left the reorder buffer.
     fn release_ready(
         self: &Arc<Self>,
         state: &mut PipelineState,
@@ -209,9 +210,9 @@ impl Shared {
         is_any
     }
 
-    /// Answers released batches. The caller holds no lock.
+    /// Answers released batches. The caller must not hold the lock.
     pub(super) fn answer_released(&self, released: Vec<Released>) {
-        // The driver closes the object of the queued batches when it is due.
+        // The queued batches are in an object that the driver closes when it is due.
         self.changed.notify_one();
         for (early, outcome) in released {
             match outcome {
@@ -221,8 +222,8 @@ impl Shared {
         }
     }
 
-    /// Refuses the batches whose wait has expired. Returns the time at which the next wait expires; `None` if no batch
-    /// is parked.
+    /// Refuses the batches that have waited too long. Returns the time at which the next wait expires, or `None` if no
+    /// batch is parked.
     fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
         let mut state = self.state.lock();
         let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
@@ -241,7 +242,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Lets a batch in order pass on to its admission, or returns what blocks it.
+    /// Lets a batch that is in order continue to its admission, or returns what blocks it.
     fn pass<'a>(
         &self,
         number: DisklessPartitionId,
@@ -251,8 +252,8 @@ impl PipelineState {
         ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
             Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
             Err(Unverified) => Blocker::Verification,
-            // The batch would share an object with the marker of its producer's last transaction. That object could not
-            // wait for the confirmation, which comes after the marker's commit.
+            // The batch would be in the same object as the marker of its producer's previous transaction. That object
+            // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
             Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
             Ok(_) => return ControlFlow::Continue(grant),
         }))
@@ -263,14 +264,14 @@ impl PipelineState {
         is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
     }
 
-    /// Returns true if an out-of-order batch would be accepted as the first one of a producer whose state is forgotten.
-    /// Another broker may still commit earlier batches, which must not come after this one. The producer must therefore
-    /// begin a new epoch.
+    /// Returns true if the state of a producer is forgotten, so that an out-of-order batch would be accepted as its
+    /// first one. Another broker may still commit earlier batches, which must not come after this one. The producer
+    /// must therefore begin a new epoch.
     fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
     }
 
-    /// Removes and returns the batches parked behind failed ones: their producer sends all of them again.
+    /// Removes and returns the batches that are parked behind failed ones. Their producer sends all of them again.
     pub(super) fn give_up_parked(
         &mut self,
         answers: &[(PendingBatch, Result<Appended, AppendError>)],
@@ -286,21 +287,21 @@ fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
     Candidate::unverified(early.batch(), early.ends_transaction())
 }
 
-/// Refuses batches whose wait has expired. Ends once none is parked on the partition.
+/// Refuses batches that have waited too long. Ends when no batch of the partition is parked.
 async fn expire(shared: Weak<Shared>, watch: Watch) {
     while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
         sleep_until(due).await;
     }
 }
 
-/// Watches the parked batches of a partition to which other brokers commit as well: refreshes the partition until none
-/// is parked.
+/// Watches the parked batches of a partition to which other brokers commit as well. The partition is refreshed until no
+/// batch is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // If a refresh gets no answer, the next commit in the change feed or the end of the interval causes another
-        // refresh.
+        // If a refresh is not answered, another one follows after the next commit in the change feed or at the end of
+        // the interval.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

@@ -1,15 +1,16 @@
-//! Queue of admitted batches without an answer, from the object being filled to the objects being committed.
+//! The queue of admitted batches that have no answer yet. It includes the batches of the object that is being filled,
+//! and the objects that are being uploaded or committed.
 //!
-//! An object is closed once it is due and an upload slot is idle. Several objects are uploaded at a time. Uploaded
+//! An object is closed when it is due and an upload slot is idle. Several objects are uploaded at a time. The uploaded
 //! objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
-//! unknown, its objects are committed again with the same batches, until the outcome is known.
+//! unknown, its objects are committed again with the same batches until it is known.
 //!
-//! [`Gathering`] decides which batches go first, [`words`] holds back batches whose transaction is not confirmed. Not
-//! here: time, I/O and the decision of a commit.
+//! [`Gathering`] decides which batches go into the next object, and [`words`] holds back batches whose transaction is
+//! not confirmed. The queue has no clock, does no I/O, and does not decide on commits.
 //!
-//! Invariants: objects are committed in the order of their closing; no batch is acknowledged before its commit is
-//! known. Once a batch has failed, the pending batches that its producer sent after it to the partition are dead. A
-//! dead batch is not committed, unless its commit was attempted before.
+//! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
+//! outcome of its commit is known. If a batch fails, the pending batches that its producer sent after it to the
+//! partition are dead. A dead batch is never committed, unless its commit was already attempted.
 
 mod words;
 
@@ -33,39 +34,39 @@ use words::UnconfirmedBatches;
 pub use words::COMMITS_UNCONFIRMED;
 pub use words::UnconfirmedBatch;
 
-/// Most batches of a commit; an object has at most half as many. Without this limit, the batches that queue up while
-/// the index is down could make a commit that exceeds its time limit at each attempt.
+/// Maximum number of batches in a commit, which is twice that of an object. Batches queue up while the index is down.
+/// Without this limit, their commit could exceed its time limit at each attempt.
 const COMMIT_BATCHES_MAX: usize = 2 * OBJECT_BATCHES_MAX;
 
-/// Outcome of an admitted batch. [`AppendError::Again`] means that the batch is not written, in most cases because an
+/// The outcome of an admitted batch. [`AppendError::Again`] means that the batch was not written, usually because an
 /// earlier batch of its producer has failed. The client must then send it again, in order.
 pub type CommitResult = Result<Committed, AppendError>;
 
-/// Offset of a committed batch.
+/// The offset of a committed batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Committed {
-    /// Offset of the first record.
+    /// The offset of the first record.
     pub base_offset: i64,
-    /// Timestamp of the first append in ms, if the batch is a duplicate.
+    /// The timestamp of the original append in ms, if the batch is a duplicate.
     pub timestamp: Option<i64>,
 }
 
-/// Closed object, with its number in the queue.
+/// A closed object with its number in the queue.
 #[derive(Clone, Debug)]
 pub struct ClosedObject {
     pub number: u64,
-    /// Bytes of the object, one batch after the other.
+    /// The bytes of the object, in one part per batch.
     pub parts: Vec<Bytes>,
 }
 
 #[derive(Debug)]
 struct QueuedObject {
     number: u64,
-    /// Batches in their order in the object.
+    /// The batches in the order in which the object has them.
     batches: Vec<(TicketId, ObjectBatch)>,
     bytes: usize,
     upload: Upload,
-    /// Memory of the batches.
+    /// The memory of the batches.
     _room: Option<MemoryPermit>,
 }
 
@@ -74,25 +75,25 @@ enum Upload {
     UnderWay,
     Failed,
     Done(ObjectId),
-    /// Object in the store whose commit was attempted, or is under way.
+    /// The object is in the store, and its commit was attempted or is under way.
     Tried(ObjectId),
 }
 
-/// Batches that are admitted and not answered, and the objects that contain them.
+/// The batches that are admitted but not answered yet, and the objects that contain them.
 #[derive(Debug)]
 pub struct CommitQueue {
     gathering: Gathering,
     rotation: Rotation,
     objects: VecDeque<QueuedObject>,
     admission: HashMap<DisklessPartitionId, PartitionAdmission>,
-    /// Bytes that are admitted and not answered.
+    /// Bytes of the batches that are admitted but not answered yet.
     bytes: usize,
     next_ticket: TicketId,
     next_number: u64,
-    /// Number of objects in the commit under way.
+    /// How many objects the current commit has.
     in_commit: usize,
     unconfirmed: UnconfirmedBatches,
-    /// True if every object is closed at once.
+    /// True if every object is closed at once, because the broker stops.
     hurries: bool,
 }
 
@@ -113,12 +114,12 @@ impl CommitQueue {
         }
     }
 
-    /// Closes every object at once from now on.
+    /// From now on, closes every object at once.
     pub fn hurry(&mut self) {
         self.hurries = true;
     }
 
-    /// Notes that a batch is refused before its admission; see [`PartitionAdmission::turned_away`].
+    /// Records that a batch was refused before its admission; see [`PartitionAdmission::turned_away`].
     pub fn turned_away(&mut self, partition: DisklessPartitionId, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let admission = self.admission.entry(partition).or_default();
         admission.turned_away(stamp, code, now);
@@ -144,23 +145,24 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Returns the refusal of a batch that is known to be out of order.
+    /// Returns the error for a batch that is known to be out of order.
     pub fn of_early(&self, partition: DisklessPartitionId, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         let admission = self.admission.get(&partition);
         admission.map_or(SequenceRefusal::OutOfOrderSequence, |admission| admission.of_early(stamp, now))
     }
 
-    /// Returns the bytes that are admitted and not answered.
+    /// Returns how many bytes are admitted but not answered yet.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the number of the first object in the queue; of the next one to be closed if there is none.
+    /// Returns the number of the first object in the queue. If there is none, returns the number that the next closed
+    /// object will have.
     pub fn first_number(&self) -> u64 {
         self.objects.front().map_or(self.next_number, |object| object.number)
     }
 
-    /// Decides on a batch, given the known committed state of its partition; see [`PartitionAdmission::check`].
+    /// Decides on a batch by the known committed state of its partition; see [`PartitionAdmission::check`].
     pub fn check(
         &self,
         partition: DisklessPartitionId,
@@ -173,7 +175,7 @@ impl CommitQueue {
         self.admission.get(&partition).unwrap_or(&nothing).check(stamp, committed, freshness, now)
     }
 
-    /// Returns the number of sequences missing before a batch; see [`PartitionAdmission::ahead`].
+    /// Returns how many sequences are missing before a batch; see [`PartitionAdmission::ahead`].
     pub fn ahead(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> i32 {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).ahead(stamp, committed)
@@ -191,23 +193,23 @@ impl CommitQueue {
         self.admission.get(&partition).unwrap_or(&nothing).awaits_others(stamp, committed, now)
     }
 
-    /// Returns true if the newest pending batch of a batch's producer is of the same epoch.
+    /// Returns true if the newest pending batch of the same producer has the same epoch.
     pub fn has_pending_of_epoch(&self, partition: DisklessPartitionId, stamp: &Stamp) -> bool {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending_of_epoch(stamp))
     }
 
-    /// Returns true if any batch of a producer is pending in a partition.
+    /// Returns true if a producer has a pending batch in a partition.
     pub fn has_pending(&self, partition: DisklessPartitionId, producer_id: i64) -> bool {
         self.admission.get(&partition).is_some_and(|admission| admission.has_pending(producer_id))
     }
 
-    /// Returns the relation of a batch to the open transactions; see [`PartitionAdmission::transaction_of`].
+    /// Returns how a batch relates to the open transactions; see [`PartitionAdmission::transaction_of`].
     pub fn transaction_of(&self, partition: DisklessPartitionId, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let nothing = PartitionAdmission::default();
         self.admission.get(&partition).unwrap_or(&nothing).transaction_of(stamp, committed)
     }
 
-    /// Queues a batch that [`CommitQueue::check`] has admitted, or a marker.
+    /// Queues a marker, or a batch that [`CommitQueue::check`] has admitted.
     pub fn admit(&mut self, batch: NewBatch, now: Duration) -> TicketId {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -220,13 +222,13 @@ impl CommitQueue {
         ticket
     }
 
-    /// Returns true if no batch waits to be closed into an object.
+    /// Returns true if no batch is waiting for the next object.
     pub fn is_closed_up(&self) -> bool {
         self.gathering.is_empty()
     }
 
-    /// Returns the time at which to close the object being filled. `None` while it is empty, and while no upload slot
-    /// is idle unless the broker stops.
+    /// Returns the time at which the object that is being filled must be closed. Returns `None` if it is empty, or if
+    /// no upload slot is idle. If the broker stops, slots do not matter.
     pub fn due(&self, now: Duration) -> Option<Close> {
         if self.gathering.is_empty() {
             return None;
@@ -240,11 +242,11 @@ impl CommitQueue {
         self.rotation.set_slots(slots);
     }
 
-    /// Closes the object being filled.
+    /// Closes the object that is being filled.
     pub fn close(&mut self, now: Duration) -> ClosedObject {
         self.rotation.closed(self.gathering.active().ends_transaction, now);
         let mut gathered = self.gathering.take(self.rotation.bytes_max());
-        // A stable sort: batches of a producer stay in the order of their admission.
+        // The sort is stable, so the batches of a producer stay in the order of their admission.
         gathered.sort_by_key(|gathered| gathered.batch.partition);
         let number = self.next_number;
         self.next_number += 1;
@@ -252,7 +254,7 @@ impl CommitQueue {
         for gathered in gathered {
             let (ticket, batch) = (gathered.ticket, gathered.batch);
             let NewBatch { partition, bytes, stamp, max_timestamp, kind, verified, room, .. } = batch;
-            // No batch is larger than a request, whose length has 31 bits.
+            // A batch is never larger than a request, whose length has 31 bits.
             let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
             let placed = ObjectBatch { partition, position, size, stamp, max_timestamp, kind, verified };
             batches.push((ticket, placed));
@@ -271,7 +273,7 @@ impl CommitQueue {
         ClosedObject { number, parts }
     }
 
-    /// Notes the end of an upload: the object `number` is in the store, or its upload has failed.
+    /// Records the end of an upload. Either the object `number` is now in the store, or its upload has failed.
     pub fn uploaded(&mut self, number: u64, upload: Result<ObjectId, ()>) {
         let object = self.objects.iter_mut().find(|object| object.number == number);
         if let Some(object) = object.filter(|object| object.upload == Upload::UnderWay) {
@@ -279,9 +281,10 @@ impl CommitQueue {
         }
     }
 
-    /// Begins the next commit, and returns its objects; none while a commit is under way. Also removes the objects at
-    /// the head of the queue whose uploads failed: returns the outcomes of their batches, and of the batches that are
-    /// dead as a consequence.
+    /// Begins the next commit and returns its objects, or none if a commit is already under way.
+    ///
+    /// Objects at the head of the queue whose uploads have failed are removed. The outcomes of their batches are
+    /// returned, and those of the later batches that are dead as a consequence.
     pub fn next_commit(&mut self, now: Duration) -> (Vec<UploadedObject>, Vec<(TicketId, CommitResult)>) {
         let (mut commit, mut outcomes, mut batches) = (Vec::new(), Vec::new(), 0);
         if self.in_commit > 0 {
@@ -322,8 +325,8 @@ impl CommitQueue {
         (commit, outcomes)
     }
 
-    /// Notes a commit with a verdict for each batch of each object. Returns the outcome of each batch, and of the dead
-    /// batches behind refused ones.
+    /// Applies the verdicts on a commit, one for each batch of each object. Returns the outcome of each batch, and of
+    /// the dead batches behind refused ones.
     pub fn committed(&mut self, verdicts: &[Vec<CommitVerdict>], now: Duration) -> Vec<(TicketId, CommitResult)> {
         let mut outcomes = Vec::new();
         let objects: Vec<QueuedObject> = self.objects.drain(..std::mem::take(&mut self.in_commit)).collect();
@@ -352,7 +355,7 @@ impl CommitQueue {
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
         if !dead.is_empty() {
-            // Batches of the same commit have verdicts of their own.
+            // The batches of the same commit have their own verdicts.
             let own: HashSet<_> = outcomes.iter().map(|(ticket, _)| *ticket).collect();
             dead.retain(|dead| !own.contains(dead));
         }
@@ -361,12 +364,13 @@ impl CommitQueue {
         outcomes
     }
 
-    /// Notes that the outcome of a commit is unknown: [`CommitQueue::next_commit`] repeats the commit.
+    /// Records that the outcome of a commit is unknown. [`CommitQueue::next_commit`] then repeats the commit.
     pub fn commit_unknown(&mut self) {
         self.in_commit = 0;
     }
 
-    /// Fails the batches of the first object, whose upload has failed, and the later batches of their producers.
+    /// Fails the batches of the first object, because its upload has failed, and also the later batches of their
+    /// producers.
     fn fail_first(&mut self, outcomes: &mut Vec<(TicketId, CommitResult)>, now: Duration) {
         let Some(object) = self.objects.pop_front() else { return };
         self.bytes -= object.bytes;
@@ -388,7 +392,7 @@ impl CommitQueue {
         self.admission.retain(|_, admission| !admission.is_empty());
     }
 
-    /// Adds the outcomes of dead batches to `outcomes`, and removes these batches from the object being filled.
+    /// Adds the outcomes of dead batches to `outcomes`, and removes these batches from the object that is being filled.
     fn drop_dead(&mut self, dead: &[TicketId], outcomes: &mut Vec<(TicketId, CommitResult)>) {
         if dead.is_empty() {
             return;
@@ -397,7 +401,7 @@ impl CommitQueue {
         self.bytes -= self.gathering.drop_dead(&dead.iter().copied().collect());
     }
 
-    /// Removes the dead batches from an object whose commit was never attempted.
+    /// Removes the dead batches from an object, unless its commit was already attempted.
     fn forget_dead(&mut self, at: usize) {
         #[cfg(test)]
         if KEEPS_THE_DEAD.get() {
@@ -413,7 +417,7 @@ impl CommitQueue {
 
 #[cfg(test)]
 thread_local! {
-    /// Mutation: dead batches stay in their object.
+    /// Mutation: dead batches stay in their objects.
     pub static KEEPS_THE_DEAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -422,7 +426,7 @@ fn error_of(refusal: Refusal) -> AppendError {
     match refusal {
         Refusal::Sequence(why) => AppendError::Sequence(why),
         Refusal::PartitionGone => AppendError::Deleted,
-        // The client sends the batch again, in order.
+        // In these cases, the client sends the batch again, in order.
         Refusal::ObjectGone | Refusal::Behind | Refusal::Unverified | Refusal::Earlier => AppendError::Again,
     }
 }
@@ -464,7 +468,7 @@ mod tests {
         }
     }
 
-    /// Admits batches, and closes their object.
+    /// Admits batches and closes an object with all of them.
     fn closed(queue: &mut CommitQueue, batches: Vec<NewBatch>) -> (ClosedObject, Vec<TicketId>) {
         let tickets = batches.into_iter().map(|batch| queue.admit(batch, AT)).collect();
         (queue.close(AT), tickets)
@@ -560,7 +564,7 @@ mod tests {
         let left: Vec<_> = commit[0].batches.iter().map(|batch| (batch.partition, batch.stamp.producer_id)).collect();
         assert_eq!(left, [(1, 8), (2, 7)], "without the dead");
         assert_eq!(queue.close(AT).parts.len(), 1);
-        // The client sends the failed batch again: no other batch of its producer is pending.
+        // The client sends the failed batch again. No other batch of its producer is pending.
         let committed = PartitionState::new(5);
         assert_eq!(queue.check(1, &batch(1, 7, 0).stamp, &committed, Freshness::Current, AT), Admission::Admit);
     }
@@ -592,7 +596,7 @@ mod tests {
         assert_eq!(outcomes, not_uploaded.chain([(dead[0], Err(AppendError::Again))]).collect::<Vec<_>>());
         assert_eq!(commit[0].batches.len(), 1);
         queue.committed(&[vec![appended(1)]], AT);
-        // The note of the failed batch is still kept.
+        // The failed batch is still remembered.
         assert_eq!((queue.bytes(), queue.admission.len()), (0, 1));
         queue.forget(1);
         assert!(queue.admission.is_empty());

@@ -1,10 +1,10 @@
-//! Refreshes of producers' state from the index. One query covers the partitions of a request, so that the first
-//! request to many partitions takes few round trips.
+//! Refreshes the state of producers from the index. One query covers several partitions of a request, so that the first
+//! request to many partitions takes only a few round trips.
 //!
-//! Not here: the decision that a batch needs a refresh.
+//! The decision that a batch needs a refresh is made elsewhere.
 //!
-//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. At most [`REFRESHES_MAX`] queries are in the queue
-//! of the index, so that a commit waits for few of them.
+//! Invariants: a query has at most [`UNKNOWN_AT_ONCE`] partitions. At most [`REFRESHES_MAX`] queries are queued at the
+//! index, so that a commit need not wait for many of them.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use super::{Pipeline, Released, Shared};
 use crate::diskless::index::{QueuePlace, RefreshedPartition, UNKNOWN_AT_ONCE};
 use fullbore_log::partition::error::AppendError;
 
-/// Outcome of a refresh for each of its partitions.
+/// The outcome of a refresh for each partition.
 pub type Refreshed = HashMap<DisklessPartitionId, Result<(), AppendError>>;
 
-/// Most queries of refreshes in the queue of the index at a time.
+/// Maximum number of refresh queries that are queued at the index.
 const REFRESHES_MAX: usize = 2;
 
-/// Limit of the refreshes in the queue of the index.
+/// Limits how many refreshes are queued at the index.
 pub struct RefreshLimit {
     places: Arc<Semaphore>,
-    /// Permit that all periodic refreshes for parked batches share.
+    /// A single permit for all periodic refreshes of parked batches.
     watches: Semaphore,
 }
 
@@ -36,20 +36,20 @@ impl Default for RefreshLimit {
 }
 
 impl RefreshLimit {
-    /// Waits for a permit, which is held until the index has answered, even if the caller has given up.
+    /// Waits for a permit. It is held until the index has answered, even if the caller gives up.
     async fn acquire(&self) -> QueuePlace {
         Arc::clone(&self.places).acquire_owned().await.ok()
     }
 
-    /// Waits for the one permit that all periodic refreshes share.
+    /// Waits for the single permit of the periodic refreshes.
     pub async fn acquire_for_watch(&self) -> Option<SemaphorePermit<'_>> {
         self.watches.acquire().await.ok()
     }
 }
 
 impl Pipeline {
-    /// Refreshes the state of partitions, and adds the outcomes to `refreshed`. A caller that gives up keeps the
-    /// outcomes of the queries that were answered.
+    /// Refreshes the state of partitions and adds the outcomes to `refreshed`. If the caller gives up, the outcomes of
+    /// the queries that were already answered remain there.
     pub async fn refresh(&self, numbers: BTreeSet<DisklessPartitionId>, refreshed: &mut Refreshed) {
         let numbers: Vec<_> = numbers.into_iter().collect();
         for chunk in numbers.chunks(UNKNOWN_AT_ONCE) {
@@ -73,7 +73,7 @@ impl Pipeline {
                 }
                 self.shared.answer_released(released);
             }
-            // A query of many partitions may exceed its time limit where a query of one does not.
+            // A query for many partitions may exceed its time limit although a query for a single one would not.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
                 self.shared.tell_commit_failure(&error);
@@ -82,7 +82,7 @@ impl Pipeline {
         }
     }
 
-    /// Refreshes each partition by a query of its own. After a failed query the remaining partitions fail without a
+    /// Refreshes each partition with its own query. After the first failure, the remaining partitions fail without a
     /// query.
     async fn refresh_one_by_one(&self, numbers: &[DisklessPartitionId], refreshed: &mut Refreshed) {
         for (at, number) in numbers.iter().enumerate() {
@@ -94,7 +94,7 @@ impl Pipeline {
         }
     }
 
-    /// Returns true if the next batch of this producer is blocked until the partition is refreshed.
+    /// Returns true if the next batch of this producer must wait for a refresh of the partition.
     pub fn is_stale_for(&self, number: DisklessPartitionId, producer_id: i64) -> bool {
         let state = self.shared.state.lock();
         let is_known = |known: &PartitionState| !state.others_commit || known.producers.knows(producer_id);
@@ -103,8 +103,8 @@ impl Pipeline {
 }
 
 impl Shared {
-    /// Applies the state that the index has of a partition from offset `from` on. `found` is `None` if the partition is
-    /// deleted. Adds the parked batches that got an outcome to `released`.
+    /// Applies the state of a partition, which was read from offset `from` on. `found` is `None` if the partition is
+    /// deleted. Parked batches that now have an outcome are added to `released`.
     fn learn(
         self: &Arc<Self>,
         number: DisklessPartitionId,
@@ -115,7 +115,7 @@ impl Shared {
         let RefreshedPartition { row, producers, predecessor } = found.ok_or(AppendError::Deleted)?;
         let mut state = self.state.lock();
         if self.reader.partition(number).is_none() {
-            // The partition is deleted: an entry in `known` would never be removed.
+            // The partition is deleted. If it were added to `known`, it would never be removed.
             return Err(AppendError::Deleted);
         }
         let is_new = !state.known.contains_key(&number);

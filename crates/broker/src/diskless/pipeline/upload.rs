@@ -1,9 +1,9 @@
-//! Uploads objects: closes those that are due, and puts them into the store. The upload window limits the uploads under
-//! way; a setting limits the attempts of each.
+//! Closes the objects that are due, and uploads them to the store. The upload window limits the number of concurrent
+//! uploads, and a setting limits the attempts of each.
 //!
-//! Not here: the size of the window ([`UploadWindow`]), hedged PUTs ([`crate::diskless::tries`]).
+//! The size of the window is in [`UploadWindow`], and hedged PUTs are in [`crate::diskless::tries`].
 //!
-//! Invariants: an object whose upload succeeded is in the store; an upload whose bytes move is never given up.
+//! Invariants: after a successful upload, the object is in the store. An upload is never given up while its bytes move.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,10 +24,10 @@ use crate::diskless::objects::counts::StoreCounts;
 use crate::diskless::objects::{ObjectError, Objects};
 use crate::diskless::tries::{BUFFERED_MAX, Tries};
 
-/// Longest pause between two attempts, unless the configured first pause is longer.
+/// Maximum pause between two attempts, unless the configured first pause is longer.
 const BACKOFF_MAX: Duration = Duration::from_secs(1);
 
-/// Settings of uploads.
+/// The settings of uploads.
 #[derive(Clone, Copy, Debug)]
 pub struct UploadSettings {
     /// `diskless.produce.max.upload.attempts`
@@ -38,7 +38,7 @@ pub struct UploadSettings {
     pub slots: usize,
 }
 
-/// Uploader of objects, within the limits of the settings and the window.
+/// Uploads objects within the limits of the settings and the window.
 #[derive(Clone)]
 pub struct Uploader {
     objects: Objects,
@@ -48,8 +48,8 @@ pub struct Uploader {
     counts: Arc<StoreCounts>,
 }
 
-/// Permits for concurrent uploads, as many as the upload window has. After the window has shrunk, each successful
-/// upload removes one permit.
+/// The permits for concurrent uploads. There are as many as the upload window allows. After the window has shrunk, each
+/// successful upload removes one permit.
 #[derive(Debug)]
 struct Slots {
     permits: Semaphore,
@@ -60,7 +60,7 @@ struct Slots {
 #[derive(Debug)]
 struct SlotWindow {
     window: UploadWindow,
-    /// Permits that exist, taken or not.
+    /// The total number of permits, including those in use.
     permits: usize,
 }
 
@@ -75,8 +75,8 @@ impl Slots {
         }
     }
 
-    /// Notes a successful upload, and adapts the number of permits to the window: adds all missing ones, or removes
-    /// one.
+    /// Records a successful upload and adjusts the number of permits to the window. All missing permits are added, but
+    /// only one is removed.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
         let mut state = self.window.lock();
         state.window.note(self.began.elapsed(), took, bytes);
@@ -98,20 +98,21 @@ impl Uploader {
         Uploader { objects, settings, slots, tries, counts }
     }
 
-    /// Returns the number of uploads that may be under way now.
+    /// Returns how many uploads may currently run at the same time.
     pub fn window(&self) -> usize {
         self.slots.window.lock().window.size()
     }
 
-    /// Returns the state of PUTs and their second tries.
+    /// Returns the state of hedging for PUTs.
     pub fn tries(&self) -> &Arc<Tries> {
         &self.tries
     }
 
-    /// Puts an object into the store, with retries, once there is a permit. Dropping the future gives the upload up.
+    /// Waits for a permit, and then puts an object into the store, with retries. If the future is dropped, the upload
+    /// is given up.
     ///
     /// # Errors
-    /// [`ObjectError`] of the last attempt.
+    /// Returns the [`ObjectError`] of the last attempt.
     pub async fn upload(&self, id: ObjectId, parts: Vec<Bytes>) -> Result<(), ObjectError> {
         let Ok(slot) = self.slots.permits.acquire().await else { unreachable!("the semaphore is never closed") };
         let bytes = parts.iter().map(|part| part.len() as u64).sum();
@@ -139,7 +140,7 @@ impl Uploader {
         unreachable!("it is tried until there is an outcome")
     }
 
-    /// Puts an object, with a second PUT beside the first if that takes too long. The first success counts.
+    /// Puts an object. If this takes too long, a second PUT is sent beside the first, and the first success counts.
     async fn attempt(&self, id: ObjectId, parts: &[Bytes], bytes: u64) -> Result<(), ObjectError> {
         let put = |progress| {
             let (objects, parts) = (self.objects.clone(), parts.to_vec());
@@ -153,9 +154,9 @@ impl Uploader {
     }
 }
 
-/// Tasks of the pipeline.
+/// The tasks of the pipeline.
 impl Shared {
-    /// Closes the objects that are due, until the broker stops.
+    /// Closes objects when they are due, until the broker stops.
     pub(super) async fn drive(self: Arc<Self>) {
         loop {
             let wait = {
@@ -173,8 +174,8 @@ impl Shared {
         }
     }
 
-    /// Closes the objects that are due and spawns their uploads. Returns the time until the next one is due; `None`
-    /// while no batch is gathered, or no upload slot is idle.
+    /// Closes the objects that are due and starts their uploads. Returns the time until the next one is due, or `None`
+    /// if no batch is waiting or no upload slot is idle.
     pub(super) fn close_due(self: &Arc<Self>, state: &mut PipelineState) -> Option<Duration> {
         loop {
             let now = self.now();
@@ -185,7 +186,7 @@ impl Shared {
         }
     }
 
-    /// Puts one object into the store, notes the outcome, and continues the queue.
+    /// Puts one object into the store, records the outcome, and continues the queue.
     async fn upload_object(self: Arc<Self>, object: ClosedObject) {
         let ClosedObject { number, mut parts } = object;
         let uploaded = match self.keys.next().await {
@@ -269,7 +270,7 @@ mod tests {
         assert_eq!(uploader.upload(8, object()).await, Ok(()));
         assert_eq!(began.elapsed(), MS(350), "2.5 times the usual, and once more");
         assert_eq!(uploader.counts.hedged_puts.load(Ordering::Relaxed), 1);
-        // The second PUT hangs as well: a third one follows.
+        // The second PUT hangs as well, so a third one follows.
         let began = Instant::now();
         store.hang_next(2);
         assert_eq!(uploader.upload(9, object()).await, Ok(()));

@@ -1,7 +1,7 @@
-//! Aborted transactions of ranges of offsets, for consumers at read_committed. One query of the index serves many
-//! fetches.
+//! Finds the aborted transactions in a range of offsets, for consumers that read only committed records. One query of
+//! the index serves many fetches.
 //!
-//! Transactions before the last stable offset are decided, so that the answer for a range stays valid. Offsets after
+//! All transactions before the last stable offset are decided, so the answer for a range never changes. Offsets after
 //! the partition's newest abort marker (`aborted_to`) need no query.
 //!
 //! Invariant: the ranges together have at most [`TRANSACTIONS_MAX`] transactions, unless the newest range alone has
@@ -20,27 +20,27 @@ use crate::diskless::index::AbortedTransactions;
 use crate::diskless::partition_view::PartitionView;
 use fullbore_log::partition::error::ReadError;
 
-/// Most transactions that one query finds by their markers: few, because a fetch waits for the answer. The query adds
-/// the transactions open at the end of its range, at most
+/// Maximum number of transactions that one query finds by their markers. It is small because a fetch waits for the
+/// answer. The query adds the transactions that are open at the end of its range, at most
 /// [`PRODUCERS_MAX`](fullbore_rules::sequence::PRODUCERS_MAX).
 const FOUND_MAX: usize = 512;
-/// Most transactions of all ranges together, of 32 bytes each.
+/// Maximum number of transactions in all ranges together. Each of them takes 32 bytes.
 const TRANSACTIONS_MAX: usize = 1 << 18;
-/// Bookkeeping of a range, counted in transactions.
+/// The bookkeeping of a range counts as this many transactions.
 const RANGE_COST: usize = 8;
-/// Most queries of a partition that wait or are under way.
+/// Maximum number of queries of a partition that are waiting or under way.
 const ASKED_MAX: usize = 16;
 
-/// Range of offsets of a partition, with all transactions that were aborted in it.
+/// A range of offsets of a partition, with all aborted transactions that have records in it.
 #[derive(Debug)]
 pub struct AbortedRange {
     offsets: Range<i64>,
-    /// Transactions in the order of their first offsets.
+    /// The transactions, ordered by their first offsets.
     transactions: Vec<AbortedTransaction>,
 }
 
 impl AbortedRange {
-    /// Returns the range that the answer of a query from `start` on covers.
+    /// Returns the range that a query from `start` on has covered.
     fn found(start: i64, found: AbortedTransactions) -> AbortedRange {
         AbortedRange { offsets: start..found.end, transactions: found.transactions }
     }
@@ -50,8 +50,7 @@ impl AbortedRange {
         self.offsets.end
     }
 
-    /// Returns the transactions with records among `offsets`, in the order of their markers. `offsets` lie in the
-    /// range.
+    /// Returns the transactions with records in `offsets`, ordered by their markers. `offsets` must lie in the range.
     pub fn of(&self, offsets: Range<i64>) -> Vec<AbortedTransaction> {
         let begun = self.transactions.partition_point(|aborted| aborted.first_offset < offsets.end);
         let overlaps = |aborted: &&AbortedTransaction| aborted.last_offset >= offsets.start;
@@ -65,15 +64,15 @@ impl AbortedRange {
     }
 }
 
-/// Ranges of all partitions.
+/// The ranges of all partitions.
 #[derive(Debug, Default)]
 pub struct AbortedRanges {
     of_partition: HashMap<DisklessPartitionId, Vec<(u64, Arc<AbortedRange>)>>,
-    /// Partition of each range, by the time of the range's last use.
+    /// The partition of each range, in the order of the ranges' last use.
     order: BTreeMap<u64, DisklessPartitionId>,
     cost: usize,
     clock: u64,
-    /// First offsets of the queries under way, by partition.
+    /// The first offsets of the queries that are under way, by partition.
     asked: HashMap<DisklessPartitionId, Vec<i64>>,
 }
 
@@ -88,7 +87,7 @@ impl AbortedRanges {
         Some(Arc::clone(range))
     }
 
-    /// Adds a range, and removes the ranges that it covers.
+    /// Adds a range. Ranges that lie completely within it are removed.
     fn insert(&mut self, partition: DisklessPartitionId, range: AbortedRange) {
         self.clock += 1;
         let of = range.offsets.clone();
@@ -102,7 +101,7 @@ impl AbortedRanges {
         }
     }
 
-    /// Forgets the ranges of a partition.
+    /// Removes the ranges of a partition.
     pub fn forget(&mut self, partition: DisklessPartitionId) {
         self.remove(partition, |_| true);
     }
@@ -118,7 +117,7 @@ impl AbortedRanges {
         }
     }
 
-    /// Registers a query. Returns false if the same query is under way, or if the partition has too many queries.
+    /// Registers a query. Returns false if the same query is already under way or the partition has too many of them.
     fn ask(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
         let asked = self.asked.entry(partition).or_default();
         let is_new = asked.len() < ASKED_MAX && !asked.contains(&offset);
@@ -138,14 +137,16 @@ impl AbortedRanges {
 }
 
 impl Reader {
-    /// Returns the range that contains `offset`; `None` if that range is not in memory.
+    /// Returns the range that contains `offset`, or `None` if it is not in memory.
     pub fn aborted(&self, partition: &PartitionView, offset: i64) -> Option<Arc<AbortedRange>> {
         self.shared.aborted.lock().find(partition.number()?, offset)
     }
 
-    /// Requests the transactions aborted from `offset` on, and returns at once. The partition's waiters are woken after
-    /// the answer. While `ASKED_MAX` queries of the partition are under way, a further request is dropped. Its waiter
-    /// is woken when another query ends, and then repeats it.
+    /// Requests the aborted transactions from `offset` on, and returns at once. When the answer arrives, the
+    /// partition's waiters are woken.
+    ///
+    /// If `ASKED_MAX` queries of the partition are already under way, the request is dropped. The waiter is woken when
+    /// one of those queries ends, and then repeats its own.
     pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         if !self.shared.aborted.lock().ask(number, offset) {

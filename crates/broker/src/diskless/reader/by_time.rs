@@ -1,11 +1,12 @@
-//! ListOffsets by time of a diskless partition: the first record not older than a time, and the record with the largest
-//! timestamp.
+//! Answers ListOffsets by time for a diskless partition: the first record that is not older than a given time, and the
+//! record with the largest timestamp.
 //!
-//! The row of each extent has the largest timestamp of the partition up to the extent's end, so that a binary search
-//! finds the first candidate. A record dated in the future raises this value for all later extents, even after the
-//! record's deletion. From the candidate on, each batch is therefore checked by its own largest timestamp.
+//! The row of each extent has the largest timestamp of the partition up to the end of the extent. A binary search
+//! therefore finds the first extent that may have the record. However, a record dated in the future raises this value
+//! for all later extents, even after it is deleted. For this reason, each batch from there on is checked by its own
+//! largest timestamp.
 //!
-//! Invariant: an answer is a record from the log start on.
+//! Invariant: an answer is never a record before the log start.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,23 +20,23 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times;
 
-/// Most extents of a page.
+/// Maximum number of extents in a page.
 const RUNS_LOOKED_AT: usize = 64;
 
-/// Pages of a partition's extents.
+/// Reads the extents of a partition page by page.
 struct Runs<'a> {
     shared: &'a ReaderShared,
     number: DisklessPartitionId,
-    /// First offset of the next page.
+    /// The first offset of the next page.
     from: i64,
     log_start: i64,
-    /// End of the records that the isolation level lets a consumer read.
+    /// The end of the records that a consumer with this isolation level may read.
     end: i64,
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the pages from the first extent that may have a record of `timestamp_ms` or later; `None` if there is no
-    /// such extent.
+    /// Returns the pages that begin with the first extent that may have a record of `timestamp_ms` or later. Returns
+    /// `None` if there is no such extent.
     async fn since(
         shared: &'a ReaderShared,
         partition: &PartitionView,
@@ -50,7 +51,7 @@ impl<'a> Runs<'a> {
         Ok(first.map(|first| Runs { shared, number, from: first.base_offset, log_start, end }))
     }
 
-    /// Returns the next page; an empty one at the end.
+    /// Returns the next page, which is empty at the end.
     async fn next(&mut self) -> Result<Vec<BatchRun>, ReadError> {
         if self.from >= self.end {
             return Ok(Vec::new());
@@ -62,7 +63,7 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// Returns the batches of `run` that have records in `offsets`, each with its position.
+/// Returns the batches of `run` with records in `offsets`, each with its position.
 fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, PackedBatch)> {
     let placed = run.placed().map(move |(position, base_offset, batch)| {
         let end_offset = base_offset + i64::from(batch.record_count);
@@ -72,11 +73,11 @@ fn kept(run: &BatchRun, offsets: Range<i64>) -> impl Iterator<Item = (Place, Pac
 }
 
 impl Reader {
-    /// Returns the first record from the log start on whose timestamp is at least `timestamp_ms`; `None` if all are
-    /// older. Opens one batch at a time, with a permit for `long` work.
+    /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
+    /// all records are older. Batches are opened one at a time, with a permit for `long` work.
     ///
     /// # Errors
-    /// [`ReadError`] if the index or the store cannot be read.
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
     pub async fn offset_for_timestamp(
         &self,
         partition: &Arc<PartitionView>,
@@ -105,22 +106,23 @@ impl Reader {
         }
     }
 
-    /// Returns the first record with the largest timestamp from the log start on; `None` if there are no records. Reads
-    /// all extents if the record with the largest timestamp ever appended is deleted, or may belong to an open
-    /// transaction.
+    /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
+    /// records. If the record with the largest timestamp ever appended is deleted, or may belong to an open
+    /// transaction, all extents are read.
     ///
     /// # Errors
-    /// [`ReadError`] if the index or the store cannot be read.
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
     pub async fn max_timestamp(
         &self,
         partition: &Arc<PartitionView>,
         isolation: Isolation,
         long: &LongWork,
     ) -> Result<Option<TimestampOffset>, ReadError> {
-        // Read before the bounds: the record with this timestamp is then before the log end, unless it was deleted.
+        // The timestamp is read before the bounds. The record with this timestamp is then before the log end, unless it
+        // was deleted.
         let ever = partition.largest_timestamp();
         let bounds = partition.bounds();
-        // If transactions are open, the record may lie behind the end, and all extents are read.
+        // If transactions are open, the record may be past the end, so all extents must be read.
         let since = if bounds.end(isolation) < bounds.offsets.log_end { i64::MIN } else { ever };
         let Some(mut pages) = Runs::since(&self.shared, partition, isolation, since).await? else { return Ok(None) };
         let (floor, end, mut largest) = (pages.log_start, pages.end, None);

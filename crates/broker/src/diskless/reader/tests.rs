@@ -1,4 +1,4 @@
-//! Reads of a partition of two batches, of which the broker knows the first.
+//! Tests reads of a partition with two batches. The broker knows only the first of them.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use fullbore_config::{BrokerConfig, Properties};
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::read::Isolation;
 
-/// Reader of a partition of two batches with a record each, of which the broker knows the first.
+/// A reader, and a partition with two batches of one record each. The broker knows only the first batch.
 struct TwoBatches {
     reader: Reader,
     known: Arc<PartitionView>,
@@ -32,15 +32,15 @@ async fn two_batches_of(value: &[u8]) -> TwoBatches {
     two_batches_as(value, |batches, _| batches.into()).await
 }
 
-/// Returns a batch of one record.
+/// Returns a batch with one record.
 fn batch_of(value: &[u8]) -> Bytes {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(7, None, Some(value), &[]);
     builder.seal(Stamped::NONE).expect("sealed").0.freeze()
 }
 
-/// Creates the partition and its reader. The store gets the bytes that `stored` returns for the two batches and the id
-/// of their object.
+/// Creates the partition and its reader. `stored` gets the two batches and the id of their object, and returns the
+/// bytes that the store then has.
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let bytes = batch_of(value);
     let size = bytes.len() as u32;
@@ -86,8 +86,8 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
     }
 }
 
-/// Regression: consumers of 1,000 partitions fetched an object once more for each partition whose search had waited
-/// until the cache had evicted the object.
+/// Regression test: consumers read from 1,000 partitions with records in the same object. When a search had to wait,
+/// the cache evicted the object in the meantime. The object was then fetched once more for each such partition.
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
@@ -194,7 +194,7 @@ async fn index_has_records_past_the_known_end_they_are_not_read() {
     assert_eq!(BatchView::first(&found).expect("a batch").size(), found.len(), "one batch");
 }
 
-/// Reads until there are records, or they are known to be lost. Returns the offset after them.
+/// Reads until there are records, or they are known to be lost. Returns the offset after the records.
 async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Result<i64, ReadError> {
     let (began, waiter) = (Instant::now(), Arc::default());
     let _registration = known.register(&waiter);
@@ -238,8 +238,8 @@ async fn object_is_empty_its_records_are_lost() {
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
-/// Regression: after a life-cycle rule had deleted all objects of a day, each of them took three GETs with pauses, one
-/// object after the other.
+/// Regression test: a life-cycle rule had deleted all objects of a day. A reader then sent three GETs with pauses for
+/// each of these objects, one object after the other.
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
@@ -267,7 +267,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
         at = match read(&reader, &known, at).await {
             Ok(end) => end,
             Err(ReadError::Lost { from, next }) => {
-                // A read-ahead from an earlier offset may have found the loss.
+                // The loss may have been found by a read-ahead from an earlier offset.
                 assert!(from >= 2 && (from..next).contains(&at), "{from} to {next} at {at}");
                 losses += 1;
                 next
@@ -358,8 +358,8 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     }
 }
 
-/// Returns adjacent extents of a partition, each in an object of its own. Each pair has the position of an extent and
-/// the sizes of its batches, which have 10 records each.
+/// Returns adjacent extents of a partition, each in its own object. Each pair has the position of an extent and the
+/// sizes of its batches. A batch has 10 records.
 fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
     let mut base_offset = 0;
     let run = |(object, (position, sizes)): (usize, &(u32, Vec<u32>))| {
@@ -382,7 +382,7 @@ fn runs_of(runs: &[(u32, Vec<u32>)]) -> Vec<Arc<BatchRun>> {
 #[test]
 fn run_exceeds_the_blocks_left_the_read_ahead_ends_before_it() {
     let half = BLOCK / 2;
-    // The second extent lies across two blocks, the third within one.
+    // The second extent spans two blocks, and the third is within a single block.
     let runs = runs_of(&[(0, vec![half]), (half + 1, vec![half]), (0, vec![half])]);
     let ahead = ahead(0, &runs, 2);
     assert_eq!(ahead.iter().map(|part| part.end_offset).collect::<Vec<_>>(), [10]);

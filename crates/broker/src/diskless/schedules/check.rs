@@ -1,4 +1,4 @@
-//! Checks of a schedule: when batches are answered, and at the end, once there are no faults.
+//! The checks of a schedule. Some run when a batch is answered, the others at the end, when there are no more faults.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -17,17 +17,18 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// Jump of the wall clock past the grace period of objects that were never committed. `DAY_MS` is a jump past the time
-/// of an object's second deletion.
+/// How far the wall clock jumps, so that the grace period of uncommitted objects is over. `DAY_MS` is a jump past the
+/// second deletion of an object.
 const HOUR_MS: i64 = 5_000_000;
+/// Jump of the wall clock past the time of an object's second deletion, in ms.
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {
-    /// Checks that a batch that is about to be acknowledged at `offset` has its row and its object.
+    /// Checks a batch that is about to be acknowledged at `offset`. Its row and its object must exist.
     pub async fn check_is_there(&self, partition: &DisklessPartition, offset: i64, topic: Uuid) {
         let Some(number) = partition.known.number() else { return };
         let found = self.finder.runs_from(number, offset, 1).await.expect("found");
-        // A deleted record need not exist.
+        // If the record was deleted, they need not exist.
         let deleted_to = self.world.deleted_to.lock().get(&(topic, partition.known.index())).copied();
         let log_start = partition.known.offsets().log_start.max(deleted_to.unwrap_or(0));
         let may_be_gone = self.world.topic.lock().current != Some(topic) || offset < log_start;
@@ -50,15 +51,15 @@ fn path_of(object: ObjectId) -> object_store::path::Path {
     object_store::path::Path::from(format!("{CLUSTER}/{:02x}/{object:016x}", object.rem_euclid(256)))
 }
 
-/// Returns the number of batches that were acknowledged.
+/// Returns how many batches were acknowledged.
 pub fn acknowledged(world: &World) -> usize {
     let of =
         |producer: &PartitionProducer| producer.batches.iter().filter(|batch| batch.fate != BatchFate::GivenUp).count();
     world.producers.iter().map(|producer| of(&producer.lock())).sum()
 }
 
-/// Checks the log, the index and the store at the end of a schedule, once there are no faults. The brokers begin
-/// without state in memory.
+/// Checks the log, the index and the store at the end of a schedule, when there are no more faults. The brokers start
+/// again without any state in memory.
 pub async fn check(world: &Arc<World>) {
     while world.untroubled_since().is_none() {
         sleep(ms(1_000)).await;
@@ -79,7 +80,8 @@ pub async fn check(world: &Arc<World>) {
         }
     }
     check_rows(world).await;
-    // In half of the schedules the late PUTs arrive before the GC deletes orphans, in the others afterwards.
+    // In half of the schedules, the late PUTs arrive before the GC deletes orphans. In the other half, they arrive
+    // afterwards.
     if world.setup.seed.is_multiple_of(2) {
         world.store.hurry().await;
     }
@@ -94,7 +96,7 @@ pub async fn check(world: &Arc<World>) {
     check_rows(world).await;
 }
 
-/// Batch of the log, with the numbers of its producer and of the batch, as its records name them.
+/// A batch in the log. The numbers of its producer and of the batch come from its records.
 struct Found<'a> {
     producer: usize,
     number: usize,
@@ -109,7 +111,7 @@ fn found(bytes: &[u8]) -> Option<Found<'_>> {
     Some(Found { producer: numbers.next()?.ok()?, number: numbers.next()?.ok()?, view })
 }
 
-/// Checks the records of a partition from the log start to the end. Returns the batches of transactions.
+/// Checks the records of a partition from the log start to the end. Returns the batches that belong to transactions.
 fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let seen = world.seen.lock();
     let nothing = BTreeMap::new();
@@ -118,10 +120,10 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
     let mut producers: HashMap<usize, Vec<usize>> = HashMap::new();
     let mut sequences: HashMap<i64, (i16, i32)> = HashMap::new();
     for (&base, written) in log {
-        // `written` lacks the bytes that the broker rewrites; `whole` adds them, and they are not compared.
+        // `written` does not have the bytes that the broker rewrites. `whole` adds them, but they are not compared.
         let bytes = whole(base, written);
         if next.is_some_and(|next| next != base) {
-            // The batches in a gap were deleted before they were read: their sequences are unknown.
+            // The batches in the gap were deleted before they were read, so their sequences are unknown.
             sequences.clear();
         }
         if base > begin && next.is_some_and(|next| next != base) {
@@ -149,8 +151,7 @@ fn check_log(world: &World, key: (Uuid, i32), begin: i64, end: i64) -> Logged {
         if batch.fate == BatchFate::GivenUp && !batch.may_be_written {
             world.wrong(|| format!("batch {producer}.{number} is at {base}, and was refused"));
         }
-        // A batch without a sequence that was given up may be overtaken by the next batch, which goes over another
-        // connection.
+        // If a batch without a sequence was given up, the next batch may overtake it over another connection.
         if of.is_idempotent() || batch.fate != BatchFate::GivenUp {
             producers.entry(producer).or_default().push(number);
         }
@@ -181,7 +182,7 @@ fn whole(base: i64, written: &Bytes) -> Vec<u8> {
     bytes
 }
 
-/// Checks that each batch follows the one before it within an epoch.
+/// Checks that the batches of an epoch have consecutive sequences.
 fn check_sequence(world: &World, sequences: &mut HashMap<i64, (i16, i32)>, base: i64, view: &BatchView<'_>) {
     let (id, epoch, sequence) = (view.producer_id(), view.producer_epoch(), view.base_sequence());
     if id == -1 {
@@ -215,7 +216,7 @@ fn check_acknowledged(
     }
     let is_it = |bytes: &Bytes| bytes[..] == batch.bytes[WRITTEN..];
     let is_there = match offset {
-        // The batch may have been deleted.
+        // The batch may have been deleted in the meantime.
         -1 => begin > 0 || log.values().any(is_it),
         offset => log.get(&offset).is_some_and(is_it),
     };
@@ -224,14 +225,14 @@ fn check_acknowledged(
     }
 }
 
-/// Returns the objects in the index: for each, true if it was deleted from the store, and the position of its last
-/// extent.
+/// Returns the objects in the index. The first value is true if the object was deleted from the store, the second is
+/// the position of its last extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
     let index = SqliteIndex::open(&world.folder).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
 }
 
-/// Checks that every extent has its object.
+/// Checks that the object of every extent exists.
 async fn check_rows(world: &World) {
     let there: HashMap<_, _> = world.store.objects().await.into_iter().collect();
     for (id, (_, position)) in objects(world) {
@@ -242,8 +243,8 @@ async fn check_rows(world: &World) {
     }
 }
 
-/// Checks that every object in the store has an extent. With `may_be_late`, also accepts an object whose second
-/// deletion is still to come.
+/// Checks that every object in the store has an extent. If `may_be_late` is true, an object whose second deletion is
+/// still to come is accepted as well.
 async fn check_orphans(world: &World, may_be_late: bool) {
     let rows = objects(world);
     let rows: HashMap<_, _> = rows.into_iter().map(|(id, of)| (path_of(id), of)).collect();

@@ -1,4 +1,4 @@
-//! Index with faults, and the driver that carries out the requests to it.
+//! An index with faults, and the driver that answers the requests to it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,38 +17,38 @@ use crate::diskless::index::{
 };
 use fullbore_db::{CommitError, StoreError};
 
-/// Fault of the next transaction.
+/// The fault that the next transaction will have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum StoreFault {
     #[default]
     None,
-    /// The transaction does not begin.
+    /// The transaction cannot begin.
     Away,
     /// The transaction is not committed.
     Refused,
-    /// The transaction is not committed, and its outcome is unknown.
+    /// The transaction is not committed, but the caller does not learn its outcome.
     UnknownNotMade,
-    /// The transaction is committed, and its outcome is unknown.
+    /// The transaction is committed, but the caller does not learn its outcome.
     UnknownMade,
 }
 
-/// Plan of the driver for the next transaction.
+/// How the driver will treat the next transaction.
 #[derive(Default)]
 struct Plan {
     fault: StoreFault,
-    /// True if a commit is kept in `postponed`, and answered as if it were made.
+    /// True if a commit is kept in `postponed` but answered as if it had been made.
     postpones: bool,
     postponed: Option<CommitWrite>,
 }
 
-/// SQLite index with the faults of the plan.
+/// A SQLite index with the faults of the plan.
 pub struct TroubledIndex {
     inner: SqliteIndex,
     plan: Arc<Mutex<Plan>>,
     world: Arc<World>,
 }
 
-/// Change feed that finds changes by a comparison of all rows.
+/// A change feed that finds changes by comparing all rows with those of the previous poll.
 pub struct PolledChanges {
     world: Arc<World>,
     index: SqliteIndex,
@@ -72,7 +72,7 @@ impl ChangeSource for PolledChanges {
     }
 }
 
-/// Driver that carries out the requests to the index.
+/// The driver, which answers the requests to the index.
 pub struct Driver {
     world: Arc<World>,
     index: ManualIndex<TroubledIndex>,
@@ -139,13 +139,13 @@ impl IndexStore for TroubledIndex {
 
     fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
-        // This index knows which topics exist, as PostgreSQL does. A broker may learn of a deletion late, and still
-        // request the topic's creation.
+        // Like PostgreSQL, this index knows which topics exist. A broker that has not learned of a deletion yet may
+        // still request the creation of the topic.
         if self.world.topic.lock().current != Some(topic.1) {
             return Ok(Vec::new());
         }
         let mut rows = self.inner.create(topic, count)?;
-        // Stands for producers that were forgotten for lack of room.
+        // Simulates producers that were forgotten because there were too many.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
             rows.iter_mut().for_each(|row| row.has_forgotten = true);
@@ -225,10 +225,10 @@ impl IndexStore for TroubledIndex {
 }
 
 impl Driver {
-    /// Opens the index of the schedule's directory. Returns its handle and its driver.
+    /// Opens the index in the schedule's directory. Returns its handle and its driver.
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
-        // Each life has object numbers of its own, the same whenever the schedule is repeated.
+        // Each life has its own object numbers. They are the same each time the schedule runs.
         let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
@@ -237,7 +237,7 @@ impl Driver {
         (owner, Driver { world: Arc::clone(world), index, plan, by })
     }
 
-    /// Carries out requests until the process ends.
+    /// Answers requests until the process ends.
     pub async fn run(mut self) {
         loop {
             match self.index.turn().await {
@@ -267,7 +267,7 @@ impl Driver {
         self.plan.lock().fault = fault;
     }
 
-    /// Waits before a transaction, sometimes for seconds, and draws its fault.
+    /// Waits before a transaction, sometimes for seconds, and draws the fault of the transaction.
     async fn take_time(&mut self) {
         let is_slow = self.world.strikes(&mut self.by, self.world.setup.index_trouble * 2);
         let _trouble = is_slow.then(|| self.world.lasting_trouble());
@@ -301,7 +301,7 @@ impl Driver {
             self.commit_at_last(&write);
             return;
         }
-        // If the process ends during this pause, the commit has no answer.
+        // The process may end during this pause. The commit is then not answered.
         tokio::time::sleep(after).await;
         let _ = answer.send(committed);
     }

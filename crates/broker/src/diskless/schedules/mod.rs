@@ -1,23 +1,23 @@
-//! Tests of the write path by seed, in virtual time. A schedule runs the product's own pipeline, index, reader and GC.
-//! The clients, the store and the index back end have faults. The brokers' process may end at any moment and start
-//! again.
+//! Tests the write path by seed, in virtual time. A schedule runs the pipeline, the index, the reader and the GC of the
+//! product. The clients, the store and the storage back end of the index have faults. The process of the brokers may
+//! end at any moment and start again.
 //!
-//! A schedule has one thread, and its seed decides everything: every run of a seed is the same.
-//! `FULLBORE_SCHEDULES=20` tries twenty times as many schedules; `FULLBORE_SEED=7` tries the schedule of seed 7 alone
-//! and prints its events.
+//! A schedule has one thread and depends only on its seed, so every run of a seed is the same. `FULLBORE_SCHEDULES=20`
+//! runs twenty times as many schedules. `FULLBORE_SEED=7` runs only the schedule of seed 7 and prints its events.
 //!
-//! Checked, in [`check`] unless another module is named:
+//! The following properties are checked, in [`check`] unless another module is named:
 //!
 //! - An acknowledged batch is at its offset, once, with its bytes. Its row and its object existed before the answer.
-//! - Sequences have no gap per producer, partition and epoch. No batch exists twice, and batches are in the order in
-//!   which they were sent.
+//! - The sequences of a producer have no gap in a partition and epoch. No batch exists twice, and batches are in the
+//!   order in which they were sent.
 //! - A batch that certainly was not written does not exist. Offsets have no gap.
-//! - A record that was read stays ([`consumer`]).
+//! - A record that was read does not disappear ([`consumer`]).
 //! - Every row has its object. After its grace period, every object has a row.
 //! - Every request is answered within ten seconds of the last fault ([`producer`]). The next batch of a producer is not
 //!   refused ([`partition_producer`]).
 //!
-//! The checks are tested as well: with each [`Fault`] planted, they must find schedules that break a promise.
+//! The checks themselves are tested as well. With each [`Fault`] planted in the product, they must find schedules that
+//! break one of these promises.
 
 mod check;
 mod consumer;
@@ -46,20 +46,20 @@ use fullbore_log::partition::reorder_buffer::ReorderBuffer;
 use index::{Driver, PolledChanges};
 use world::{Setup, World, ms, random};
 
-/// Mutations of the product.
+/// Mutations of the product, which the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The objects of a commit are committed in reverse order.
     CommitsOutOfOrder,
     /// A batch is answered before it is committed.
     AnswersBeforeCommit,
-    /// Batches admitted behind a failed one are committed.
+    /// Batches that were admitted behind a failed batch are committed.
     CommitsTheDead,
-    /// A broker takes its known state of producers as current, without a refresh.
+    /// A broker treats its state of producers as current and does not refresh it.
     SkipsRefresh,
     /// The coordinator writes no markers.
     LeavesOpen,
-    /// Markers abort transactions that were committed, and commit the others.
+    /// Markers abort the transactions that were committed, and commit the aborted ones.
     MarksOtherwise,
     /// A batch that begins a transaction is committed before its confirmation.
     CommitsUnconfirmed,
@@ -67,13 +67,13 @@ pub enum Fault {
 
 const TOPIC: &str = "topic";
 const CLUSTER: &str = "cluster";
-/// Time after which a schedule counts as hanging.
+/// How long a schedule may take before it counts as hanging.
 const LASTS_MAX: Duration = Duration::from_secs(400);
 
-/// Brokers of a process, which begin and end together.
+/// The brokers of a process, which start and end together.
 pub type Brokers = Arc<[Arc<Life>]>;
 
-/// Broker in one life of the process.
+/// A broker during one life of the process.
 pub struct Life {
     world: Arc<World>,
     diskless: Diskless,
@@ -83,7 +83,7 @@ pub struct Life {
 }
 
 impl Life {
-    /// Starts the brokers of the process. The caller is in the process's runtime.
+    /// Starts the brokers of the process. Must be called within the runtime of the process.
     fn start_all(world: &Arc<World>, life: u64) -> Brokers {
         (0..world.setup.brokers as u64).map(|broker| Life::start(world, life + 1000 * broker)).collect()
     }
@@ -115,7 +115,7 @@ impl Life {
             let topic = world.topic.lock();
             (topic.current, topic.deleted.clone())
         };
-        // A restarted broker carries out decided deletions again.
+        // A restarted broker repeats the deletions that were decided earlier.
         deleted.into_iter().for_each(|id| _ = life.diskless.delete_topic(id, Box::new(|| {})));
         if let Some(id) = current {
             life.put_topic(id);
@@ -132,7 +132,7 @@ impl Life {
         );
     }
 
-    /// Stops the broker in an orderly way.
+    /// Stops the broker cleanly.
     async fn stop(&self, by: &mut Random) {
         self.world.tell(|| "stops".into());
         self.reordering.close();
@@ -143,7 +143,7 @@ impl Life {
     }
 }
 
-/// Runs the clients, until all batches are produced.
+/// Runs the clients until all batches are produced.
 async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     for partition in 0..world.setup.partitions {
         let max_bytes = [1, 300, 1 << 20][(world.setup.seed as usize + partition as usize) % 3];
@@ -162,7 +162,7 @@ async fn until_produced(world: &Arc<World>, brokers: &Brokers) {
     }
 }
 
-/// Applies a change of the metadata at one broker after the other.
+/// Applies a change of the metadata to one broker after the other.
 async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     for (at, broker) in brokers.iter().enumerate() {
         if at > 0 {
@@ -172,7 +172,7 @@ async fn follow(brokers: &Brokers, by: &mut Random, change: impl Fn(&Life)) {
     }
 }
 
-/// Deletes and creates topics, and deletes records.
+/// Keeps deleting and creating topics, and deleting records.
 async fn administer(world: Arc<World>, brokers: Brokers) {
     let world = &world;
     let mut by = random(world.setup.seed, 6 + world.now().as_millis() as u64);
@@ -212,14 +212,14 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
     }
 }
 
-/// Sleeps for the shorter of two times. Returns true if that was `first`.
+/// Sleeps for the shorter of two durations. Returns true if this was `first`.
 async fn sleep_less(first: Duration, other: Duration) -> bool {
     sleep(first.min(other)).await;
     first <= other
 }
 
-/// Executes `body` in a runtime of its own, whose clock jumps ahead while all tasks wait. All tasks end with the
-/// runtime, at any await.
+/// Runs `body` in its own runtime. While all tasks wait, the clock jumps ahead. All tasks end with the runtime, at any
+/// await.
 fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().expect("built");
@@ -233,7 +233,7 @@ fn in_runtime<T>(world: &World, body: impl Future<Output = T>) -> T {
     done
 }
 
-/// Outcome of a schedule.
+/// The outcome of a schedule.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome {
     digest: u64,
@@ -245,7 +245,7 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
     run_with(seed, fault, is_told, 0)
 }
 
-/// Runs the schedule of a seed with `transactional` clients that write transactions.
+/// Runs the schedule of a seed. `transactional` clients write transactions.
 fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize) -> Result<Outcome, String> {
     let memory = std::path::Path::new("/dev/shm");
     let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
@@ -326,7 +326,7 @@ fn a_seed_repeats_itself() {
 
 #[test]
 fn each_planted_fault_is_found() {
-    // Only one schedule in hundreds shows a commit of dead batches; the first such seed is near 520.
+    // Only one schedule in several hundred shows that dead batches are committed. The first such seed is near 520.
     let first = |fault| if fault == Fault::CommitsTheDead { 520 } else { 0 };
     let faults = [Fault::CommitsOutOfOrder, Fault::AnswersBeforeCommit, Fault::CommitsTheDead, Fault::SkipsRefresh];
     let faults = faults.map(|fault| (fault, first(fault)..first(fault) + 2_000));

@@ -1,12 +1,13 @@
-//! Producer of a client for one partition: the batches that it sends and repeats, and their outcomes as far as it
-//! knows.
+//! The producer of a client for one partition. It has the batches to be sent and repeated, and their outcomes as far as
+//! the client knows them.
 //!
-//! A producer follows Kafka's rules. Batches go out in the order of their sequences, within a window from the oldest
-//! unresolved batch. A failed batch is sent again before the batches behind it, under its own sequence. A new epoch
-//! begins once no batch is in flight. A batch that may be written is then given up, because a copy under another
-//! sequence would be a duplicate.
+//! A producer follows Kafka's rules. It sends batches in the order of their sequences, within a window that begins at
+//! the oldest unresolved batch. A failed batch is sent again before the batches behind it, with the same sequence.
 //!
-//! Not here: connections and time.
+//! If a new epoch is needed, it begins as soon as no batch is in flight. A batch that may have been written is then
+//! given up, because a copy with another sequence would be a duplicate.
+//!
+//! This module knows neither connections nor time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,23 +23,23 @@ use parking_lot::Mutex;
 use super::world::{Setup, World, ms, random};
 use fullbore_log::partition::error::AppendError;
 
-/// Number of connections of a producer that sends over several.
+/// Number of connections of a producer that uses several of them.
 const STRIPES: usize = 3;
 
-/// Outcome of a request.
+/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
     Appended(i64),
     Refused(AppendError),
-    /// The connection is gone.
+    /// The connection was lost.
     Nothing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchFate {
-    /// The batch is unresolved.
+    /// The outcome is not known yet.
     Open,
-    /// The batch is at this offset; -1 if the offset is not known.
+    /// The batch is at this offset, or -1 if the offset is unknown.
     Acknowledged {
         topic: Uuid,
         offset: i64,
@@ -46,11 +47,11 @@ pub enum BatchFate {
     GivenUp,
 }
 
-/// Batch of a client.
+/// A batch of a client.
 #[derive(Debug)]
 pub struct ProducerBatch {
     pub fate: BatchFate,
-    /// True if a request with the batch has no known outcome.
+    /// True if the outcome of some request with this batch is unknown.
     pub may_be_written: bool,
     pub bytes: Bytes,
     pub epoch: i16,
@@ -60,23 +61,23 @@ pub struct ProducerBatch {
     not_before: Duration,
 }
 
-/// Request under way.
+/// A request that is under way.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
     batch: usize,
-    /// True if all batches before this one were resolved when the request was sent.
+    /// True if all earlier batches were resolved when the request was sent.
     was_first: bool,
 }
 
-/// Next step of a producer.
+/// The next step of a producer.
 pub enum Step {
     Send(Sent),
-    /// Waits until this time, or for an answer.
+    /// Wait until this time, or until an answer arrives.
     Wait(Option<Duration>),
     Done,
 }
 
-/// Request of a producer.
+/// A request of a producer.
 pub struct Sent {
     pub attempt: u64,
     pub topic: Uuid,
@@ -85,7 +86,7 @@ pub struct Sent {
     pub connection: usize,
 }
 
-/// Batches of a producer for one partition.
+/// The batches of a producer for one partition.
 pub struct PartitionProducer {
     pub index: usize,
     pub partition: i32,
@@ -99,7 +100,7 @@ pub struct PartitionProducer {
     attempts: BTreeMap<u64, Attempt>,
     next_attempt: u64,
     topic: Option<Uuid>,
-    /// True once a batch of the current epoch was acknowledged in the current topic.
+    /// True if a batch of the current epoch was acknowledged in the current topic.
     is_known: bool,
     wants_epoch: bool,
     next_at: Duration,
@@ -117,8 +118,8 @@ impl PartitionProducer {
             PartitionProducer {
                 index,
                 partition: by.below(setup.partitions as usize) as i32,
-                // Each idempotent producer has an id of its own, because two with one id must not write to the same
-                // partition.
+                // Two producers with the same id must not write to the same partition, so each idempotent producer has
+                // its own id.
                 producer_id: if is_idempotent { 100 + index as i64 } else { NO_PRODUCER_ID },
                 stripes: if is_idempotent && by.below(3) == 0 { STRIPES } else { 1 },
                 window: by.between(2, setup.window + 1),
@@ -142,15 +143,15 @@ impl PartitionProducer {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Returns the unresolved batches, for the report of a failure.
+    /// Returns the unresolved batches as text for an error message.
     pub fn open(&self) -> String {
         let open = self.batches.iter().enumerate().filter(|(_, batch)| batch.fate == BatchFate::Open);
         let of = |(at, batch): (usize, &ProducerBatch)| format!("{}.{at} in flight {:?}", self.index, batch.in_flight);
         format!("{:?} of {}", open.map(of).collect::<Vec<_>>(), self.total)
     }
 
-    /// Returns true if the producer now moves to another broker, as a client does after a change of its metadata.
-    /// Without sequences a producer moves only while at most one request is under way, so that no batch is overtaken.
+    /// Returns true if the producer now moves to another broker, as a client does after a change of its metadata. A
+    /// producer without sequences moves only if at most one request is under way, so that no batch is overtaken.
     pub fn moves(&mut self, world: &World) -> bool {
         (self.is_idempotent() || self.attempts.len() <= 1) && self.by.below(world.setup.moves) == 0
     }
@@ -178,7 +179,7 @@ impl PartitionProducer {
         let open = |batch: &ProducerBatch| batch.fate == BatchFate::Open;
         let queued = self.batches.iter().position(|batch| open(batch) && batch.in_flight.is_empty());
         let first = self.batches.iter().position(open).unwrap_or(self.batches.len());
-        // Until the partition knows the producer, a batch that overtakes others looks like the producer's first one.
+        // Until the partition knows the producer, a batch that overtakes others would be mistaken for its first one.
         let window = if self.stripes > 1 && !self.is_known { 1 } else { self.window };
         let next = queued.unwrap_or(self.batches.len());
         if queued.is_none() && next == self.total {
@@ -197,7 +198,7 @@ impl PartitionProducer {
         Step::Send(self.send(next, next == first, current))
     }
 
-    /// Creates the next batch, and draws the time of the batch after it.
+    /// Creates the next batch, and decides when the batch after it will be created.
     fn make(&mut self, world: &World) {
         let spread = world.setup.calm_from.as_millis() as usize / self.total + 200;
         let pause = if self.by.below(3) > 0 { self.by.below(8) } else { self.by.below(spread * 4) };
@@ -218,7 +219,7 @@ impl PartitionProducer {
         self.write(self.batches.len() - 1);
     }
 
-    /// Writes the bytes of a batch. The value of each record names the producer, the batch and the record.
+    /// Writes the bytes of a batch. Each record has the numbers of the producer, the batch and the record in its value.
     fn write(&mut self, at: usize) {
         let batch = &mut self.batches[at];
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
@@ -244,10 +245,10 @@ impl PartitionProducer {
         Sent { attempt, topic, bytes: batch.bytes.clone(), may_reorder: self.stripes > 1 && self.is_known, connection }
     }
 
-    /// Sends the same batch once more, over any connection; `None` for a producer without sequences.
+    /// Sends the same batch once more over any connection. Returns `None` if the producer has no sequences.
     pub fn copy(&mut self, of: &Sent) -> Option<Sent> {
         let attempt = *self.attempts.get(&of.attempt)?;
-        // A producer without sequences sends no copy: the broker would append it as another batch.
+        // Without sequences, the broker would append the copy as another batch.
         (self.is_idempotent()).then(|| self.send(attempt.batch, attempt.was_first, of.topic))
     }
 
@@ -295,7 +296,7 @@ impl PartitionProducer {
                 }
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // The commit may have been requested twice, with a deletion of the topic in between.
+                // The commit may have been requested twice, and the topic deleted in between.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));
@@ -305,8 +306,8 @@ impl PartitionProducer {
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
-                    // This refusal is wrong even if an earlier attempt was sent to a deleted topic, whatever its
-                    // outcome.
+                    // An earlier attempt may have gone to a deleted topic, but this refusal is wrong whatever its
+                    // outcome was.
                     world.wrong(|| format!("{} is next, and is out of order", name()));
                     self.wants_epoch = true;
                 }
@@ -325,7 +326,7 @@ impl PartitionProducer {
         }
     }
 
-    /// Begins a new epoch; no batch is in flight.
+    /// Begins a new epoch. The caller has made sure that no batch is in flight.
     fn begin_epoch(&mut self) {
         (self.epoch, self.next_sequence) = (self.epoch + 1, 0);
         (self.wants_epoch, self.is_known) = (false, false);
@@ -344,7 +345,7 @@ impl PartitionProducer {
         }
     }
 
-    /// Ends the client. Another client continues the producer, under the next epoch.
+    /// Ends the client. Another client continues as the same producer, with the next epoch.
     pub fn die(&mut self) {
         for batch in self.batches.iter_mut().filter(|batch| batch.fate == BatchFate::Open) {
             batch.may_be_written |= !batch.in_flight.is_empty();
@@ -357,7 +358,7 @@ impl PartitionProducer {
         }
     }
 
-    /// Loses all connections of the producer.
+    /// Simulates the loss of all connections of the producer.
     pub fn lose_all(&mut self, world: &World) {
         for attempt in self.attempts.keys().copied().collect::<Vec<_>>() {
             self.answered(attempt, Response::Nothing, world);

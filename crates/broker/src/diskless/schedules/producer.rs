@@ -1,5 +1,5 @@
-//! Clients that produce, with their connections: requests on one connection arrive in order, or are lost with all
-//! requests behind them.
+//! The clients that produce, and their connections. The requests on a connection arrive in order. If one is lost, so
+//! are all requests after it.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,12 +23,12 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::partition::terms::EarlyBatches;
 use fullbore_log::validation::ValidBatch;
 
-/// Time for which a request waits for a partition that is being created.
+/// How long a request waits for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reply to the client. A reply dropped without an outcome reports that the connection is gone.
+/// The reply to the client. If it is dropped without an outcome, the client learns that the connection is lost.
 struct Reply {
     attempt: u64,
     to: UnboundedSender<(u64, Response)>,
@@ -48,12 +48,12 @@ struct Request {
     reply: Reply,
 }
 
-/// Carries out a client's producer while the process lives. Returns once all batches are resolved.
+/// Runs the producer of a client. Returns when all batches are resolved.
 pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) {
     let world = &brokers[0].world;
     let (to, mut from) = unbounded_channel();
     let stripes = producer.lock().stripes();
-    // `stripes` connections to each broker.
+    // There are `stripes` connections to each broker.
     let mut connections: Vec<Option<UnboundedSender<Request>>> = vec![None; stripes * brokers.len()];
     let mut broker = 0;
     producer.lock().lose_all(world);
@@ -69,18 +69,18 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
                 };
                 let copy = if is_twice { producer.lock().copy(&sent) } else { None };
                 for sent in [Some(sent), copy].into_iter().flatten() {
-                    // The producer may move to another broker here, while earlier requests are still under way to the
-                    // former broker.
+                    // The producer may now move to another broker, although earlier requests to the previous one are
+                    // still under way.
                     if brokers.len() > 1 && producer.lock().moves(world) {
                         broker = producer.lock().by.below(brokers.len());
                     }
                     let to_broker = &mut connections[broker * stripes..][..stripes];
                     send(&brokers[broker], &producer, to_broker, sent, &to);
                 }
-                // A batch without a sequence could be overtaken over a new connection, so the client keeps the
-                // connections of a producer without sequences.
+                // Over a new connection, a batch without a sequence could be overtaken. A client without sequences
+                // therefore keeps its connections.
                 if (is_lost || dies) && producer.lock().is_idempotent() {
-                    // The brokers carry out the requests under way, but their answers are lost.
+                    // The brokers still carry out the requests that are under way, but the answers are lost.
                     connections.iter_mut().for_each(|connection| *connection = None);
                     if dies { producer.lock().die() } else { producer.lock().lose_all(world) }
                 }
@@ -91,7 +91,7 @@ pub async fn produce(brokers: Brokers, producer: Arc<Mutex<PartitionProducer>>) 
         let wait = until.map_or(Duration::from_secs(3600), |until| until.saturating_sub(world.now()) + ms(1));
         if let Ok(Some((attempt, response))) = timeout(wait, from.recv()).await {
             producer.lock().answered(attempt, response, world);
-            // A lost connection takes all its requests with it.
+            // If a connection is lost, all its requests are lost with it.
             while let Ok((attempt, response)) = from.try_recv() {
                 producer.lock().answered(attempt, response, world);
             }
@@ -119,17 +119,17 @@ fn send(
     });
     let reply = Reply { attempt: sent.attempt, to: to.clone(), response: Response::Nothing };
     let request = Request { sent, partition, at: life.world.now(), reply };
-    // If the connection is closed, the request is dropped, which reports the loss to the client.
+    // If the connection is closed, the request is dropped here, and the client learns of the loss.
     let _ = connection.send(request);
 }
 
-/// Outcome of a request at its admission.
+/// The outcome of a request at its admission.
 enum Answer {
     Known(Result<Appended, AppendError>),
     Later(AppendTicket, Instant),
 }
 
-/// Serves a connection at a broker: requests are admitted and answered in their order.
+/// Serves a connection at a broker. Requests are admitted and answered in order.
 async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client: String, mut by: Random) {
     let (answers, to_answer) = unbounded_channel();
     let answering = tokio::spawn(answer(Arc::clone(&life), to_answer));

@@ -1,4 +1,4 @@
-//! Object store with faults: requests are slow, hang or are refused. PUTs arrive late or without an answer, and GETs
+//! An object store with faults. Requests are slow, hang or are refused. PUTs arrive late or are not answered, and GETs
 //! return wrong bytes or none.
 
 use std::fmt;
@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 
 use super::world::{Setup, World, ms, random};
 
-/// Object store of a schedule.
+/// The object store of a schedule.
 pub struct Troubled {
     inner: InMemory,
     world: Weak<World>,
@@ -32,23 +32,23 @@ pub struct Troubled {
 struct State {
     puts: Random,
     gets: Random,
-    /// PUTs that were given up and have not arrived: time, key and bytes.
+    /// PUTs that were given up but may still arrive. Each has the time of its arrival, the key and the bytes.
     late: Vec<(Duration, Path, PutPayload)>,
 }
 
-/// Fault of a request.
+/// The fault of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RequestFault {
     None,
     Slow,
     Hangs,
     Fails,
-    /// The request is carried out, and the answer is lost.
+    /// The request is carried out, but the answer is lost.
     DoneButFails,
     Denied,
-    /// A GET finds no object, although there is one.
+    /// A GET does not find the object, although it exists.
     NotFound,
-    /// A GET returns one wrong bit.
+    /// A GET returns bytes with one wrong bit.
     Wrong,
 }
 
@@ -64,7 +64,7 @@ impl fmt::Display for Troubled {
     }
 }
 
-/// PUT under way, which may arrive even after the request is given up.
+/// A PUT that is under way. It may arrive even after the request was given up.
 struct OnItsWay<'a> {
     store: &'a Troubled,
     world: &'a World,
@@ -89,7 +89,7 @@ impl Troubled {
         Arc::new(Troubled { inner: InMemory::new(), world, put_ms: setup.put_ms, state: Mutex::new(state) })
     }
 
-    /// Returns every object in the store, with its size.
+    /// Returns all objects in the store with their sizes.
     pub async fn objects(&self) -> Vec<(Path, u64)> {
         self.arrive().await;
         let mut objects: Vec<_> = self
@@ -102,7 +102,7 @@ impl Troubled {
         objects
     }
 
-    /// Lets all late PUTs arrive now.
+    /// Makes all late PUTs arrive now.
     pub async fn hurry(&self) {
         self.state.lock().late.iter_mut().for_each(|(due, ..)| *due = Duration::ZERO);
         self.arrive().await;
@@ -112,7 +112,7 @@ impl Troubled {
         self.world.upgrade().expect("a schedule has its world")
     }
 
-    /// Puts the late objects that are due.
+    /// Carries out the late PUTs that are due.
     async fn arrive(&self) {
         let now = self.world().now();
         let mut late = std::mem::take(&mut self.state.lock().late);
@@ -141,7 +141,7 @@ impl Troubled {
         }
     }
 
-    /// Waits for the duration of a request, or forever.
+    /// Waits as long as the request takes, which may be forever.
     async fn wait(&self, world: &Arc<World>, fault: RequestFault, takes: Duration) -> Result<()> {
         match fault {
             RequestFault::None => tokio::time::sleep(takes).await,
@@ -254,7 +254,7 @@ impl Troubled {
             let bit = self.state.lock().gets.below(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);
         }
-        // The wrong bytes are read from a second store, where they have the same position.
+        // The wrong bytes are put into a second store at the same position, and read from there.
         let (other, mut whole) = (InMemory::new(), vec![0; range.start as usize]);
         whole.extend(bytes);
         other.put(location, PutPayload::from_bytes(Bytes::from(whole))).await?;

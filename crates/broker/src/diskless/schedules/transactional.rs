@@ -1,11 +1,11 @@
-//! Clients that write transactions, each with a coordinator that outlives every process. The coordinator records its
-//! decision, and writes the marker through any broker until the marker is there or its partition is gone.
+//! The clients that write transactions. Each has a coordinator that survives all processes. The coordinator records its
+//! decision. It then writes the marker through any of the brokers until the marker is there or its partition is gone.
 //!
-//! Transaction version 2: a transaction begins with sequence 0 of the next epoch. Transactions without a decision at
-//! the end of a process are aborted.
+//! The clients use transaction version 2, in which a transaction begins with sequence 0 of the next epoch. If a process
+//! ends before a transaction is decided, the transaction is aborted.
 //!
-//! Checked at the end: no transaction is open. Batches of committed transactions exist and are not aborted; all other
-//! batches that exist are aborted.
+//! At the end, the following is checked. No transaction is open. The batches of committed transactions exist and are
+//! not aborted. All other batches that exist are aborted.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -33,40 +33,40 @@ use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
-/// Id of the first client's producer.
+/// The producer id of the first client.
 const FIRST_PRODUCER: i64 = 10_000;
 const VERSION: i8 = 2;
-/// Time for which a request waits for a partition that is being created.
+/// How long a request waits for a partition that is being created.
 const OPENED_WITHIN: Duration = Duration::from_secs(5);
 /// `request.timeout.ms`
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Transaction of a client.
+/// A transaction of a client.
 #[derive(Clone, Copy, Debug)]
 struct Transaction {
     topic: Uuid,
     epoch: i16,
-    /// Number of acknowledged batches.
+    /// How many batches were acknowledged.
     batches: i32,
-    /// True if the transaction is committed; `None` before the decision.
+    /// True for a commit, false for an abort. `None` before the decision.
     decision: Option<bool>,
 }
 
-/// Client of one partition.
+/// A client that writes to one partition.
 pub struct Transactional {
     index: usize,
     partition: i32,
     left: usize,
     transactions: Vec<Transaction>,
-    /// True if the last transaction has no marker yet.
+    /// True if the marker of the last transaction is not written yet.
     is_under_way: bool,
     by: Random,
 }
 
-/// Outcome of a batch.
+/// The outcome of a batch.
 enum Written {
     Acknowledged,
-    /// No acknowledgement: the transaction must be aborted, and the batch may be written.
+    /// The batch was not acknowledged but may be written. The transaction must be aborted.
     No,
 }
 
@@ -86,7 +86,7 @@ impl Transactional {
         FIRST_PRODUCER + self.index as i64
     }
 
-    /// Returns the transaction without an outcome, for the report of a failure.
+    /// Returns the unfinished transaction as text for an error message.
     pub fn open(&self) -> String {
         let last = self.transactions.last().filter(|_| self.is_under_way);
         format!("client {} has {} transactions left, and {last:?}", self.index, self.left)
@@ -100,14 +100,14 @@ impl Transactional {
         begun
     }
 
-    /// Decides on the last transaction, unless it is decided already.
+    /// Decides on the last transaction. If it is already decided, does nothing.
     fn decide(&mut self, is_commit: bool) {
         if let Some(last) = self.transactions.last_mut() {
             last.decision.get_or_insert(is_commit);
         }
     }
 
-    /// Returns the number of committed transactions.
+    /// Returns how many transactions were committed.
     pub fn committed(&self) -> usize {
         self.transactions.iter().filter(|of| of.decision == Some(true)).count()
     }
@@ -121,10 +121,10 @@ impl Transactional {
     }
 }
 
-/// Writes transactions as long as the process lives. Returns once all have ended.
+/// Writes transactions while the process lives. Returns when all of them have ended.
 pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     let world = &brokers[0].world;
-    // The former process may have left a transaction without a decision, which is now aborted.
+    // The previous process may have left an undecided transaction, which is aborted now.
     client.lock().decide(false);
     loop {
         if client.lock().is_under_way {
@@ -161,7 +161,7 @@ pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
     }
 }
 
-/// Returns any of the brokers.
+/// Returns a random broker.
 fn any(brokers: &Brokers, client: &Mutex<Transactional>) -> Arc<Life> {
     Arc::clone(&brokers[client.lock().by.below(brokers.len())])
 }
@@ -172,7 +172,7 @@ async fn partition_at(life: &Life, client: &Mutex<Transactional>, topic: Uuid) -
     Some(partition)
 }
 
-/// Sends a batch until it is known to be written, or refused for good. Sometimes the client gives up before that.
+/// Sends a batch until it is known to be written or is refused for good. Sometimes the client gives up earlier.
 async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction, number: i32) -> Written {
     let world = &brokers[0].world;
     let bytes = client.lock().batch(of.epoch, number);
@@ -196,8 +196,8 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
             Ok(Ok(())) => return Written::Acknowledged,
             Ok(Err(AppendError::Deleted)) => return Written::No,
             Ok(Err(AppendError::Sequence(why))) if why.code() != ErrorCode::KAFKA_STORAGE_ERROR => {
-                // After a deletion of the topic, the earlier batches of the transaction are missing: a refusal is
-                // right.
+                // If the topic was deleted, the earlier batches of the transaction are missing, and the refusal is
+                // correct.
                 if world.topic.lock().current == Some(of.topic) {
                     world.wrong(|| format!("batch {number} of transaction {} is refused: {why:?}", of.epoch));
                 }
@@ -214,10 +214,10 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
     }
 }
 
-/// Coordinator's confirmation, or refusal, of a batch that begins a transaction.
+/// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
 struct Word {
-    /// Time from the offer of the batch to the confirmation; `None` if the confirmation comes first.
+    /// How long after the offer of the batch the answer arrives. `None` if it arrives before.
     after: Option<Duration>,
     is_given: bool,
 }
@@ -229,7 +229,7 @@ impl Word {
     }
 }
 
-/// Offers a batch of a transaction that the coordinator knows, and waits for the commit of the batch.
+/// Offers a batch of a transaction that the coordinator knows, and waits until the batch is committed.
 async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
@@ -249,7 +249,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
                 }
                 return written;
             }
-            // The marker of the transaction before is still gathered for the next object.
+            // The marker of the previous transaction is still waiting for the next object.
             AppendStep::Blocked(Blocker::Verification) if awaited.is_some() => sleep(ms(2)).await,
             AppendStep::Blocked(Blocker::Verification) => {
                 verification = Verification::Added;
@@ -260,7 +260,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
     }
 }
 
-/// Sends the confirmation, or a refusal, after the time `after`. Notes a confirmation in `given`.
+/// Sends a confirmation or a refusal after the time `after`. If it is a confirmation, sets `given`.
 fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedWord {
     let (sender, awaited) = AwaitedWord::new();
     task::spawn(async move {
@@ -271,7 +271,7 @@ fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> Awaite
     awaited
 }
 
-/// Writes the marker of the last transaction until it is known to be there, or its partition is gone.
+/// Writes the marker of the last transaction until it is known to be there or its partition is gone.
 async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     let world = &brokers[0].world;
     let (marker, topic) = {
@@ -287,7 +287,7 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // A coordinator that gives up writes the marker again, and both may be written.
+            // If the coordinator gives up, it writes the marker again. Both of them may then be written.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.tell(|| format!("{marker:?}: {written:?}"));
@@ -310,15 +310,15 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     client.lock().is_under_way = false;
 }
 
-/// Batches of transactions in a log, with their offsets.
+/// The batches in a log that belong to transactions, with their offsets.
 #[derive(Default)]
 pub struct Logged {
     batches: Vec<(i64, (usize, i16, i32))>,
 }
 
 impl Logged {
-    /// Records a batch of a transaction at `base`, unless that is before `begin`. Returns true for every batch of a
-    /// transaction, and for markers.
+    /// Records a batch at offset `base` if it belongs to a transaction and is not before `begin`. Returns true if the
+    /// batch belongs to a transaction or is a marker.
     pub fn take(&mut self, base: i64, begin: i64, view: &BatchView<'_>) -> bool {
         if base >= begin
             && view.is_transactional()
@@ -330,7 +330,7 @@ impl Logged {
         view.is_transactional() || view.is_control()
     }
 
-    /// Checks the committed and aborted batches in a partition of this topic.
+    /// Checks which batches in a partition of this topic are committed and which are aborted.
     pub fn check(&self, world: &World, (topic, partition): (Uuid, i32), aborted: &[AbortedTransaction]) {
         let is_aborted = |base: i64, client: usize| {
             let is_of = |of: &&AbortedTransaction| of.producer_id == FIRST_PRODUCER + client as i64;
@@ -359,7 +359,7 @@ impl Logged {
     }
 }
 
-/// Returns the client, the epoch and the number of a batch; `None` if its records do not name them.
+/// Returns the client, the epoch and the number of a batch, or `None` if its records do not have them.
 fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
     let first = RecordIter::new(view.payload(), view.record_count()).next()?.ok()?;
     let mut numbers = std::str::from_utf8(first.value?).ok()?.strip_prefix('T')?.split(['.', ' ']);
@@ -367,7 +367,8 @@ fn name(view: &BatchView<'_>) -> Option<(usize, i16, i32)> {
 }
 
 impl Life {
-    /// Checks that every transaction in a partition has ended, and checks the batches that were read from its log.
+    /// Checks that every transaction in a partition has ended. Also checks the batches that were read from the log of
+    /// the partition.
     pub async fn check_transactions(&self, partition: &DisklessPartition, topic: Uuid, logged: &Logged, end: i64) {
         let Some(number) = partition.known.number() else { return };
         let row = self.finder.partitions(vec![number]).await.expect("found").pop();

@@ -1,6 +1,7 @@
-//! State that outlives a process: the clock, the store, the topic, the clients' state, and the first broken promise.
+//! The state that survives a process: the clock, the store, the topic, the state of the clients, and the first broken
+//! promise.
 //!
-//! Each part draws from a generator of its own, so that a schedule is the same each time.
+//! Each part has its own random generator, so that a schedule is the same each time it runs.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -17,46 +18,46 @@ use super::consumer::Seen;
 use super::partition_producer::PartitionProducer;
 use super::transactional::Transactional;
 
-/// Wall clock when a schedule begins, in ms.
+/// The wall clock at the start of a schedule, in ms.
 const WALL_MS: i64 = 1_700_000_000_000;
-/// Time after the last fault within which all requests are answered.
+/// How long after the last fault all requests must be answered.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn ms(ms: usize) -> Duration {
     Duration::from_millis(ms as u64)
 }
 
-/// Returns the random generator of a part of the schedule.
+/// Returns the random generator for one part of the schedule.
 pub fn random(seed: u64, part: u64) -> Random {
     Random::new(Random::new(seed ^ (part << 48)).next())
 }
 
-/// Settings of a schedule, which its seed decides before it begins.
+/// The settings of a schedule, which depend only on its seed.
 #[derive(Debug)]
 pub struct Setup {
     pub seed: u64,
     pub fault: Option<Fault>,
     pub partitions: i32,
-    /// Number of brokers of the cluster, all in one process.
+    /// Number of brokers in the cluster. All of them are in one process.
     pub brokers: usize,
-    /// Number of requests after which a client moves to another broker, on average.
+    /// After how many requests, on average, a client moves to another broker.
     pub moves: usize,
-    /// Faults of the store: one in this number of requests on average; 0 for none. The next two fields likewise, for
-    /// the index and the clients.
+    /// How many requests to the store, on average, there are for each faulty one. 0 if there are no faults. The next
+    /// two fields are the same for the index and the clients.
     pub store_trouble: usize,
     pub index_trouble: usize,
     pub client_trouble: usize,
-    /// Shortest duration of a PUT.
+    /// Minimum duration of a PUT.
     pub put_ms: usize,
-    /// Time from which on there are no faults.
+    /// From this time on there are no faults.
     pub calm_from: Duration,
-    /// Times at which the process ends; true if it is stopped in an orderly way.
+    /// When the process ends. The second value is true if it is stopped cleanly.
     pub ends: Vec<(Duration, bool)>,
-    /// Outages: begin, end, and true if the index is down instead of the store.
+    /// The outages with their begin and end. The third value is true if the index is down, and false if the store is.
     pub outages: Vec<(Duration, Duration, bool)>,
-    /// Deletions of the topic: time, and the pause until it is created again.
+    /// When the topic is deleted, and how long after that it is created again.
     pub deletions: Vec<(Duration, Duration)>,
-    /// True if producers of the partitions were forgotten for lack of room.
+    /// True if some producers of the partitions were forgotten because there were too many.
     pub has_forgotten: bool,
     pub window: usize,
     pub commit_interval_ms: u64,
@@ -67,7 +68,7 @@ pub struct Setup {
     pub memory_bytes: usize,
     pub cache_bytes: usize,
     pub batches: usize,
-    /// Number of clients that write transactions.
+    /// How many clients write transactions.
     pub transactional: usize,
 }
 
@@ -118,27 +119,27 @@ impl Setup {
     }
 }
 
-/// Virtual time of a schedule, which continues from life to life.
+/// The virtual time of a schedule. It continues when a new process starts.
 #[derive(Debug)]
 struct Clock {
-    /// Time at which this life began.
+    /// When the current process started.
     base: Duration,
     began: Option<Instant>,
-    /// Sum of the changes of the wall clock.
+    /// The sum of all changes of the wall clock.
     skew_ms: i64,
 }
 
-/// Faults under way, and the end of the last one.
+/// How many faults are under way, and when the last one ended.
 #[derive(Debug, Default)]
 struct Troubles {
     under_way: usize,
     last_end: Duration,
 }
 
-/// Topic of the schedule: one name, with a new id at each creation.
+/// The topic of the schedule. It always has the same name, but gets a new id each time it is created.
 #[derive(Debug, Default)]
 pub struct TopicState {
-    /// Id of the existing topic; `None` while it is deleted.
+    /// The id of the existing topic. `None` while it is deleted.
     pub current: Option<Uuid>,
     pub deleted: Vec<Uuid>,
     made: u8,
@@ -154,10 +155,10 @@ pub struct World {
     pub producers: Vec<Arc<Mutex<PartitionProducer>>>,
     pub transactional: Vec<Arc<Mutex<Transactional>>>,
     pub seen: Mutex<Seen>,
-    /// Offset before which records of a partition may be deleted, by the requests up to now.
+    /// The offset before which records of a partition may be deleted, according to the requests so far.
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
-    /// True if events are printed, a digest of all events, and their number.
+    /// True if events are printed, then a digest of all events, then how many there were.
     told: Mutex<(bool, u64, u64)>,
 }
 
@@ -179,14 +180,14 @@ impl World {
         })
     }
 
-    /// Begins a life of the process. The caller is in its runtime.
+    /// Starts the clock for a new process. Must be called within the runtime of the process.
     pub fn begin_life(&self) {
         let base = self.now();
         let mut clock = self.clock.lock();
         (clock.base, clock.began) = (base, Some(Instant::now()));
     }
 
-    /// Ends a life of the process, just before its runtime ends.
+    /// Stops the clock for a process whose runtime is about to end.
     pub fn end_life(&self) {
         let base = self.now();
         let mut clock = self.clock.lock();
@@ -212,12 +213,12 @@ impl World {
         self.now() >= self.setup.calm_from
     }
 
-    /// Returns true once in `one_in` calls on average; never if `one_in` is 0, or once the schedule is calm.
+    /// Returns true in one of `one_in` calls on average. Returns false if `one_in` is 0 or the schedule is calm.
     pub fn strikes(&self, by: &mut Random, one_in: usize) -> bool {
         one_in > 0 && !self.is_calm() && by.below(one_in) == 0
     }
 
-    /// Returns the end of an outage of the store, or of the index, that is under way; `None` if there is none.
+    /// If the store or the index has an outage, returns the end of the outage.
     pub fn out_until(&self, of_index: bool) -> Option<Duration> {
         let now = self.now();
         let of = |(from, until, is_index): &(Duration, Duration, bool)| {
@@ -226,18 +227,18 @@ impl World {
         self.setup.outages.iter().filter_map(of).max()
     }
 
-    /// Notes a fault that is over at once.
+    /// Records a fault that is already over.
     pub fn trouble(&self) {
         self.troubles.lock().last_end = self.now();
     }
 
-    /// Notes a fault that lasts until the result is dropped.
+    /// Records a fault that lasts until the result is dropped.
     pub fn lasting_trouble(self: &Arc<Self>) -> Trouble {
         self.troubles.lock().under_way += 1;
         Trouble(Arc::clone(self))
     }
 
-    /// Returns the time since which there is no fault; `None` during one.
+    /// Returns the end of the last fault, or `None` during a fault.
     pub fn untroubled_since(&self) -> Option<Duration> {
         let now = self.now();
         let troubles = self.troubles.lock();
@@ -246,16 +247,16 @@ impl World {
         (troubles.under_way == 0 && !is_out).then(|| outages.fold(troubles.last_end, Duration::max))
     }
 
-    /// Returns true if a request begun at `begun` is overdue: the time limit has passed since then, and since the last
-    /// fault. Returns false during a fault.
+    /// Returns true if a request that began at `begun` is overdue. The time limit must have passed since then and since
+    /// the last fault. During a fault, no request is overdue.
     pub fn is_late(&self, begun: Duration) -> bool {
-        // With memory for hardly more than one batch, each batch waits for all batches before it.
+        // If the memory is hardly enough for one batch, each batch waits for all earlier ones.
         let is_narrow = self.setup.memory_bytes <= self.setup.object_bytes_max + 200;
         let within = if is_narrow { ANSWERED_WITHIN * 4 } else { ANSWERED_WITHIN };
         self.untroubled_since().is_some_and(|since| self.now() > since.max(begun) + within)
     }
 
-    /// Creates the topic, for the first time or again.
+    /// Creates the topic, either for the first time or again.
     pub fn make_topic(&self) -> Uuid {
         let mut topic = self.topic.lock();
         topic.made += 1;
@@ -264,7 +265,7 @@ impl World {
         id
     }
 
-    /// Deletes the topic, and returns its id; `None` if it is deleted already.
+    /// Deletes the topic and returns its id, or `None` if it is already deleted.
     pub fn delete_topic(&self) -> Option<Uuid> {
         let mut topic = self.topic.lock();
         let id = topic.current.take()?;
@@ -272,7 +273,7 @@ impl World {
         Some(id)
     }
 
-    /// Notes a broken promise. Only the first one counts.
+    /// Records a broken promise. Only the first one counts.
     pub fn wrong(&self, what: impl FnOnce() -> String) {
         let now = self.now();
         let mut wrong = self.wrong.lock();
@@ -289,7 +290,7 @@ impl World {
         self.wrong.lock().clone()
     }
 
-    /// Notes an event.
+    /// Records an event.
     pub fn tell(&self, what: impl FnOnce() -> String) {
         let now = self.now().as_millis();
         let mut told = self.told.lock();
@@ -307,7 +308,7 @@ impl World {
     }
 }
 
-/// Fault that lasts until this guard is dropped.
+/// A fault that lasts until this guard is dropped.
 pub struct Trouble(Arc<World>);
 
 impl Drop for Trouble {

@@ -1,4 +1,4 @@
-//! Faults of clients and machines at the worst moment.
+//! Faults of clients and machines that happen at the worst moment.
 
 use super::*;
 use crate::coordinator::InternalTopic;
@@ -6,7 +6,8 @@ use fullbore_control::{CreatePartitions, GrowTopic};
 use fullbore_rules::group::consumer;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest;
 
-/// A late deletion of the old topic's offsets must not delete a commit to the recreated topic.
+/// The topic is deleted and recreated, and a client commits to the new one. The late deletion of the old topic's
+/// offsets must not delete that commit.
 #[tokio::test]
 async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -17,7 +18,7 @@ async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     opened.delete(&old).await;
     let new = opened.topic("t").await;
     opened.commit("g", vec![one(&new, 0, committed(3, 2))]).await;
-    // The task for deleted topics runs late, as after many other groups.
+    // The task for deleted topics comes late, as it would after many other groups.
     opened.groups.forget_topic(old.id).await;
     assert_eq!(opened.held(), 1);
     let opened = reopened(opened, folder.path()).await;
@@ -30,11 +31,11 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let opened = open(folder.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
-    // An event of a group without members, after which the group would be removed if no commit were under way.
+    // This event finds a group without members. It would remove the group if no commit were in flight.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
     });
-    // The client is gone before its response.
+    // The client disconnects before it gets a response.
     drop(commit);
     while opened.held() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -64,7 +65,7 @@ async fn partitions_added_to_the_offsets_topic_are_refused() {
     assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
 }
 
-/// A short request must not become gigabytes of records, each with the group's id.
+/// A short request with a long group id must not become gigabytes of records, each of which contains that id.
 #[tokio::test]
 async fn commit_is_bounded_by_the_bytes_of_its_records() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -79,7 +80,7 @@ async fn commit_is_bounded_by_the_bytes_of_its_records() {
     assert_eq!(opened.commit("h", (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect()).await, []);
 }
 
-/// A request waits for the shard of its group, and for no other.
+/// A request waits only for the shard of its own group.
 #[tokio::test]
 async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -125,7 +126,7 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// With many topics, logs are opened, and damaged logs refused, before groups are loaded.
+/// If there are many topics, a damaged log may be opened and refused before the groups are loaded.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -148,8 +149,8 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
 }
 
-/// A request may be old when it is handled: its topic was deleted and recreated, and another client has committed to
-/// the new one.
+/// When a request is finally handled, its topic was deleted and recreated, and another client has committed to the new
+/// one. The old commit must not replace the new one.
 #[tokio::test]
 async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_name() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -164,7 +165,7 @@ async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_nam
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
-/// Clients that disconnect leave their requests behind, and the disk may be slower than the clients.
+/// Requests of clients that have disconnected still take memory, and the disk may be slower than the clients.
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -184,7 +185,7 @@ async fn commits_under_way_are_bounded_across_all_clients() {
     assert_eq!(ask().expect("there is room again").done().await, Ok(vec![]));
 }
 
-/// A single task handles the deadlines of all groups.
+/// A single task handles the deadlines of all groups, so a panic in one group must not end it.
 #[tokio::test]
 async fn panicking_event_removes_only_the_members_of_its_own_group() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -199,7 +200,7 @@ async fn panicking_event_removes_only_the_members_of_its_own_group() {
     for group in ["bad", "good"] {
         let id = Text::from(group);
         let (request, member_id, image) = (join_request("consumer"), Text::from("m"), opened.control.image());
-        // The join is answered once the time for other members is over.
+        // The join is answered after the timer has ended the wait for other members.
         let joined = opened.groups.put_to(&id, Missing::Create, |group, ticket, now, effects| {
             group.join(joining(&request, &member_id), &*image, ticket, now, effects);
         });
@@ -252,7 +253,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     opened.close();
 }
 
-/// An unlisted group could not be deleted, and would not expire.
+/// A group that is not listed could not be deleted, and its offsets would never expire.
 #[tokio::test]
 async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let folder = tempfile::tempdir().expect("tempdir");

@@ -1,4 +1,4 @@
-//! Groups whose partition of the topic is led by another broker for a while.
+//! Another broker leads the groups' partition of the topic for a while.
 
 use super::*;
 use crate::coordinator::{Coordinator, MarkedCoordinator};
@@ -12,13 +12,13 @@ const OTHER: i32 = 2;
 const EPOCH: i64 = 7;
 
 impl Opened {
-    /// Publishes a change of every partition of the topic, and lets the groups follow it.
+    /// Publishes a changed registration of every partition of the topic. The groups follow it before this returns.
     fn register(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.publish(change);
         CoordinatorTopic::adopt(&self.groups);
     }
 
-    /// Publishes a change of every partition of the topic.
+    /// Publishes a changed registration of every partition of the topic.
     fn publish(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let registration = BrokerRegistration { epoch: EPOCH, ..Default::default() };
@@ -38,8 +38,8 @@ impl Opened {
         self.register(|registered| led_by(registered, leader));
     }
 
-    /// Waits until the shard's log ends at `log_end` or later. Then fetches from that end, as a follower that has the
-    /// whole log.
+    /// Waits until the shard's log has reached `log_end`. Then fetches from the end of the log, as a follower would
+    /// that has all of it.
     async fn replicate(&self, group: &str, log_end: i64) {
         let shard = self.groups.serving(group).expect("it serves");
         let partition = shard.partition();
@@ -67,7 +67,7 @@ async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
     opened.publish(|registered| led_by(registered, OTHER));
-    // This broker may have fetched the other leader's records between the two images.
+    // Between the two images, this broker may have fetched records that the other leader wrote.
     opened.publish(|registered| led_by(registered, 1));
     CoordinatorTopic::adopt(&opened.groups);
     opened.groups.topic.loaded().await;
@@ -111,7 +111,7 @@ async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
     opened.groups.topic.loaded().await;
-    // The shard that was left writes nothing after its successor.
+    // The shard that was left must not write anything behind its successor.
     let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
     assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
     assert!(opened.is_pending("g", &t, 0));
@@ -129,7 +129,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
     let before = opened.groups.serving("g").expect("it serves");
-    // An election that this broker wins changes nothing for the groups.
+    // This broker leads already and is elected again, which changes nothing for the groups.
     opened.elect(1);
     assert!(Arc::ptr_eq(&before, &opened.groups.serving("g").expect("it serves")));
     assert_eq!(opened.commit("g", vec![one(&t, 1, committed(2, 2))]).await, []);
@@ -149,7 +149,8 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.close();
 }
 
-/// Groups are removed one after the other when their shard is left. A removed group looks like one that never existed.
+/// When their shard is left, groups are removed one by one. In between, a removed group looks like one that never
+/// existed.
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -214,7 +215,7 @@ async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
     while log_end() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // The follower has neither of the snapshots.
+    // The follower has fetched neither of the two snapshots.
     let second = ask();
     opened.elect(OTHER);
     for pending in [first, second] {
@@ -232,7 +233,8 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
     for group in &groups {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
-    // From here on no write is acknowledged, so that no deletion ends.
+    // From here on there is a second replica in sync that fetches nothing. No write is acknowledged, so no deletion can
+    // finish.
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
         registered.isr = vec![1, OTHER];
@@ -245,7 +247,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     let began = std::time::Instant::now();
-    // The other partition keeps its leader, and its writes still wait.
+    // Only the partition of `g0` moves. The other one keeps its leader, and its writes still wait.
     let (moves, index) = (opened.groups.serving("g0").expect("it serves").partition().index(), Cell::new(0));
     opened.publish(|registered| {
         if index.replace(index.get() + 1) == moves {
@@ -253,7 +255,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
         }
     });
     while opened.groups.check("g0") != Err(ErrorCode::NOT_COORDINATOR) {
-        // If the shard waited for the deletions, each group of its partition would add five seconds.
+        // If the shard waited for the deletions, each group in its partition would cost five seconds.
         assert!(began.elapsed() < Duration::from_secs(20), "it waits for writes that are not answered");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -274,7 +276,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
-    // Both are queued after the first commit. The deletion applies to the offsets at its own position in the log.
+    // Both are queued after the first commit. The deletion sees the offsets as they are at its own position in the log.
     let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
@@ -288,7 +290,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     opened.replicate("g", 3).await;
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
-    // A commit under way when another broker is elected is refused, although its record may survive.
+    // A commit is in flight when another broker is elected. It is refused, although its record may survive.
     let mut third = std::pin::pin!(opened.ask("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);
@@ -317,7 +319,8 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.register(|registered| in_sync(registered, OTHER));
     assert_eq!(unanswered.await, Err(ErrorCode::NOT_COORDINATOR));
     opened.register(|registered| in_sync(registered, 1));
-    // The follower has not confirmed the records, which may still be truncated: the shard does not serve yet.
+    // The follower has not confirmed the records yet, so they may still be truncated. The shard must not serve before
+    // that.
     let topic = opened.groups.topic.read().clone().expect("there");
     let shard = Arc::clone(&topic.shards()[0]);
     assert!(is_pending(&mut std::pin::pin!(shard.loaded())).await);
@@ -331,7 +334,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.close();
 }
 
-/// The callback runs after the shard was left. The next leader reads the commit from the log.
+/// The broker leaves the shard before the callback of a commit runs. The next leader reads the commit from the log.
 #[tokio::test]
 async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -339,7 +342,7 @@ async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
-    // Both writes are in one batch, and the partition moves after the callback of the first.
+    // Both writes are in one batch. The callback of the first moves the partition, before that of the second runs.
     let first = left.write(Records::Plain(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
     let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);

@@ -1,4 +1,4 @@
-//! Offsets in transactions: pending, committed, aborted, and after a restart.
+//! Offsets that are committed in transactions: pending, committed, aborted, and after a restart.
 
 use super::*;
 use crate::coordinator::{MarkedCoordinator, MarkersSeen, VerifiedProducer};
@@ -16,7 +16,7 @@ impl Opened {
         self.ask_verified(producer, (seen, at), group, offsets)
     }
 
-    /// Queues a commit in a transaction that was verified when `seen` were the last markers.
+    /// Queues a commit whose transaction was verified when the partition had the markers of `seen`.
     fn ask_verified(
         &self,
         (id, epoch): (i64, i16),
@@ -38,7 +38,7 @@ impl Opened {
         assert_eq!(self.ask_in(producer, group, offsets).done().await, Ok(vec![]));
     }
 
-    /// Ends a transaction in the partition of the group, with the next epoch.
+    /// Ends a transaction in the group's partition. The marker has the next epoch.
     pub(super) async fn end(&self, producer: (i64, i16), group: &str, is_commit: bool) {
         let (producer_id, producer_epoch) = (producer.0, producer.1 + 1);
         let marker = Marker { producer_id, producer_epoch, coordinator_epoch: 0, is_commit };
@@ -157,7 +157,8 @@ async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request(
     }
 }
 
-/// The key of a record has only the topic's name: a tombstone would delete an offset of the next topic of the name.
+/// The key of a record contains only the topic's name. A tombstone for the old topic would delete the offset of the new
+/// one.
 #[tokio::test]
 async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -213,7 +214,7 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    // With transaction version 1 the producer epoch stays, and would not fence the commit.
+    // With transaction version 1 the producer's epoch stays the same, so it would not fence the commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
@@ -222,13 +223,13 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
     opened.commit_in((7, 0), "g", offsets(3)).await;
-    // With version 2 the producer is in the next epoch before the marker comes.
+    // With transaction version 2 the producer is in the next epoch before the marker comes.
     opened.end((7, 0), "g", true).await;
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
-/// With transaction version 1 the producer epoch stays, and offsets have no sequence. A commit that is late, or sent
-/// twice, would open a transaction that no marker ends.
+/// With transaction version 1 the producer's epoch stays the same, and offsets have no sequence numbers. A commit that
+/// is late or sent twice would open a transaction that no marker ends.
 #[tokio::test]
 async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -252,7 +253,7 @@ async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
-/// A forgotten producer leaves no trace that the verifying coordinator was replaced.
+/// Once the producer is forgotten, the log can no longer show that the verifying coordinator was replaced.
 #[tokio::test]
 async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification() {
     let folder = tempfile::tempdir().expect("tempdir");
@@ -292,7 +293,7 @@ async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     assert_eq!(asked.done().await, Ok(vec![]));
 }
 
-/// Events of producers and clients; the numbers choose among few of each.
+/// A step of a random test. The numbers select one of a few producers, groups and partitions.
 #[derive(Debug, Clone)]
 enum Step {
     Commit { producer: Option<i64>, group: u8, partition: i32, offset: i64 },
@@ -317,7 +318,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 type Key = (u8, i32);
 
-/// Model of Kafka's replay of the log: each offset has its position, and the later one wins.
+/// A model of how Kafka replays the log. Each offset has a position, and the later one wins.
 #[derive(Debug, Default)]
 struct Model {
     places: usize,

@@ -1,10 +1,10 @@
-//! Compaction of one log. A cleaning collects the newest offset of every key in the dirty part, as far as the map's
-//! memory allows. It then rewrites the segments up to the last collected offset, and leaves out superseded records.
-//! Records of aborted transactions supersede nothing, and are removed. A transaction's marker is removed only after the
-//! transaction's data.
+//! Compacts one log. A cleaning first reads the dirty part and collects the newest offset of each key, as far as the
+//! memory of the map allows. Then it rewrites the segments up to the last collected offset, without the records that
+//! were superseded. Records of aborted transactions supersede nothing and are removed. A transaction's marker is
+//! removed only after all of its data.
 //!
-//! Not here: the schedule and the handling of failures ([`super::Cleaner`]). The partition is locked only to read and
-//! to change its list of segments. Invariant: however a cleaning ends, the log still has every record that compaction
+//! [`super::Cleaner`] decides when a log is cleaned, and handles failures. The partition is locked only while its list
+//! of segments is read or changed. Invariant: however a cleaning ends, the log still has every record that compaction
 //! must keep.
 
 use std::borrow::Cow;
@@ -39,7 +39,7 @@ use fullbore_log::segment::Segment;
 use fullbore_log::txn_index::{AbortedLookup, AbortedTransaction};
 use fullbore_log::validation::OPENED_MAX;
 
-/// Outcome of a cleaning.
+/// The effect of a cleaning, for the log line.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Tally {
     pub bytes_before: u64,
@@ -48,7 +48,7 @@ pub struct Tally {
     pub keys: usize,
 }
 
-/// Cleaning of one log.
+/// The cleaning of one log.
 pub struct Cleaning<'a> {
     pub pace: &'a dyn Pace,
     pub log_dir: &'a LogDir,
@@ -59,8 +59,8 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// Pace of a cleaning. An error of these functions ends the cleaning, for example because the log must not be cleaned
-/// any more.
+/// Limits the pace of a cleaning. If one of these functions fails, the cleaning ends, for example because the log must
+/// not be cleaned any more.
 pub trait Pace {
     /// Waits before `bytes` are read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
@@ -69,23 +69,23 @@ pub trait Pace {
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
 }
 
-/// Segments of a log at one moment.
+/// The segments of a log when the cleaning begins.
 struct Found {
     dir: Arc<Path>,
     segments: Vec<DirtySegment>,
-    /// Transactions aborted in these segments and later ones.
+    /// The transactions that were aborted in these segments or later ones.
     aborted: AbortedLookup,
-    /// Number of times that the log had been truncated when the segments were listed.
+    /// How often the log had been truncated when the segments were listed.
     cuts: u32,
 }
 
-/// Newest offset of each key, for offsets before `mapped_to`.
+/// The newest offset of each key before the offset `mapped_to`.
 struct Mapped {
     map: OffsetMap,
     mapped_to: i64,
 }
 
-/// Fate of a batch.
+/// The decision on one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Whole,
@@ -94,7 +94,7 @@ enum Fate {
 }
 
 impl Cleaning<'_> {
-    /// Cleans the log. Returns the offset up to which the log is clean afterwards.
+    /// Cleans the log and returns the offset up to which it is clean then.
     pub fn run(&self) -> Result<(i64, Tally), CleanError> {
         let found = self.find_segments()?;
         let mapped = self.map_keys(&found)?;
@@ -121,9 +121,9 @@ impl Cleaning<'_> {
         Ok(Found { dir: log.dir().clone(), segments, aborted, cuts: log.cuts() })
     }
 
-    /// Returns the aborted transactions with records in `part` of a segment, even if their markers are after `part`. A
-    /// transaction takes 32 bytes of the result, and its marker takes 78 bytes of the log. The result is therefore
-    /// smaller than half of a segment.
+    /// Returns the aborted transactions that have records in `part` of a segment, even if their markers come later. A
+    /// transaction takes 32 bytes of the result, but its marker takes 78 bytes of the log. So the result is smaller
+    /// than half of a segment.
     fn aborted(
         &self,
         found: &Found,
@@ -131,7 +131,7 @@ impl Cleaning<'_> {
         part: Range<i64>,
     ) -> Result<Vec<AbortedTransaction>, CleanError> {
         found.aborted.read_within(part).map_err(|error| match error {
-            // Retention has removed the segment, or the log was truncated.
+            // The segment was removed by retention, or the log was truncated.
             error if is_gone(&error) && (!self.has(segment.source.base_offset) || self.cuts() != Some(found.cuts)) => {
                 CleanError::Changed
             }
@@ -146,7 +146,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Reads the dirty part, and maps its keys until the map is full.
+    /// Reads the dirty part and puts its keys into the map until that is full.
     fn map_keys(&self, found: &Found) -> Result<Mapped, CleanError> {
         let first_dirty = self.dirty.first_dirty;
         let mut transactions = TransactionScan::default();
@@ -187,7 +187,7 @@ impl Cleaning<'_> {
         opened.map_err(|error| self.why(found, error.into()))
     }
 
-    /// Returns the next batch of a segment; `None` at its end.
+    /// Returns the next batch of a segment, or `None` at its end.
     fn next<'r>(
         &self,
         found: &DirtySegment,
@@ -197,7 +197,7 @@ impl Cleaning<'_> {
         read.map_err(|error| self.why(found, error))
     }
 
-    /// Returns [`CleanError::Changed`] if retention has removed the segment; otherwise `error` unchanged.
+    /// Returns [`CleanError::Changed`] if retention has removed the segment, and otherwise `error`.
     fn why(&self, found: &DirtySegment, error: CleanError) -> CleanError {
         match error {
             CleanError::Io(error) if is_gone(&error) && !self.has(found.source.base_offset) => CleanError::Changed,
@@ -259,10 +259,10 @@ impl Cleaning<'_> {
         Ok(())
     }
 
-    /// Returns the last batch of each known producer, by producer id. The producer continues from that batch.
+    /// Returns the last batch of each producer, by producer id. It must stay, because the producer continues from it.
     ///
     /// # Errors
-    /// [`CleanError::Changed`] if the log must not be cleaned any more.
+    /// Fails with [`CleanError::Changed`] if the log must not be cleaned any more.
     fn last_batches(&self) -> Result<HashMap<i64, LastBatch>, CleanError> {
         let state = self.partition.lock();
         match &state.log {
@@ -273,7 +273,7 @@ impl Cleaning<'_> {
         }
     }
 
-    /// Schedules the removal of the old files, and drops their pages from the page cache.
+    /// Schedules the removal of the old files and drops their pages from the page cache.
     fn remove_after(&self, retired: Vec<PathBuf>) {
         let delay = Duration::from_millis(self.config.file_delete_delay_ms);
         for path in retired {
@@ -285,7 +285,7 @@ impl Cleaning<'_> {
     }
 }
 
-/// Rewriting of a group of segments into its output.
+/// Rewrites a group of segments into one output.
 struct Rewriting<'a> {
     job: &'a Cleaning<'a>,
     found: &'a Found,
@@ -293,17 +293,16 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// Aborted transaction that ends with the batch judged last, if some of the transaction's data is left.
+    /// The aborted transaction that the last batch ends, if some of its data is left.
     ended: Option<AbortedTransaction>,
-    /// Last batch, emptied, if it was not written to the output; `None` if it was written. The flag is true if the
-    /// batch had no records before.
+    /// The last batch without its records, if it was not written to the output. The flag is true if it had none before.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }
 
 impl Rewriting<'_> {
-    /// Writes the surviving records of `group` to `output`. Returns true if the output differs from the group, and the
-    /// number of removed records.
+    /// Writes the records of `group` that survive to `output`. Returns true if the output differs from the group, and
+    /// the number of records that were removed.
     fn run(mut self, group: &[DirtySegment], output: &mut Output) -> Result<(bool, u64), CleanError> {
         let (pace, partition) = (self.job.pace, self.job.partition);
         let mut is_changed = false;
@@ -330,8 +329,8 @@ impl Rewriting<'_> {
                 output.push(bytes, self.ended, &mut |bytes| pace.before_write(partition, bytes))?;
             }
         }
-        // After a crash, the last batch shows up to which offset the new segments replace old ones. The last batch of
-        // the group is therefore written even without records.
+        // After a crash, the last batch shows which old segments the new ones replace. So the last batch of the group
+        // is written even if it has no records left.
         if let Some((empty, was_empty)) = self.left.take() {
             is_changed |= !was_empty;
             output.push(&empty, None, &mut |bytes| pace.before_write(partition, bytes))?;
@@ -339,11 +338,11 @@ impl Rewriting<'_> {
         Ok((is_changed, self.removed))
     }
 
-    /// Decides whether a batch stays whole, is rewritten or is removed. Puts the new bytes of a rewritten batch into
-    /// `scratch`.
+    /// Decides if a batch stays, is rewritten or is removed. The bytes of a rewritten batch are in `scratch`
+    /// afterwards.
     fn judge(&mut self, batch: &BatchView<'_>) -> Result<Fate, BatchError> {
         self.ended = None;
-        // A producer continues from its last batch, so that batch stays even without records.
+        // The last batch of a producer stays even without records, because the producer continues from it.
         let last = self.last_batches.get(&batch.producer_id());
         let is_last = last.is_some_and(|last| last.is(batch.last_offset(), batch.producer_epoch(), batch.is_control()));
         if batch.is_control() {
@@ -366,7 +365,7 @@ impl Rewriting<'_> {
             let offset = batch.base_offset() + i64::from(record.offset_delta);
             let is_known = offset < mapped_to;
             let newest = record.key.filter(|_| is_known).and_then(|key| self.mapped.map.get(key));
-            // A record without a key was written before the topic was compacted, and is removed.
+            // A record without a key was written before the topic was compacted. It is removed.
             let stays = (record.key.is_some() || !is_known)
                 && survives(offset, newest, mapped_to, record.has_value, horizon, now_ms);
             if stays {
@@ -388,7 +387,7 @@ impl Rewriting<'_> {
         Ok(Fate::Rewritten)
     }
 
-    /// Decides on a control batch as [`Rewriting::judge`] does.
+    /// Makes the decision of [`Rewriting::judge`] for a control batch.
     fn judge_marker(&mut self, batch: &BatchView<'_>, is_last: bool) -> Result<Fate, BatchError> {
         let data = marked_data(self.transactions, batch);
         if batch.record_count() == 0 {
@@ -412,8 +411,8 @@ impl Rewriting<'_> {
         }
     }
 
-    /// Decides on a batch without surviving records: it is removed, unless it is its producer's last one. Empties that
-    /// one into `scratch`.
+    /// Decides on a batch of which no record survives. It is removed unless it is its producer's last batch, which is
+    /// rewritten without records.
     fn emptied(&mut self, batch: &BatchView<'_>, is_last: bool) -> Fate {
         if !is_last {
             return Fate::Gone;
@@ -423,7 +422,7 @@ impl Rewriting<'_> {
         Fate::Rewritten
     }
 
-    /// Returns the time from which tombstones and markers found by this cleaning may be removed, in ms.
+    /// Returns when the tombstones and markers that this cleaning keeps may be removed, in ms.
     fn next_horizon_ms(&self) -> i64 {
         self.job.now_ms.saturating_add(self.job.config.delete_retention_ms)
     }
@@ -437,9 +436,9 @@ fn is_aborted(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> bool
     transactions.is_aborted(batch.producer_id(), batch.last_offset(), batch.is_transactional())
 }
 
-/// Notes a control batch, and returns whether data is left of the transaction that it ends. A control batch without
-/// records was emptied because no data was left. A control batch that is no marker must stay, so for it data counts as
-/// left.
+/// Notes a control batch, and returns which data is left of the transaction that it ends. A control batch without
+/// records was emptied earlier because no data was left. A control batch that is not a marker must stay, so its data
+/// counts as left.
 fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> MarkedData {
     match EndTransactionMarker::read(batch) {
         Ok(Some(marker)) => transactions.ended_by(marker.producer_id, batch.last_offset(), marker.is_commit),
@@ -448,8 +447,8 @@ fn marked_data(transactions: &mut TransactionScan, batch: &BatchView<'_>) -> Mar
     }
 }
 
-/// Adds the keys of the batch's records from offset `first_dirty` on to the map. Returns the offset of the first record
-/// whose key found no room; `None` if there was room for all.
+/// Adds the keys of the batch's records to the map, from offset `first_dirty` on. Returns the offset of the first
+/// record whose key did not fit, or `None` if all did.
 fn put_keys(map: &mut OffsetMap, batch: &BatchView<'_>, first_dirty: i64) -> Result<Option<i64>, BatchError> {
     if batch.record_count() == 0 {
         return Ok(None);
@@ -473,7 +472,7 @@ fn open<'a>(batch: &BatchView<'a>) -> Result<Cow<'a, [u8]>, BatchError> {
     }
 }
 
-/// Returns a random hash key for one cleaning, which clients cannot know.
+/// Returns a random hash key for one cleaning, so that clients cannot know it.
 fn hash_key() -> HashKey {
     use std::hash::{BuildHasher, RandomState};
     let random = RandomState::new();

@@ -1,12 +1,15 @@
-//! Cleaner: threads that compact logs, the dirtiest first (Kafka's `LogCleaner`). Each thread compacts one log at a
-//! time.
+//! The log cleaner: threads that compact logs, the dirtiest first (Kafka's `LogCleaner`). Each thread compacts one log
+//! at a time.
 //!
-//! Not here: the decisions (`fullbore_rules::compaction`). `pick` finds how dirty a log is,
-//! `job` reads and rewrites it, `replace` exchanges its segments. Memory: the maps of all threads share
-//! log.cleaner.dedupe.buffer.size, and each map is freed after its cleaning. The buffers of all threads share
-//! log.cleaner.io.buffer.size. Each thread also holds two batches while it opens and writes them.
+//! The rules of compaction are in `fullbore_rules::compaction`. Here, `pick` finds out how dirty a log is, `job` reads
+//! and rewrites it, and `replace` replaces its segments.
 //!
-//! [`crate::replica::data_dir::cleanings`] has the offset up to which each log is clean, and the cleanings under way.
+//! Memory: the key maps of all threads share log.cleaner.dedupe.buffer.size, and each map is freed after its cleaning.
+//! The buffers of all threads share log.cleaner.io.buffer.size. In addition, each thread holds two batches while it
+//! decompresses and writes them.
+//!
+//! The module [`crate::replica::data_dir::cleanings`] records up to which offset each log is clean, and which logs are
+//! being cleaned.
 
 mod job;
 mod pick;
@@ -33,12 +36,12 @@ use fullbore_host::files::{give_way, is_full, now_ms};
 use fullbore_log::cleaner::error::CleanError;
 use job::{Cleaning, Pace, Tally};
 
-/// Time for which a partition is not cleaned after an I/O error.
+/// How long a partition is not cleaned after an I/O error.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
-/// Most threads of the cleaner.
+/// Maximum number of threads.
 const THREADS_MAX: usize = 64;
 
-/// State that all threads share.
+/// The state that the threads share.
 #[derive(Debug)]
 pub struct Cleaner {
     registry: Arc<Registry>,
@@ -56,23 +59,23 @@ struct Counts {
     bytes_read: AtomicU64,
     bytes_written: AtomicU64,
     records_removed: AtomicU64,
-    /// Bits of [`CleanerStatus::max_dirty_ratio`].
+    /// The bits of [`CleanerStatus::max_dirty_ratio`].
     max_dirty_ratio: AtomicU64,
 }
 
-/// Work of the cleaner since the broker's start, for metrics.
+/// The work of the cleaner since the broker started, for metrics.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct CleanerStatus {
-    /// Number of completed cleanings.
+    /// The number of completed cleanings.
     pub runs: u64,
-    /// Number of cleanings that failed because of a damaged batch or an error of the system.
+    /// The number of cleanings that failed because of a damaged batch or an I/O error.
     pub failures: u64,
     pub bytes_read: u64,
     pub bytes_written: u64,
     pub records_removed: u64,
-    /// Dirty share of the dirtiest log when a thread last looked for a log to clean.
+    /// The dirty share of the dirtiest log when a thread last looked for work.
     pub max_dirty_ratio: f64,
-    /// Number of partitions that are not cleaned because a cleaning has failed.
+    /// The number of partitions that are not cleaned because a cleaning has failed.
     pub uncleanable_partitions: usize,
 }
 
@@ -93,17 +96,18 @@ impl Cleaner {
         &self.registry.log_dir().cleanings
     }
 
-    /// Applies `settings`: the I/O rate at once, the others from the next log that a thread cleans.
+    /// Applies new settings. The I/O rate changes at once, and the others with the next log that a thread cleans.
     pub fn configure(&self, settings: CleanerSettings) {
         *self.settings.lock() = settings;
     }
 
-    /// Returns the settings in force.
+    /// Returns the current settings.
     fn settings(&self) -> CleanerSettings {
         *self.settings.lock()
     }
 
-    /// Starts threads up to the configured number. Threads end when fewer are configured, and when the cleaner stops.
+    /// Starts threads until the configured number runs. Threads end if that number becomes smaller, and when the
+    /// cleaner stops.
     pub fn start_threads(self: &Arc<Self>) -> io::Result<Vec<JoinHandle<()>>> {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -117,7 +121,7 @@ impl Cleaner {
         Ok(started)
     }
 
-    /// Requests the threads and the cleanings to end.
+    /// Makes the threads and the cleanings end.
     pub fn stop(&self) {
         self.cleanings().stop();
     }
@@ -134,7 +138,8 @@ impl Cleaner {
         }
     }
 
-    /// Returns true if there are more threads than configured, and takes this thread out of the count.
+    /// Returns true if this thread must end because there are more threads than configured. It is then no longer
+    /// counted.
     fn is_too_many(&self) -> bool {
         let wanted = self.settings().threads.min(THREADS_MAX);
         let mut threads = self.threads.lock();
@@ -143,7 +148,7 @@ impl Cleaner {
         is_too_many
     }
 
-    /// Cleans the log that [`Cleaner::pick`] chooses. Returns false if it chooses none.
+    /// Cleans the log that [`Cleaner::pick`] returns. Returns false if there is none.
     pub fn clean_dirtiest(&self, now_ms: i64) -> bool {
         let Some((partition, dirty, config)) = self.pick(now_ms) else {
             return false;
@@ -160,7 +165,7 @@ impl Cleaner {
         let within_room = (!space.is_full()).then(|| cleaning(self).run());
         let result = match within_room {
             Some(result) if !result.as_ref().is_err_and(is_full_error) => result,
-            // If all topics are compacted, only compaction frees space, so it may use the reserve.
+            // Compaction may use the disk reserve. If all topics are compacted, nothing else can free space.
             _ => space.freeing(is_full_error, || cleaning(&making_room).run()),
         };
         if let Ok((clean_to, tally)) = &result {
@@ -184,9 +189,8 @@ impl Cleaner {
         true
     }
 
-    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns
-    /// `None` if no log is due. Also returns `None` if another thread has taken that log, or the log is no longer
-    /// dirty.
+    /// Returns the dirtiest log that is due, and marks it as being cleaned. Returns `None` if no log is due, if another
+    /// thread has just taken that log, or if the log is no longer dirty.
     fn pick(&self, now_ms: i64) -> Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> {
         let mut best: Option<(Arc<Replica>, Dirty, Arc<TopicConfig>)> = None;
         let mut max_ratio = 0.0_f64;
@@ -200,10 +204,10 @@ impl Cleaner {
             }
         }
         self.counts.max_dirty_ratio.store(max_ratio.to_bits(), Relaxed);
-        // Another thread may have begun this log, in which case this thread pauses for the backoff.
+        // If another thread has just begun to clean this log, this thread pauses for the backoff.
         let (partition, ..) = best.filter(|(of, ..)| self.cleanings().begin(of.key(), of.topic_id(), of.as_ref()))?;
-        // The log may have been truncated since it was found, so its dirty part is determined again. `begin` has made
-        // an entry, in which later truncations are noted.
+        // The dirty part is determined again, because the log may have been truncated in the meantime. Later
+        // truncations are noted in the entry that `begin` has made.
         match partition.dirty(self.cleanings().checkpoint(&partition.key()), now_ms) {
             Some((dirty, config)) => Some((partition, dirty, config)),
             None => {
@@ -244,7 +248,7 @@ impl Cleaner {
         }
     }
 
-    /// Pauses if `bytes` more of I/O would exceed the configured rate.
+    /// Pauses if another `bytes` of I/O would exceed the configured rate.
     fn throttle(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         let rate = self.settings().io_max_bytes_per_second;
         let pause = self.throttle.lock().pause_after(self.started.elapsed(), bytes, rate);
@@ -258,13 +262,13 @@ impl Cleaner {
         }
     }
 
-    /// Counts bytes that are about to be written, and pauses as [`Cleaner::throttle`] does.
+    /// Counts bytes that will be written, and pauses like [`Cleaner::throttle`].
     fn write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
         self.counts.bytes_written.fetch_add(bytes, Relaxed);
         self.throttle(partition, bytes)
     }
 
-    /// Returns the cleaner's work since the broker's start.
+    /// Returns the cleaner's counters since the broker started.
     pub fn status(&self) -> CleanerStatus {
         let of = |count: &AtomicU64| count.load(Relaxed);
         let counts = &self.counts;
@@ -287,14 +291,14 @@ impl Pace for Cleaner {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // Compaction takes space before it frees any. The permit to write is released at once, because a cleaning may
-        // pause here.
+        // Compaction needs space before it frees any. The permit is released at once, because a cleaning may pause
+        // here.
         self.registry.log_dir().space.admit().ok_or(io::ErrorKind::StorageFull).map_err(io::Error::from)?;
         self.write(partition, bytes)
     }
 }
 
-/// Pace of a cleaning that may use the reserve of a full disk.
+/// The pace of a cleaning that may use the disk reserve.
 struct MakingRoom<'a>(&'a Cleaner);
 
 impl Pace for MakingRoom<'_> {
@@ -303,8 +307,8 @@ impl Pace for MakingRoom<'_> {
     }
 
     fn before_write(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError> {
-        // The space that this cleaning has freed restores the reserve. Other writers then get permits before the
-        // cleaning ends, which may take long.
+        // The space that was freed so far goes back to the reserve. Other writers can then write before the cleaning
+        // ends, which may take long.
         self.0.registry.log_dir().space.regain();
         self.0.write(partition, bytes)
     }

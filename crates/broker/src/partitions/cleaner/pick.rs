@@ -1,5 +1,5 @@
-//! Dirty part of a partition's log. Opens an unopened log only if the sizes and ages of its files show that a cleaning
-//! may be due.
+//! Finds the dirty part of a partition's log. A log that is not open is opened only if the sizes and ages of its files
+//! show that a cleaning may be due.
 
 use std::sync::Arc;
 
@@ -11,9 +11,9 @@ use fullbore_config::TopicConfig;
 use fullbore_log::cleaner::dirty::may_be_due;
 
 impl Replica {
-    /// Returns the dirty part of the log, which may be empty.
-    /// `None` if the topic is not compacted, or the log cannot be used. Also `None` for an unopened log for which no
-    /// cleaning is due. First closes the active segment if it has records older than max.compaction.lag.ms.
+    /// Returns the dirty part of the log, which may be empty. Returns `None` if the topic is not compacted or the log
+    /// cannot be used, and if the log is not open and no cleaning is due. If the active segment has records older than
+    /// max.compaction.lag.ms, it is closed first.
     pub(crate) fn dirty(self: &Arc<Self>, checkpoint: Option<i64>, now_ms: i64) -> Option<(Dirty, Arc<TopicConfig>)> {
         let mut state = self.lock();
         let config = self.config();

@@ -1,9 +1,9 @@
-//! Replacement of segments by cleaned ones, while others use the partition.
+//! Replaces segments by cleaned ones while the partition is in use.
 //!
-//! [`fullbore_log::cleaner::swap`] defines the file names of each stage. The partition is locked while the list of
-//! segments changes, which takes no I/O, and while the new files get their final names. It is not locked while the old
-//! files are renamed, because there may be hundreds. A truncation waits until the replacement is done, because it may
-//! create new files under the names of the old ones.
+//! The names of the files in each stage are defined in [`fullbore_log::cleaner::swap`]. The partition is locked while
+//! the list of segments changes, which takes no I/O, and while the new files get their final names. It is not locked
+//! while the old files are renamed, because there may be hundreds of them. Truncations wait until the replacement is
+//! done, because they may create new files under the names of the old ones.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,14 +16,14 @@ use fullbore_log::files::sync_dir;
 use fullbore_log::segment::{Segment, Stage};
 use fullbore_log::steps::step;
 
-/// Replaces the neighbouring segments with base offsets `sources` by `cleaned`, which are whole and on the disk.
-/// Refuses if the log has been truncated more than `cuts` times. Returns the files to remove after
-/// file.delete.delay.ms.
+/// Replaces adjacent segments, which have the base offsets `sources`, by the segments `cleaned`. These must be complete
+/// and on the disk. Nothing is replaced if the log was truncated more than `cuts` times. Returns the files to be
+/// removed after file.delete.delay.ms.
 ///
 /// # Errors
-/// [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments; I/O errors of the new segments'
-/// first renaming. In both cases an open log is unchanged. After [`CleanError::Unsettled`] the broker's next start
-/// completes the replacement.
+/// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error
+/// if the new segments cannot be renamed. In both cases the log is unchanged. After [`CleanError::Unsettled`], the next
+/// start of the broker completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,
@@ -31,7 +31,7 @@ pub fn replace(
     sources: &[i64],
     cuts: u32,
 ) -> Result<Vec<PathBuf>, CleanError> {
-    // The first segment is renamed last: without it, a restarted broker does not take the new segments for complete.
+    // The first segment is renamed last. Without it, a restarted broker considers the new segments incomplete.
     let renamed = cleaned.iter_mut().rev().try_for_each(|segment| segment.rename_to(Stage::Swap));
     if let Err(error) = renamed.and_then(|()| sync_dir(dir)) {
         cleaned.into_iter().rev().for_each(Segment::discard);
@@ -50,7 +50,7 @@ pub fn replace(
     settle(partition, &bases)?;
     step();
     match sync_dir(dir) {
-        // The next flush of the partition syncs the names.
+        // The next flush of the partition will sync the names.
         Err(error) if is_momentary(&error) => note_new_names(partition),
         result => result.map_err(CleanError::Unsettled)?,
     }
@@ -72,8 +72,8 @@ fn retire(old: Vec<Segment>) -> io::Result<Vec<PathBuf>> {
     Ok(retired)
 }
 
-/// Replaces `sources` by `cleaned` in the list of segments, and returns the segments taken out. Returns
-/// `cleaned` as the error if the log is not open, lacks `sources`, or was truncated more than `cuts` times.
+/// Replaces `sources` by `cleaned` in the list of segments, and returns the old segments. Returns `cleaned` as the
+/// error if the log is not open, lacks `sources`, or was truncated more than `cuts` times.
 fn exchange(
     partition: &Replica,
     cleaned: Vec<Segment>,

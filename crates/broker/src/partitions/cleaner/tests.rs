@@ -1,5 +1,5 @@
-//! Tests of compaction: crashes at every moment of a cleaning, and of the start after such a crash. The log is also
-//! truncated, and loses segments, during a cleaning.
+//! Tests of compaction. The broker crashes at every moment of a cleaning, and during the start after such a crash. The
+//! log is also truncated, and loses segments, while it is being cleaned.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,14 +29,14 @@ mod transactions;
 const NOW: i64 = 1_700_000_000_000;
 const KEYS: u8 = 7;
 
-/// Keys and values by offset.
+/// The keys and values of a log by offset.
 type Rows = BTreeMap<i64, (u8, Vec<u8>)>;
 
 fn settings() -> (BrokerConfig, TopicConfig) {
     let (mut broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let settings = &mut broker.storage;
     settings.cleaner.threads = 0;
-    // The test's thread opens the partitions, because only that thread's steps are watched.
+    // The test's own thread opens the partitions, because only the steps of that thread are watched.
     settings.recovery_threads = 0;
     settings.cleaner.io_buffer_bytes = 0;
     let config = TopicConfig {
@@ -58,7 +58,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     (logs, partition)
 }
 
-/// Appends batches with and without an idempotent producer. Returns their rows.
+/// Appends batches with and without an idempotent producer, and returns their records.
 fn fill(partition: &Arc<Replica>) -> Rows {
     let mut rows = Rows::new();
     let (mut sequence, mut offset) = (0, 0);
@@ -107,7 +107,8 @@ fn read(partition: &Replica) -> Rows {
     }
 }
 
-/// Checks that the newest record of each key is there, that no record has changed, and that the producer is known.
+/// Checks that the newest record of each key is still there, that no record has changed, and that the producer is
+/// known.
 fn check(partition: &Replica, written: &Rows) {
     let found = read(partition);
     for (offset, row) in &found {
@@ -138,7 +139,8 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Runs `done`. Returns its result, and the path of a copy of `dir` for each moment between two changes of files.
+/// Runs `done`, and copies `dir` at each moment between two changes of files, as if the broker had crashed there.
+/// Returns the result of `done` and the paths of the copies.
 fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<PathBuf>) {
     let made = Rc::new(RefCell::new(Vec::new()));
     let (dir, copies, list) = (dir.to_owned(), copies.to_owned(), made.clone());
@@ -155,7 +157,7 @@ fn crashes<T>(dir: &Path, copies: &Path, done: impl FnOnce() -> T) -> (T, Vec<Pa
 fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     // With the second size, one segment becomes several.
     for segment_bytes in [4000, 700] {
-        // In memory if possible: the test is about names, and a disk would flush each renaming.
+        // Use memory if possible, because the test is about names, and a disk would flush each renaming.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let folder = tempfile::tempdir_in(parent).expect("temporary folder");
@@ -196,7 +198,7 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
     }
 }
 
-/// Truncates the whole log and writes it again, with the same keys and sizes but other values. Does so on another
+/// Truncates the whole log and writes it again, with the same keys and sizes but other values. This runs on another
 /// thread, whose steps are not watched.
 fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
     let partition = Arc::clone(partition);
@@ -230,7 +232,7 @@ fn log_truncated_and_written_again_during_a_cleaning_keeps_the_new_records() {
     let again = Rc::new(RefCell::new(None));
     let (dir, of, rows) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
     let look = move || {
-        // The cleaner has read segments, and is about to replace them.
+        // Now the cleaner has read the segments and is about to replace them.
         let is_read = |name: &String| {
             let len = fs::metadata(dir.join("t-0").join(name)).map(|file| file.len());
             name.ends_with(".log.cleaned") && len.is_ok_and(|len| len > 0)
@@ -367,12 +369,12 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // A truncation during a cleaning limits the checkpoint as well.
+    // A truncation during a cleaning also limits the checkpoint.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(3)));
-    // State after a kill between the truncation and the write of the checkpoint.
+    // This is the state after a kill between a truncation and the write of the checkpoint.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
     drop((logs, partition));

@@ -1,21 +1,23 @@
-//! Producer tails of deleted partitions (last sequences), carried to the next partition of the same name.
+//! Remembers the last sequences of the producers of deleted partitions ([`ProducerTails`]), for the next partitions of
+//! the same names.
 //!
-//! A client that produces while its topic is deleted and recreated continues its sequence. An empty partition would
-//! refuse that sequence, because the batch may have overtaken others. The tails contain each producer's next sequence,
-//! and the batches that may be sent again. This broker has no tails if the deleted partition was on other brokers, or
-//! if this broker lagged. A producer whose id was allocated before the new topic was created may then begin anywhere.
+//! If a topic is deleted and recreated while a client produces, the client continues its sequence. An empty partition
+//! would refuse that sequence, because earlier batches might still be on their way. The tails contain the sequence with
+//! which each producer continues. This broker has no tails if the deleted partition was on other brokers, or if this
+//! broker lagged. Then a producer may begin with any sequence if its id was allocated before the new topic was created.
 //! Kafka allows that for all producers.
 //!
-//! Tails of a deleted diskless partition are here for a classic successor. For a diskless successor they are in the
-//! index, which gets the tails of classic predecessors from here.
+//! The tails of a deleted diskless partition are here for a classic partition that follows it. A diskless one finds
+//! them in the index, which gets the tails of classic partitions from here.
 //!
-//! Tails are in memory only. A new partition that inherits tails creates its directory at once and writes them to its
-//! first producer snapshot
-//! (`Replica::keep_tails`). After a restart the metadata lists the deleted topics ([`PastTopic`]). If this process did
-//! not follow a topic's deletion and has no tails of the topic, the topic's producers may begin anywhere.
+//! The tails are only in memory. A new partition that inherits tails creates its directory at once and writes them to
+//! its first producer snapshot (`Replica::keep_tails`). After a restart only the metadata still lists the deleted
+//! topics ([`PastTopic`]). The producers of such a topic may begin anywhere, unless this process has the topic's tails
+//! or has followed its deletion.
 //!
-//! Invariant: all entries take at most [`BYTES_MAX`]. The oldest deletion loses its tails first, and its name later.
-//! Tails of topics deleted after `complete_since` are here, except those of partitions that no producer has written to.
+//! Invariant: all entries together take at most [`BYTES_MAX`]. The tails of the oldest deletion are dropped first, and
+//! later its name. For topics deleted after `complete_since`, this process has the tails of every partition that a
+//! producer has written to.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicI64;
@@ -27,19 +29,20 @@ use parking_lot::Mutex;
 
 use super::checkpoints::TopicPartition;
 
-/// Most bytes for all tails, by estimate: enough for 150,000 producers of a few partitions, for 20,000 partitions of a
-/// few producers, or for the names of 14,000 partitions.
+/// Maximum size of all tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions, for
+/// 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// Estimated bytes: `OF_PARTITION` for a partition, besides twice its name, and `OF_PRODUCER` for a producer in a map
-/// that is half full.
+/// The estimated size in bytes. An entry takes `OF_PARTITION` and twice its topic's name, and each of its producers
+/// takes `OF_PRODUCER` in a map that is half full.
 const OF_PARTITION: usize = 256;
+/// Estimated bytes of a producer, in a map that is half full.
 const OF_PRODUCER: usize = 48;
 
-/// Tails of deleted partitions.
+/// The producer tails of deleted partitions.
 #[derive(Debug)]
 pub struct CarriedTails {
     left: Mutex<DeletedStops>,
-    /// Exclusive upper bound of the producer ids that are allocated by the newest image.
+    /// All producer ids that are allocated in the newest image are below this one.
     producer_ids_below: AtomicI64,
 }
 
@@ -51,41 +54,41 @@ impl Default for CarriedTails {
 
 #[derive(Debug, Default)]
 struct DeletedStops {
-    /// Tails in the order of the deletions, oldest first.
+    /// The entries in the order of the deletions, oldest first.
     by_age: BTreeMap<u64, LeftTails>,
     by_key: HashMap<TopicPartition, u64>,
     deleted: u64,
-    /// Version of the newest image.
+    /// The version of the newest image.
     epoch: u64,
-    /// Version of the metadata after which this process has followed every deletion, and has forgotten no name.
+    /// The version of the metadata since which this process has followed every deletion and has forgotten no name.
     complete_since: u64,
     bytes: usize,
-    /// Exclusive end of the keys of `by_age` whose entries have only their names left.
+    /// The entries of `by_age` with smaller keys have lost their tails and keep only their names.
     shortened_below: u64,
-    /// Bytes of the entries that have only their names left: at most about half of [`BYTES_MAX`].
+    /// The size of the entries that keep only their names. At most about half of [`BYTES_MAX`].
     name_bytes: usize,
 }
 
 #[derive(Debug)]
 struct LeftTails {
     key: TopicPartition,
-    /// Id of the deleted topic.
+    /// The id of the deleted topic.
     topic_id: Uuid,
     tails: ProducerTails,
-    /// Version of the image in which this process followed the deletion.
+    /// The version of the image in which this process has seen the deletion.
     deleted_at: u64,
-    /// True if the index of diskless topics has these tails as well.
+    /// True if the index of diskless topics has these tails too.
     are_indexed: bool,
 }
 
 impl CarriedTails {
-    /// Notes the tails of a classic partition that was deleted in the image of version `deleted_at`. A partition may be
-    /// retired long after its deletion. If tails of a later partition of the name are here, keeps those instead.
+    /// Stores the tails of a classic partition that was deleted in the image of version `deleted_at`. Does nothing if
+    /// there are tails of a later partition of the name, because a partition may be retired long after its deletion.
     pub fn leave(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails, deleted_at: u64) {
         self.put(LeftTails { key, topic_id, tails, deleted_at, are_indexed: false });
     }
 
-    /// Notes the tails of a diskless partition that is deleted in the newest image.
+    /// Stores the tails of a diskless partition that is deleted in the newest image.
     pub fn leave_indexed(&self, key: TopicPartition, topic_id: Uuid, tails: ProducerTails) {
         self.put(LeftTails { key, topic_id, tails, deleted_at: self.epoch(), are_indexed: true });
     }
@@ -113,8 +116,9 @@ impl CarriedTails {
         while left.bytes > BYTES_MAX && left.shorten() {}
     }
 
-    /// Removes and returns the tails of the last partition of this name, for its successor. `past` is the last
-    /// partition's topic in the metadata. Returns partial tails if this process lacks them.
+    /// Removes and returns the tails of the last partition of this name, for the partition that follows it. `past` is
+    /// the last deleted topic in the metadata. If this process may lack its tails, returns partial ones, with which
+    /// unknown producers may begin anywhere.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -122,8 +126,8 @@ impl CarriedTails {
         unknown.map_or(taken, |past| ProducerTails::partial().of_ids_below(past.producer_ids_below))
     }
 
-    /// Returns the tails of the last partition of this name without removing them; no tails if that partition was
-    /// diskless.
+    /// Returns the tails of the last partition of this name without removing them. Returns no tails if that partition
+    /// was diskless.
     pub fn of_classic(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let left = self.left.lock();
         let bound = past.map_or(i64::MAX, |past| past.producer_ids_below);
@@ -134,8 +138,8 @@ impl CarriedTails {
         last.map(|last| last.tails.clone().of_ids_below(bound)).unwrap_or_default()
     }
 
-    /// Returns true if this process may lack tails of the last partition of this name. `past` is that partition's
-    /// topic.
+    /// Returns true if this process may lack the tails of the last partition of this name. `past` is the topic of that
+    /// partition.
     pub fn lacks(&self, key: &TopicPartition, past: Option<PastTopic>) -> bool {
         past.is_some_and(|past| self.left.lock().lacks(key, &past))
     }
@@ -145,8 +149,8 @@ impl CarriedTails {
         self.left.lock().by_key.contains_key(key)
     }
 
-    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process has not
-    /// followed the deletions before that image.
+    /// Notes the version of the newest image and its next producer id. `is_gap` is true if this process may have missed
+    /// deletions before that image.
     pub fn note_image(&self, epoch: u64, next_producer_id: i64, is_gap: bool) {
         self.producer_ids_below.store(next_producer_id, Relaxed);
         let mut left = self.left.lock();
@@ -156,17 +160,17 @@ impl CarriedTails {
         }
     }
 
-    /// Returns the exclusive upper bound of the producer ids that are allocated by the newest image; `i64::MAX` before
-    /// the first image.
+    /// Returns a bound for producer ids: all that are allocated in the newest image are below it. Returns `i64::MAX`
+    /// before the first image.
     pub fn producer_ids_below(&self) -> i64 {
         self.producer_ids_below.load(Relaxed)
     }
 }
 
 impl DeletedStops {
-    /// Frees memory: removes the tails of the oldest entry and keeps its name, so that its producers may begin
-    /// anywhere. Once such entries take half of [`BYTES_MAX`], forgets the oldest one instead. Returns false if no
-    /// entry is left.
+    /// Frees memory by dropping the tails of the oldest entry. Its name is kept, so that its producers may begin
+    /// anywhere. Once the entries without tails take half of [`BYTES_MAX`], forgets the oldest one completely instead.
+    /// Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()
@@ -309,7 +313,7 @@ mod tests {
         assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
     }
 
-    /// Deletes a thousand partitions of two hundred producers each.
+    /// A thousand partitions with two hundred producers each are deleted.
     #[test]
     fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let carried_tails = CarriedTails::default();

@@ -1,13 +1,13 @@
-//! Checkpoint files of the data directory: offsets of partitions whose logs are not open.
+//! The checkpoint files of a data directory. They hold the offsets that a broker needs about a log before it opens it.
 //!
-//! Not here: the formats ([`fullbore_log::files`]). As in Kafka, the key of an entry is the topic's name and the
-//! partition's number, and a new topic may reuse a name. The entries of a deleted partition are therefore removed from
+//! The file formats are in [`fullbore_log::files`]. As in Kafka, an entry is found by the topic's name and the
+//! partition's number, and a new topic may reuse a name. Therefore the entries of a deleted partition are removed from
 //! the files before the next partition of the name creates its directory ([`Checkpoints::purge`]).
 //!
-//! Locks: a writer holds `writing` while it collects the offsets and writes them, so that no older log start replaces a
-//! newer one. It locks partitions during the collection. A thread that has locked a partition must therefore not take
-//! `writing`. Threads that apply metadata take `entries`, so no thread holds it across blocking calls, except `finish`
-//! at shutdown.
+//! Locks: a writer holds `writing` while it collects the offsets and writes them, so that an old log start never
+//! replaces a newer one. It locks partitions meanwhile, so a thread that has locked a partition must not take
+//! `writing`. The thread that applies metadata takes `entries`. No thread holds that lock across blocking calls, except
+//! `finish` at shutdown.
 
 use std::collections::HashSet;
 use std::io;
@@ -25,15 +25,16 @@ use fullbore_log::files::{
 };
 use fullbore_log::recovery::RecoveryHint;
 
-/// Name of the topic and number of the partition.
+/// The topic's name and the partition's number.
 pub type TopicPartition = (String, i32);
 
-/// Values in the list of unrecovered partitions: `KILLED` after a crash of the process, `REBOOTED` if the machine has
-/// booted since the crash.
+/// The values in the list of unrecovered partitions. `KILLED` means that the process crashed, and `REBOOTED` that the
+/// machine has also been booted since then.
 const KILLED: i64 = 0;
+/// Value in that list if the machine has booted since the crash.
 const REBOOTED: i64 = 1;
 
-/// Checkpoint files and their entries.
+/// The checkpoint files and their contents.
 #[derive(Debug)]
 pub struct Checkpoints {
     dir: Arc<Path>,
@@ -46,25 +47,25 @@ pub struct Checkpoints {
 struct Entries {
     clean: bool,
     recovery_points: OffsetsByPartition,
-    /// True if the file of recovery points could be read or does not exist. If false, it is unknown which records were
+    /// True if the file of recovery points was read, or does not exist. If false, it is unknown which records were
     /// flushed.
     knows_flushed: bool,
     log_starts: OffsetsByPartition,
     high_watermarks: OffsetsByPartition,
-    /// True if a high watermark in memory differs from the one in the file.
+    /// True if a high watermark has changed since the file was written.
     has_moved: bool,
-    /// True if the file of log starts could be read. A partition without an entry in it begins with its first segment.
+    /// True if the file of log starts could be read. A partition that is not in it begins with its first segment.
     knows_log_starts: bool,
-    /// Partitions whose logs were not opened since a crash, even if a clean shutdown has followed. The value is
-    /// [`REBOOTED`] or [`KILLED`].
+    /// Partitions whose logs were not opened since a crash, even if the broker has been shut down cleanly in the
+    /// meantime. The value is [`REBOOTED`] or [`KILLED`].
     unrecovered: OffsetsByPartition,
-    /// Partitions of `unrecovered` whose logs this process has opened.
+    /// The partitions of `unrecovered` that this process has opened.
     recovered: HashSet<TopicPartition>,
-    /// Deleted partitions that are still in the files.
+    /// Deleted partitions whose entries are still in the files.
     stale: HashSet<TopicPartition>,
 }
 
-/// Offsets of an open log.
+/// The offsets of an open log that are checkpointed.
 #[derive(Debug, Clone, Copy)]
 pub struct Noted {
     pub recovery_point: i64,
@@ -72,29 +73,30 @@ pub struct Noted {
     pub high_watermark: i64,
 }
 
-/// State of a log at a clean shutdown.
+/// The state of one log at a clean shutdown.
 #[derive(Debug)]
 pub struct CleanShutdown {
     pub key: TopicPartition,
     pub log_start: i64,
-    /// End of the log; `None` if its files may lack records.
+    /// The end of the log, or `None` if its files may lack records.
     pub finished: Option<i64>,
 }
 
 impl Checkpoints {
-    /// Reads the files of a data directory, and records the machine's boot.
+    /// Reads the checkpoint files of a data directory, and stores the id of the machine's current boot in the
+    /// directory.
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // The broker starts even on a full disk. The next start will assume that the machine has booted since this
-            // run.
+            // The broker starts even if the disk is full. The next start will then assume that the machine was booted
+            // in between.
             space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: after an unclean end, the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
         Checkpoints { dir: dir.clone(), space, entries: Mutex::new(entries), writing: Mutex::default() }
     }
 
-    /// Returns the checkpointed state of a partition, as a hint for its recovery.
+    /// Returns the checkpointed offsets of a partition, for its recovery.
     pub fn known(&self, key: &TopicPartition) -> RecoveryHint {
         let entries = self.entries.lock();
         RecoveryHint {
@@ -106,22 +108,23 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the partition's high watermark in the checkpoint; 0 if there is none.
+    /// Returns the checkpointed high watermark of a partition, or 0 if there is none.
     pub fn high_watermark(&self, key: &TopicPartition) -> i64 {
         self.entries.lock().high_watermarks.get(key).copied().unwrap_or(0)
     }
 
-    /// Writes the high watermarks of the open logs among `partitions`, if one has changed since the last write.
+    /// Writes the high watermarks of the open logs in `partitions`, unless none has changed since the last write.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the files cannot be written.
     pub fn write_high_watermarks(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         let high_watermarks = {
             let mut entries = self.entries.lock();
             for (partition, Noted { high_watermark, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so no forgotten entry comes back.
+                // A deletion sets `leaving` before it calls `forget`, so this cannot bring back an entry that was
+                // forgotten.
                 if !partition.phase().is_leaving() {
                     let before = entries.high_watermarks.insert(partition.key(), high_watermark);
                     entries.has_moved |= before != Some(high_watermark);
@@ -132,14 +135,15 @@ impl Checkpoints {
             }
             entries.high_watermarks.clone()
         };
-        // No fsync: a lost write leaves an older, lower high watermark, which is still valid.
+        // There is no need for an fsync. If the write is lost, the older high watermark in the file is lower and still
+        // valid.
         files::write_offsets_unsynced(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)?;
         self.entries.lock().has_moved = false;
         Ok(())
     }
 
-    /// Notes that the partition's log has been opened since the crash. [`Checkpoints::forget_recovered`] removes the
-    /// partition from the list later.
+    /// Notes that the partition's log was opened after the crash. [`Checkpoints::forget_recovered`] later removes it
+    /// from the list.
     pub fn note_recovered(&self, key: TopicPartition) {
         let mut entries = self.entries.lock();
         if entries.unrecovered.contains_key(&key) {
@@ -147,16 +151,16 @@ impl Checkpoints {
         }
     }
 
-    /// Removes the entries of a deleted partition from memory. The files have them until the next write.
+    /// Removes the entries of a deleted partition from memory. They stay in the files until the next write.
     pub fn forget(&self, key: TopicPartition) {
         self.entries.lock().forget(key);
     }
 
-    /// Removes the entries of a deleted partition from the files. Call it before a new partition of the name creates
-    /// its directory.
+    /// Removes the entries of a deleted partition from the files. This must happen before a new partition of the name
+    /// creates its directory.
     ///
     /// # Errors
-    /// I/O errors: the caller must not create the directory.
+    /// Fails with an I/O error if the files cannot be written. The caller must not create the directory then.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         {
             let mut entries = self.entries.lock();
@@ -171,18 +175,19 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Rewrites the files. Takes the current offsets of the logs in `partitions` that are open and not deleted; the
-    /// others keep their entries.
+    /// Writes the files, with the current offsets of the logs in `partitions` that are open and not deleted. All other
+    /// partitions keep their entries.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the files cannot be written.
     pub fn write(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
         {
             let mut entries = self.entries.lock();
             for (partition, Noted { recovery_point, log_start, .. }) in noted {
-                // A deletion sets `leaving` before it calls `forget`, so no forgotten entry comes back.
+                // A deletion sets `leaving` before it calls `forget`, so this cannot bring back an entry that was
+                // forgotten.
                 if !partition.phase().is_leaving() {
                     entries.recovery_points.insert(partition.key(), recovery_point);
                     entries.log_starts.insert(partition.key(), log_start);
@@ -192,7 +197,7 @@ impl Checkpoints {
         self.write_files()
     }
 
-    /// Writes the entries to the files. The caller holds `writing`.
+    /// Writes the entries to the files. The caller must hold `writing`.
     fn write_files(&self) -> io::Result<()> {
         let (recovery_points, log_starts, unrecovered, stale) = {
             let entries = self.entries.lock();
@@ -210,10 +215,10 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the checkpoints of one truncated partition, with its high watermark.
+    /// Writes the checkpoints of a partition that was truncated, including its high watermark.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the files cannot be written.
     pub fn write_of(&self, partition: &Replica) -> io::Result<()> {
         let _writing = self.writing.lock();
         let Some(noted) = partition.noted() else { return Ok(()) };
@@ -232,11 +237,12 @@ impl Checkpoints {
         files::write_offsets(&self.dir.join(HIGH_WATERMARKS), &high_watermarks)
     }
 
-    /// Lowers the partition's recovery point to `log_end`, because the disk has no record after it. With the old
-    /// recovery point, a recovery would later take new records for flushed ones.
+    /// Lowers the partition's recovery point to `log_end` if it is higher. Otherwise a later recovery would believe
+    /// that new records after `log_end` were flushed.
     ///
     /// # Errors
-    /// I/O errors, except a full disk: the next checkpoint then writes the lower recovery point.
+    /// Fails with an I/O error if the file cannot be written. A full disk is no error, because the next checkpoint will
+    /// write the lower recovery point.
     pub fn lower(&self, key: &TopicPartition, log_end: i64) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut recovery_points = {
@@ -249,8 +255,7 @@ impl Checkpoints {
         recovery_points.insert(key.clone(), log_end);
         let write = || files::write_offsets(&self.dir.join(RECOVERY_POINTS), &recovery_points);
         self.space.freeing(is_full, write).or_else(|error| if is_full(&error) { Ok(()) } else { Err(error) })?;
-        // `writing` excludes other writers, but a deletion may have removed the partition's entry since the check
-        // above.
+        // No other thread has written meanwhile, but a deletion may have removed the entry.
         let mut entries = self.entries.lock();
         entries.recovery_points.entry(key.clone()).and_modify(|point| *point = log_end.min(*point));
         Ok(())
@@ -259,7 +264,7 @@ impl Checkpoints {
     /// Writes the log starts of `partitions` to the disk.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the files cannot be written.
     pub fn keep_log_starts(&self, partitions: &[Arc<Replica>]) -> io::Result<()> {
         let _writing = self.writing.lock();
         let noted: Vec<_> = noted(partitions).collect();
@@ -273,10 +278,10 @@ impl Checkpoints {
         files::sync_dir(&self.dir)
     }
 
-    /// Removes recovered partitions from the list of unrecovered ones.
+    /// Removes the partitions that were recovered from the list of unrecovered ones.
     ///
     /// # Errors
-    /// I/O errors of the write, which the next call repeats.
+    /// Fails with an I/O error if the list cannot be written. The next call tries again.
     pub fn forget_recovered(&self) -> io::Result<()> {
         let recovered = self.entries.lock().recovered.clone();
         if recovered.is_empty() {
@@ -292,11 +297,11 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker after them.
-    /// `left` lists the logs that were open, `all` every partition with a directory.
+    /// Writes the checkpoint files at a clean shutdown. The caller writes the clean-shutdown marker afterwards. `left`
+    /// contains the logs that were open, and `all` every partition that has a directory.
     ///
     /// # Errors
-    /// I/O errors.
+    /// Fails with an I/O error if the files cannot be written.
     pub fn finish(&self, left: Vec<CleanShutdown>, all: Vec<TopicPartition>) -> io::Result<()> {
         let _writing = self.writing.lock();
         let mut entries = self.entries.lock();
@@ -319,14 +324,14 @@ impl Checkpoints {
             (LOG_STARTS, &entries.log_starts),
             (UNRECOVERED, &unrecovered),
         ];
-        // On a full disk the reserve is freed, so that this shutdown is clean as well.
+        // If the disk is full, the disk reserve is used, so that this is still a clean shutdown.
         written.into_iter().try_for_each(|(name, offsets)| {
             self.space.freeing(is_full, || files::write_offsets(&self.dir.join(name), offsets))
         })
     }
 }
 
-/// Returns the current offsets of the open partitions among `partitions`.
+/// Returns the current offsets of the partitions that are open.
 fn noted(partitions: &[Arc<Replica>]) -> impl Iterator<Item = (&Replica, Noted)> {
     partitions.iter().filter_map(|partition| Some((partition.as_ref(), partition.noted()?)))
 }
@@ -337,10 +342,10 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // The marker counts only if the list of unrecovered partitions can be read. A shutdown writes that list
-            // first.
+            // The marker counts only if the list of unrecovered partitions can be read, which is written before the
+            // marker.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
-            // Without the file, no record was ever checkpointed as flushed.
+            // If there is no such file, no record was ever recorded as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
             recovery_points: recovery_points.unwrap_or_default(),
             knows_log_starts: log_starts.is_some(),
@@ -353,17 +358,17 @@ impl Entries {
         }
     }
 
-    /// Notes the machine's boot when the broker starts. If the last run crashed and the machine has booted since then,
-    /// a power loss may have damaged every partition: marks all of them. Writes their list before the boot. A kill
-    /// between the two writes then only repeats the marking.
+    /// Checks at the broker's start if the machine was booted since the last run. If it was, and the last run crashed,
+    /// a power loss may have damaged every partition, so all of them are marked. The list of partitions is written
+    /// before the boot. A kill between the two writes then only causes another marking.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();
         if !self.knows_flushed {
             self.unrecovered.values_mut().for_each(|since| *since = KILLED);
         } else if !self.clean && boots.differ() {
-            // `KILLED` stays: a clean shutdown after that kill has flushed every record, so the power loss took none of
-            // them.
+            // Partitions marked with `KILLED` keep that mark. A clean shutdown after the kill has flushed all records,
+            // so the power loss has not damaged them.
             let since = |key: &_| if before.get(key) == Some(&KILLED) { KILLED } else { REBOOTED };
             self.unrecovered = files::list_partitions(dir)?.into_iter().map(|key| (key.clone(), since(&key))).collect();
         }
@@ -436,7 +441,7 @@ mod tests {
             assert_eq!((in_file(name, "deleted"), in_file(name, "kept").is_some()), (None, true), "{name}");
         }
 
-        // State after a kill between a deletion and the next write of the files.
+        // This is the state after a kill between a deletion and the next write of the files.
         for name in [RECOVERY_POINTS, LOG_STARTS] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
         }

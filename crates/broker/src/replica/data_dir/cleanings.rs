@@ -1,11 +1,11 @@
-//! State of compaction of each partition: the offset up to which it is compacted, a cleaning under way, or a log that
-//! cannot be cleaned. The state may exist while the partition has no directory.
+//! The state of compaction of each partition: up to which offset its log is clean, if it is being cleaned now, and if
+//! it cannot be cleaned. A partition may have this state even if it has no directory.
 //!
-//! Not here: the threads that compact ([`crate::partitions::cleaner`]).
+//! The threads that compact are in [`crate::partitions::cleaner`].
 //!
-//! Locks: a partition's lock may be held when `tracking` is taken, never the other way round.
+//! Locks: `tracking` may be locked while a partition is locked, but never the other way round.
 //!
-//! Invariant: one thread at a time cleans a log, and the checkpoint never passes the end of the clean part.
+//! Invariant: only one thread at a time cleans a log, and the checkpoint is never past the clean part of the log.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,47 +22,47 @@ use crate::replica::Replica;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::files::{self, CLEANER_OFFSETS, OffsetsByPartition};
 
-/// Outcome of a cleaning.
+/// The outcome of a cleaning.
 #[derive(Debug, Clone, Copy)]
 pub enum Ending {
-    /// Log that is clean up to this offset.
+    /// The log is clean up to this offset.
     CleanTo(i64),
-    /// Log that is not cleaned before this time; with `None`, not before the broker's next start.
+    /// The log must not be cleaned again before this time, or with `None`, before the broker restarts.
     Uncleanable(Option<Instant>),
 }
 
-/// Cleanings of one data directory.
+/// The state of compaction of all partitions in a data directory.
 #[derive(Debug)]
 pub struct Cleanings {
     checkpoint_path: PathBuf,
     space: Arc<DiskSpace>,
     tracking: Mutex<Tracking>,
-    /// Notified when a cleaning has ended.
+    /// Notified when a cleaning ends.
     left: Condvar,
     stopping: Mutex<bool>,
-    /// Notified when the cleaner stops or a partition is leaving.
+    /// Notified when the cleaner stops, and when a partition is being deleted.
     stop: Condvar,
 }
 
 #[derive(Debug)]
 struct Tracking {
     checkpoints: OffsetsByPartition,
-    /// True if the checkpoints differ from the file, after a failed write.
+    /// True if the last write of the checkpoints failed, so that the file is outdated.
     is_unsaved: bool,
     in_progress: HashMap<TopicPartition, InProgress>,
-    /// Logs that cannot be cleaned, with the time of the next try; `None` is the broker's next start.
+    /// Logs that cannot be cleaned, with the time of the next try. `None` means not before the broker restarts.
     uncleanable: HashMap<TopicPartition, Option<Instant>>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct InProgress {
     topic_id: Uuid,
-    /// Lowest offset to which the log was truncated during the cleaning.
+    /// The lowest offset to which the log was truncated while it was being cleaned.
     cut_to: i64,
 }
 
 impl Cleanings {
-    /// Reads the checkpoint of a data directory.
+    /// Reads the checkpoint file of a data directory.
     pub fn read(data_dir: &Path, space: Arc<DiskSpace>) -> Cleanings {
         let checkpoint_path = data_dir.join(CLEANER_OFFSETS);
         let checkpoints = files::read_offsets(&checkpoint_path).unwrap_or_default();
@@ -78,13 +78,14 @@ impl Cleanings {
         }
     }
 
-    /// Requests all cleanings to end.
+    /// Makes all cleanings end early.
     pub fn stop(&self) {
         *self.stopping.lock() = true;
         self.stop.notify_all();
     }
 
-    /// Waits for `pause`, or until `over` returns true or the cleaner stops. Returns true if the cleaner stops.
+    /// Waits for `pause`, but returns early if `over` returns true or the cleaner stops. Returns true if the cleaner
+    /// stops.
     pub fn pause(&self, pause: Duration, over: impl Fn() -> bool) -> bool {
         let mut stopping = self.stopping.lock();
         let until = Instant::now().checked_add(pause);
@@ -98,12 +99,11 @@ impl Cleanings {
         *stopping
     }
 
-    /// Marks the partition as being cleaned. Returns false if a cleaning is under way already, or the partition is
-    /// leaving.
+    /// Marks the partition as being cleaned. Returns false if it is being cleaned already, or is being deleted.
     pub fn begin(&self, key: TopicPartition, topic_id: Uuid, partition: &Replica) -> bool {
         let mut tracking = self.tracking.lock();
         match tracking.in_progress.entry(key) {
-            // A deletion sets `leaving` before it calls `wait_until_left`, which then finds this entry.
+            // A deletion sets `leaving` first and then calls `wait_until_left`, which will find this entry.
             Entry::Vacant(place) if !partition.phase().is_leaving() => {
                 place.insert(InProgress { topic_id, cut_to: i64::MAX });
                 true
@@ -112,7 +112,7 @@ impl Cleanings {
         }
     }
 
-    /// Returns the offset up to which the partition is clean; `None` if that is unknown.
+    /// Returns the offset up to which the partition is clean, or `None` if it is unknown.
     pub fn checkpoint(&self, key: &TopicPartition) -> Option<i64> {
         self.tracking.lock().checkpoints.get(key).copied()
     }
@@ -122,8 +122,8 @@ impl Cleanings {
         self.tracking.lock().in_progress.contains_key(key)
     }
 
-    /// Returns the checkpoint, `Some(None)` if there is none yet; `None` if the partition is being cleaned or cannot be
-    /// cleaned now.
+    /// Returns `None` if the partition cannot be cleaned now, or is being cleaned. Otherwise returns its checkpoint,
+    /// which is `Some(None)` if there is none yet.
     pub fn checkpoint_if_free(&self, key: &TopicPartition) -> Option<Option<i64>> {
         let mut tracking = self.tracking.lock();
         match tracking.uncleanable.get(key) {
@@ -134,13 +134,15 @@ impl Cleanings {
         (!tracking.in_progress.contains_key(key)).then(|| tracking.checkpoints.get(key).copied())
     }
 
-    /// Ends a cleaning. Records `ending`, unless `has_gone` returns true because the partition is deleted.
+    /// Ends a cleaning and records its outcome. If `has_gone` returns true, the partition was deleted and nothing is
+    /// recorded.
     pub fn ended(&self, key: TopicPartition, has_gone: impl FnOnce() -> bool, ending: Option<Ending>) {
         let mut tracking = self.tracking.lock();
         let cut_to = tracking.in_progress.remove(&key).map_or(i64::MAX, |cleaning| cleaning.cut_to);
         self.left.notify_all();
-        // A deletion removes the log before it calls `forget`. If the log is gone, `forget` may have run already, and
-        // an entry would be the next topic's. Otherwise `forget` runs later and removes the entry.
+        // A deletion first removes the log and then calls `forget`. If the log is gone, `forget` may have run already,
+        // and a new entry would affect the next topic of the name. If the log is still there, `forget` runs later and
+        // removes the entry.
         if has_gone() {
             return;
         }
@@ -169,8 +171,8 @@ impl Cleanings {
         }
     }
 
-    /// Lowers the checkpoint to `log_end` after a truncation, because records that are appended after `log_end` are
-    /// dirty.
+    /// Lowers the checkpoint to `log_end` after a truncation, because the records that will be appended there are not
+    /// clean.
     pub fn cut_off(&self, key: &TopicPartition, log_end: i64) {
         let mut tracking = self.tracking.lock();
         if let Some(cleaning) = tracking.in_progress.get_mut(key) {
@@ -182,17 +184,17 @@ impl Cleanings {
         }
     }
 
-    /// Removes the entries of a deleted partition.
+    /// Removes everything that is known about a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
         self.tell(self.purge(key));
     }
 
-    /// Removes a deleted partition's entry from the file. Call it before a new partition of the name creates its
-    /// directory. With the old checkpoint, new records would count as clean. A cleaning could then remove a tombstone
-    /// before the older value of its key, which would come back.
+    /// Removes a deleted partition from the checkpoint file. This must happen before a new partition of the name
+    /// creates its directory, since otherwise the new records would count as clean. A cleaning could then remove a
+    /// tombstone before the older value of its key, and the value would come back.
     ///
     /// # Errors
-    /// I/O errors: the caller must not create the directory.
+    /// Fails with an I/O error if the file cannot be written. The caller must not create the directory then.
     pub fn purge(&self, key: &TopicPartition) -> io::Result<()> {
         let mut tracking = self.tracking.lock();
         tracking.uncleanable.remove(key);
@@ -200,12 +202,12 @@ impl Cleanings {
         if was_known || tracking.is_unsaved { self.save(&mut tracking) } else { Ok(()) }
     }
 
-    /// Waits until no thread compacts a partition that is leaving. A cleaning writes files by name, and the next topic
-    /// of the name may use the same names.
+    /// Waits until no thread compacts a deleted partition. A cleaning writes files by name, and the next topic of the
+    /// name may use the same file names.
     pub fn wait_until_left(&self, key: &TopicPartition, topic_id: Uuid) {
         {
-            // `stopping` is locked here. Otherwise a `pause` that has checked `over` and does not wait yet would miss
-            // the notification.
+            // Without this lock, a `pause` that has just called `over` but does not wait yet would miss the
+            // notification.
             let _stopping = self.stopping.lock();
             self.stop.notify_all();
         }

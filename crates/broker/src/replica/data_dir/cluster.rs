@@ -1,4 +1,4 @@
-//! View that partitions have of the cluster: this broker, the registered brokers, and a clock.
+//! The cluster as partitions see it: this broker, the registered brokers, and a clock.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -6,29 +6,29 @@ use std::time::{Duration, Instant};
 use fullbore_rules::replica::{self, Brokers, Now, PartitionRegistration};
 use parking_lot::RwLock;
 
-/// This broker, the brokers of the newest image, and a clock that no step of the wall clock changes.
+/// Holds this broker's id, the brokers of the newest image, and a clock that changes of the wall clock do not affect.
 #[derive(Debug)]
 pub struct ClusterView {
     pub node_id: i32,
     pub replica_lag_time_max_ms: i64,
-    /// Moment from which `Now` counts its milliseconds.
+    /// The moment from which `Now` counts its milliseconds.
     began: Instant,
     brokers: RwLock<Arc<Brokers>>,
 }
 
 impl ClusterView {
-    /// Creates the view without any broker, before the first image.
+    /// Creates a view without brokers, for the time before the first image.
     pub fn new(node_id: i32, lag_time_max: Duration) -> ClusterView {
         let replica_lag_time_max_ms = i64::try_from(lag_time_max.as_millis()).unwrap_or(i64::MAX);
         ClusterView { node_id, replica_lag_time_max_ms, began: Instant::now(), brokers: RwLock::default() }
     }
 
-    /// Replaces the known brokers.
+    /// Replaces the brokers by those of a new image.
     pub fn put_brokers(&self, brokers: &Arc<Brokers>) {
         *self.brokers.write() = Arc::clone(brokers);
     }
 
-    /// Returns the time since the broker's start, by a monotonic clock.
+    /// Returns the time since the broker started, by a monotonic clock.
     pub fn elapsed(&self) -> Duration {
         self.began.elapsed()
     }
@@ -42,7 +42,7 @@ impl ClusterView {
     }
 }
 
-/// Returns registrations for the partitions of a new topic. Broker `node_id` leads all of them and has the only
+/// Returns the registrations for the partitions of a new topic. Broker `node_id` leads all of them and has the only
 /// replica.
 pub fn led_by(node_id: i32, partitions: i32) -> Vec<Arc<PartitionRegistration>> {
     let registered = PartitionRegistration {

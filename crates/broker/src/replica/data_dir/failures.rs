@@ -1,27 +1,27 @@
-//! Count of partitions with one kind of failure, such as broken logs or damaged files. A data directory has a count for
-//! each kind.
+//! Counts the partitions that have some kind of failure, such as a broken log or damaged files. A data directory has
+//! one count for each kind.
 //!
-//! Not here: the causes, which are in the broker's log. Invariant: the count is the number of marks that exist.
+//! The causes are only in the broker's log. Invariant: the count equals the number of [`Mark`]s that exist.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Number of failed partitions, shared by all partitions of a data directory.
+/// The number of failed partitions in a data directory.
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
-/// Mark that counts one partition as failed until it is dropped.
+/// Counts one partition as failed until it is dropped.
 #[derive(Debug)]
 pub struct Mark(Failures);
 
 impl Failures {
-    /// Counts one more partition.
+    /// Counts one more partition as failed until the returned mark is dropped.
     pub fn mark(&self) -> Mark {
         self.0.fetch_add(1, Relaxed);
         Mark(self.clone())
     }
 
-    /// Returns the number of marked partitions.
+    /// Returns how many partitions are currently failed.
     pub fn count(&self) -> usize {
         self.0.load(Relaxed)
     }

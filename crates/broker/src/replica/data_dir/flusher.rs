@@ -1,11 +1,11 @@
-//! Threads that bring written records to the disk: a fixed number that fsync for all partitions, and one for the page
-//! cache.
+//! The threads that bring written records to the disk. A fixed number of them fsync for all partitions, and one serves
+//! the page cache.
 //!
-//! Not here: the files that a flush covers ([`fullbore_log::flush`]). A partition is in the queue at most once, so the
-//! number of partitions bounds the queue. All requests that arrive during a partition's flush lead to one more flush of
-//! it.
+//! [`fullbore_log::flush`] chooses the files that a flush covers. A partition is in the queue at most once, so the
+//! queue is never longer than the number of partitions. If several requests arrive while a partition is being flushed,
+//! they cause one more flush together.
 //!
-//! Lock order: a partition's state before the queue.
+//! Lock order: the state of a partition is locked before the queue.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -19,21 +19,21 @@ use crate::replica::Replica;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::page_cache::PageCache;
 
-/// Number of threads that fsync: two, so that one slow fsync does not delay every partition.
+/// How many threads fsync. There are two, so that one slow fsync does not delay every other partition.
 const THREADS: usize = 2;
 
-/// Queue of the partitions to be flushed.
+/// Flushes the partitions that are in its queue.
 #[derive(Debug)]
 pub struct Flusher {
     queue: Mutex<FlushQueue>,
     changed: Condvar,
-    /// Number of partitions whose log is broken.
+    /// Counts the partitions whose log is broken.
     pub failures: Failures,
-    /// Number of partitions whose files cannot be used.
+    /// Counts the partitions whose files are damaged.
     pub refused: Failures,
-    /// Page cache of written records.
+    /// Decides how long written records stay in the page cache.
     pub page_cache: Arc<PageCache>,
-    /// Space on the disk.
+    /// Tracks the free space of the disk, and holds the disk reserve.
     pub space: Arc<DiskSpace>,
 }
 
@@ -45,15 +45,15 @@ struct FlushQueue {
     stopping: bool,
 }
 
-/// Time at which an entry is due, with a number that distinguishes equal times.
+/// The time at which a timed flush is due, and a number that distinguishes equal times.
 pub type Due = (Instant, u64);
 
-/// Cause of a timed flush.
+/// The reason for a timed flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// Flush that is due `flush.ms` after an append.
+    /// `flush.ms` have passed since an append.
     FlushMs,
-    /// Another try of a flush that could not open a file.
+    /// An earlier flush could not open a file.
     Again,
 }
 
@@ -77,7 +77,7 @@ impl Flusher {
         }
     }
 
-    /// Starts the threads; they end after [`Flusher::stop`].
+    /// Starts the threads. They end after [`Flusher::stop`].
     pub fn start(self: &Arc<Self>) -> std::io::Result<Vec<JoinHandle<()>>> {
         let flushing = (0..THREADS).map(|number| {
             let flusher = self.clone();
@@ -86,21 +86,21 @@ impl Flusher {
         flushing.chain([self.page_cache.start()]).collect()
     }
 
-    /// Requests the threads to end once the queue is empty.
+    /// Makes the threads end as soon as the queue is empty.
     pub fn stop(&self) {
         self.queue.lock().stopping = true;
         self.changed.notify_all();
         self.page_cache.stop();
     }
 
-    /// Queues a flush of a partition that is not in the queue.
+    /// Queues a flush of a partition. The partition must not be in the queue already.
     pub fn push(&self, partition: Arc<Replica>) {
         self.queue.lock().ready.push_back(partition);
         self.changed.notify_one();
     }
 
     /// Queues a flush that is due after `delay`, and returns the key that cancels it. Returns `None` if the clock
-    /// cannot represent that time. The caller queues at most one flush of each reason, and cancels a flush that is no
+    /// cannot represent that time. The caller may queue one flush for each reason, and must cancel it if it is no
     /// longer needed.
     pub fn push_after(&self, partition: Arc<Replica>, reason: Reason, delay: Duration) -> Option<Due> {
         let time = Instant::now().checked_add(delay)?;
@@ -115,7 +115,7 @@ impl Flusher {
     /// Cancels a timed flush that has not fired.
     pub fn take_back(&self, due: Due) {
         let taken = self.queue.lock().timed.remove(&due);
-        // Dropped after the lock is released: it may be the partition's last reference.
+        // The lock is released first, because this may be the last reference to the partition.
         drop(taken);
     }
 

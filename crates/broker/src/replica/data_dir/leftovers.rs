@@ -1,10 +1,10 @@
-//! Directories of deleted partitions that have kept their names because the operating system refused to rename them.
+//! Keeps a list of deleted partitions whose directories could not be renamed, and tries again later.
 //!
-//! Not here: the removal of the files. If this process has not followed the deletion of a topic, the topic's
-//! directories stay, because their records may still be wanted.
+//! The renamed directories are removed elsewhere. If a topic was deleted while this process did not follow the
+//! metadata, its directories stay, because their records may still be wanted.
 //!
-//! Invariant: a directory is renamed under the lock, and only if its topic id is that of the deleted topic. A new
-//! partition of the name creates its directory after [`LogDir::retire_leftover`].
+//! Invariant: a directory is renamed only under the lock, and only if its topic id is that of the deleted topic. A new
+//! partition of the name calls [`LogDir::retire_leftover`] before it creates its directory.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,27 +19,27 @@ use parking_lot::Mutex;
 use super::LogDir;
 use super::checkpoints::TopicPartition;
 
-/// Deleted partitions whose directories have kept their names.
+/// The deleted partitions whose directories still have their old names.
 #[derive(Debug, Default)]
 pub struct Leftovers(Mutex<HashMap<TopicPartition, Leftover>>);
 
 #[derive(Debug, Clone, Copy)]
 struct Leftover {
     topic_id: Uuid,
-    /// Time between the renaming and the removal.
+    /// How long the directory stays between its renaming and its removal.
     delay: Duration,
 }
 
 impl LogDir {
-    /// Notes that the directory of a deleted partition still has its name.
+    /// Remembers that the directory of a deleted partition could not be renamed.
     pub fn note_leftover(&self, key: TopicPartition, topic_id: Uuid, delay: Duration) {
         self.leftovers.0.lock().insert(key, Leftover { topic_id, delay });
     }
 
-    /// Renames the directory with the partition's name if it belongs to a deleted partition, and schedules its removal.
+    /// Renames the partition's directory if it still belongs to a deleted partition, and schedules its removal.
     ///
     /// # Errors
-    /// I/O errors of the renaming, after which the directory stays noted.
+    /// Fails with an I/O error if the directory cannot be renamed. It then stays in the list.
     pub fn retire_leftover(&self, key: &TopicPartition) -> io::Result<()> {
         let mut leftovers = self.leftovers.0.lock();
         if let Some(leftover) = leftovers.get(key) {
@@ -49,7 +49,7 @@ impl LogDir {
         Ok(())
     }
 
-    /// Retries the renaming of every leftover directory. The failed deletion has logged the cause.
+    /// Tries again to rename each directory in the list. Failures are not logged, because the deletion has logged them.
     pub fn retire_leftovers(&self) {
         self.leftovers.0.lock().retain(|key, leftover| self.rename_leftover(key, *leftover).is_err());
     }
@@ -61,7 +61,7 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // A directory with the first name may exist already.
+        // The first name may already be taken.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;

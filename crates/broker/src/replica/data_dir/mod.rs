@@ -1,7 +1,7 @@
-//! State of a data directory (Kafka's `log.dir`) that its partitions share: checkpoints, and the threads that flush and
-//! open logs.
+//! The state that all partitions of a data directory (Kafka's `log.dir`) share: the checkpoints, and the threads that
+//! flush and open logs.
 //!
-//! Not here: the registry of partitions, which is [`crate::partitions::registry`].
+//! The partitions themselves are in [`crate::partitions::registry`].
 
 pub mod carried_tails;
 pub mod checkpoints;
@@ -34,45 +34,46 @@ use fullbore_wire::Uuid;
 use leftovers::Leftovers;
 use opener::Opener;
 
-/// Data directory, as its partitions share it.
+/// A data directory, and the state that its partitions share.
 #[derive(Debug)]
 pub struct LogDir {
     pub path: Arc<Path>,
     pub checkpoints: Checkpoints,
-    /// View of the cluster: this broker and the registered brokers.
+    /// This broker and the other registered brokers.
     pub cluster: ClusterView,
     pub flusher: Arc<Flusher>,
     pub opener: Arc<Opener>,
     pub carried_tails: CarriedTails,
     pub cleanings: Cleanings,
-    /// Files that power losses have left beside the logs.
+    /// Files that recoveries after a power loss have set aside.
     pub aside: aside::SetAsideFolders,
-    /// Files and directories out of use, each with the time from which it may be removed.
+    /// Files and directories to be removed, each with the earliest time of its removal.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
-    /// Directories of deleted partitions that could not be renamed.
+    /// Deleted partitions whose directories could not be renamed yet.
     pub leftovers: Leftovers,
-    /// Rate limit of the log line for reads that fail for a passing cause, such as a lack of descriptors.
+    /// Limits the log line about reads that fail for a passing reason, such as a lack of file descriptors.
     pub transient_read: LogRateLimit,
-    /// Rate limit of the log line for fetched records that the disk did not take.
+    /// Limits the log line about fetched records that the disk did not take.
     pub not_replicated: LogRateLimit,
-    /// Direct reads, around the page cache.
+    /// Reads that bypass the page cache.
     pub cold: Arc<DirectReads>,
-    /// Number of partitions whose appends or reads fail at present.
+    /// Counts the partitions whose appends or reads currently fail.
     pub failing: Failures,
-    /// Number of partitions whose appends or reads have failed for several seconds.
+    /// Counts the partitions whose appends or reads have failed for several seconds.
     pub unwritable: Failures,
-    /// Space on the disk.
+    /// Tracks the free space of the disk, and holds the disk reserve.
     pub space: Arc<DiskSpace>,
-    /// True if batches of transactions are flushed before they are acknowledged (`fullbore.transaction.flush` in a
-    /// cluster).
+    /// True if the batches of a transaction are flushed before they are acknowledged. This is the case in a cluster
+    /// with `fullbore.transaction.flush`.
     pub flushes_transactions: bool,
-    /// True if markers of commits are flushed before they count as written (`fullbore.transaction.flush`).
+    /// True if the marker of a commit is flushed before it counts as written (`fullbore.transaction.flush`).
     pub flushes_markers: bool,
 }
 
 impl LogDir {
-    /// Notes partial tails for each directory that an earlier run has renamed and not removed. Producers may then begin
-    /// anywhere, because topics of the name may have been created and deleted while this broker was down.
+    /// Finds deleted partitions of an earlier run whose directories were renamed but not removed. Their producers may
+    /// begin anywhere in a new partition of the name. The reason is that further topics of that name may have come and
+    /// gone while this broker was down.
     pub fn note_deleted_earlier(&self) {
         for (_, path) in self.pending_removal.lock().iter() {
             let name = path.file_name().and_then(|name| name.to_str());
@@ -82,7 +83,7 @@ impl LogDir {
         }
     }
 
-    /// Removes a file or directory after `delay`.
+    /// Schedules the removal of a file or directory after `delay`.
     pub fn remove_after(&self, delay: Duration, path: PathBuf) {
         let now = Instant::now();
         let due = now.checked_add(delay).unwrap_or(now + Duration::from_secs(u64::from(u32::MAX)));

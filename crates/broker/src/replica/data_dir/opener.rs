@@ -1,11 +1,11 @@
-//! Threads that only open logs. After a crash a log may take seconds to open, and the threads that serve connections
-//! must not block.
+//! The threads that open logs. After a crash it may take seconds to open a log, and the threads that serve connections
+//! must not block for that time.
 //!
-//! Not here: how a log is opened ([`crate::replica::opening`], [`fullbore_log::recovery`]). Partitions that a caller
-//! needs come first, in the order of the requests. The others are those that a crash may have damaged and those where
+//! The opening itself is in [`crate::replica::opening`] and [`fullbore_log::recovery`]. Partitions that a caller waits
+//! for come first, in the order of the requests. Then come those that a crash may have damaged and those where
 //! retention is due.
 //!
-//! Invariant: a partition is in each queue at most once, so the number of partitions bounds the queues.
+//! Invariant: a partition is in each queue at most once, so the queues are never longer than the number of partitions.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,8 +22,8 @@ use crate::replica::Replica;
 use fullbore_host::files::CHANGES;
 use fullbore_host::files::give_way;
 
-/// Flags that show which of the opener's two queues contain a replica.
-/// `by_somebody`: the queue of openings that a caller waits for. `in_time`: the queue of the other openings.
+/// Flags that record which of the opener's queues a replica is in. `by_somebody` stands for the queue of openings that
+/// a caller waits for, and `in_time` for the queue of all others.
 #[derive(Debug, Default)]
 pub struct OpeningMarks {
     by_somebody: AtomicBool,
@@ -31,13 +31,13 @@ pub struct OpeningMarks {
 }
 
 impl OpeningMarks {
-    /// Returns true if a caller has requested the opening, and no thread has begun it.
+    /// Returns true if a caller has requested the opening and no thread has started it yet.
     pub fn is_by_somebody(&self) -> bool {
         self.by_somebody.load(Acquire)
     }
 }
 
-/// Partitions to be opened.
+/// Opens the partitions that are in its queues.
 #[derive(Debug)]
 pub struct Opener {
     queue: Mutex<OpeningQueue>,
@@ -48,27 +48,27 @@ pub struct Opener {
 #[derive(Debug, Default)]
 struct OpeningQueue {
     asked: VecDeque<Arc<Replica>>,
-    /// Partitions to be opened that no caller waits for. They may be deleted while they are queued.
+    /// Partitions that are opened although no caller waits for them. They may be deleted while they are in the queue.
     rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
     is_stopping: bool,
 }
 
-/// Progress of the recovery after a crash, for log lines.
+/// The progress of the recovery after a crash, which is logged.
 #[derive(Debug, Default)]
 struct Recovery {
-    /// Number of partitions to recover; `left` of them are not recovered yet.
+    /// The number of partitions to recover. `left` is the number that are not recovered yet.
     partitions: usize,
     left: usize,
-    /// Number of partitions that could not be opened.
+    /// The number of partitions that could not be opened.
     failed: usize,
-    /// Time from which all partitions that a crash may have damaged were queued; `None` before.
+    /// When the last partition that a crash may have damaged was queued. `None` until then.
     began: Option<Instant>,
 }
 
 impl OpeningQueue {
-    /// Counts a partition of `rest` that was opened, or has failed. Partitions that a crash may have damaged come first
-    /// in `rest`.
+    /// Counts a partition of `rest` that was opened, or could not be opened. The partitions that a crash may have
+    /// damaged are the first ones in `rest`.
     fn note_opened(&mut self, is_of_use: bool) {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
@@ -98,8 +98,8 @@ impl Default for Opener {
 }
 
 impl Opener {
-    /// Starts `threads` threads, which end after [`Opener::stop`]. If `threads` is 0, callers open the logs themselves
-    /// and block.
+    /// Starts `threads` threads, which end after [`Opener::stop`]. With 0 threads, callers open the logs themselves and
+    /// block.
     pub fn start(self: &Arc<Self>, threads: usize) -> impl Iterator<Item = io::Result<JoinHandle<()>>> {
         (0..threads).map(|number| {
             let opener = self.clone();
@@ -107,7 +107,7 @@ impl Opener {
         })
     }
 
-    /// Empties the queues, ends the threads, and ends all waits for openings.
+    /// Ends the threads and all waits for openings, and empties the queues.
     pub fn stop(&self) {
         self.stopping.send_replace(true);
         {
@@ -119,7 +119,7 @@ impl Opener {
         self.changed.notify_all();
     }
 
-    /// Returns true once [`Opener::stop`] was called.
+    /// Returns true after [`Opener::stop`] was called.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }
@@ -141,7 +141,7 @@ impl Opener {
         }
     }
 
-    /// Queues an opening that no caller waits for; those that callers wait for come first.
+    /// Queues an opening that no caller waits for. The openings that callers wait for come first.
     pub fn ask_in_time(&self, partition: &Arc<Replica>) {
         if partition.asked.in_time.swap(true, AcqRel) {
             return;
@@ -157,8 +157,8 @@ impl Opener {
         }
     }
 
-    /// Notes that all partitions that a crash may have damaged are queued. Logs their number; the end of the recovery
-    /// is logged later.
+    /// Notes that all partitions that a crash may have damaged are in the queue, and logs their number. The end of the
+    /// recovery is logged later.
     pub fn all_told(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());
@@ -172,7 +172,7 @@ impl Opener {
     fn run(&self) {
         give_way();
         while let Some((partition, is_asked_for)) = self.next() {
-            // Cleared before the opening, so that a request during the opening queues the partition again.
+            // The flag is cleared first, so that a request during the opening queues the partition again.
             let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
             asked.store(false, Release);
             if is_asked_for {
@@ -184,7 +184,7 @@ impl Opener {
         }
     }
 
-    /// Returns the next partition, and true if a caller waits for it. `None` once the opener stops.
+    /// Returns the next partition, and true if a caller waits for it. Returns `None` when the opener stops.
     fn next(&self) -> Option<(Arc<Replica>, bool)> {
         let mut queue = self.queue.lock();
         loop {

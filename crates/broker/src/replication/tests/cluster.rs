@@ -1,4 +1,4 @@
-//! Cluster of brokers for tests, its clients, and the contents of its logs.
+//! A cluster of brokers for tests, with clients and functions that compare the brokers' logs.
 
 use crate::node::Node;
 use crate::partitions::Replica;
@@ -20,10 +20,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-/// Longest wait of a test for an event.
+/// How long a test waits for an event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Brokers with the ids 1, 2, 3 and so on.
+/// A cluster of brokers with the ids 1, 2, 3 and so on.
 pub struct Cluster {
     memory: Memory,
     settings: String,
@@ -66,7 +66,7 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// Lets a broker read other brokers' commits, as in a cluster.
+    /// Makes a broker read the commits of other brokers, as it does in a real cluster.
     pub fn listen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().control.clone();
@@ -78,13 +78,13 @@ impl Cluster {
         }));
     }
 
-    /// Keeps a broker from reading other brokers' commits.
+    /// Stops a broker from reading the commits of other brokers.
     pub async fn deafen(&mut self, id: i32) {
         let (broker, hears) = self.running.get_mut(&id).expect("it runs");
         let hears = hears.take().expect("it has heard");
         hears.abort();
         let _ = hears.await;
-        // The broker's last read of commits must end here, because it could return later commits.
+        // A read of commits that is under way must end first, because it could still return later commits.
         broker.node().control.settle();
     }
 
@@ -182,7 +182,7 @@ impl Cluster {
         self.hear().await;
     }
 
-    /// Elects the first of the replicas.
+    /// Makes the first replica the leader.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
         let asked = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
         self.any().control.elect_leaders(asked).await.remove(0).expect("elected");
@@ -199,13 +199,13 @@ impl Cluster {
         self.running[&id].0.addr().to_string()
     }
 
-    /// Returns a client of a broker's second listener, the one between brokers.
+    /// Returns a client of the broker's second listener, which is for other brokers.
     pub async fn client_between(&self, id: i32) -> Connection {
         let (_, _, (host, port)) = &self.running[&id].0.listeners()[1];
         Connection::connect(&host_port(host, port), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// Makes the store unreachable for a while, so that the outcome of the next commit is unknown.
+    /// Makes the store unreachable for a moment, so that the outcome of the next commit is unknown.
     pub fn lose_the_next_commit(&self) {
         let memory = self.memory.clone();
         memory.next_commit(Fault::ForLong);
@@ -220,8 +220,8 @@ impl Cluster {
         Connection::connect(&self.address(id), &ClientConfig::default()).await.expect("connected")
     }
 
-    /// Waits until all running brokers have the same log end and high watermark. Then checks that their logs have the
-    /// same bytes.
+    /// Waits until all running brokers have the same log end and high watermark. Then checks that their logs are
+    /// identical.
     pub async fn are_equal(&self, topic: &Topic, index: i32) {
         let ids: Vec<i32> = self.running.keys().copied().collect();
         let is_so = || {
@@ -290,13 +290,13 @@ pub fn batch_of(values: &[&[u8]]) -> Bytes {
     builder.seal(Stamp::NONE).expect("sealed").0.freeze()
 }
 
-/// Produces one batch; returns its offset.
+/// Produces one batch and returns its offset.
 pub async fn produce(client: &Connection, topic: &str, index: i32, acks: i16, batch: Bytes) -> Result<i64, ErrorCode> {
     produce_within(client, topic, index, acks, batch, 10_000).await
 }
 
-/// Produces a batch until the ISR acknowledges it. At first the ISR may be too small, because a follower's first fetch
-/// may take longer than a short `replica.lag.time.max.ms`.
+/// Produces a batch again and again until the ISR acknowledges it. The ISR may be too small at first, because a
+/// follower may need longer for its first fetch than a short `replica.lag.time.max.ms`.
 pub async fn acknowledged(client: &Connection, topic: &str, index: i32, batch: &Bytes) {
     let deadline = tokio::time::Instant::now() + PATIENCE;
     loop {

@@ -1,4 +1,4 @@
-//! Brokers that stop, lag, are partitioned and come back.
+//! Tests with brokers that stop, lag, are partitioned and come back.
 
 use super::*;
 use fullbore_wire::ErrorCode;
@@ -14,7 +14,7 @@ async fn returning_follower_ends_a_lack_of_in_sync_replicas() {
     let client = cluster.client(1).await;
     acknowledged(&client, "t", 0, &batch(b"a")).await;
     cluster.stop_one(3).await;
-    // With too few replicas in sync the high watermark does not move (KIP-966).
+    // The high watermark does not move while too few replicas are in sync (KIP-966).
     let late = produce_within(&client, "t", 0, -1, batch(b"b"), 1_000).await;
     assert_eq!(late, Err(ErrorCode::REQUEST_TIMED_OUT));
     cluster.isr_is("t", 0, vec![1, 2]).await;
@@ -31,7 +31,8 @@ async fn returning_follower_ends_a_lack_of_in_sync_replicas() {
     cluster.stop().await;
 }
 
-/// Produces with acks=all to the current leader until `stop`, and counts in `count`. Returns the acknowledged values.
+/// Produces to the current leader with acks=all until `stop` is set, and counts the batches in `count`. Returns the
+/// values that were acknowledged.
 async fn go_on(cluster: &Cluster, topic: &str, stop: &AtomicBool, count: &AtomicUsize) -> Vec<String> {
     let mut clients = BTreeMap::new();
     for id in 1..=3 {
@@ -56,13 +57,13 @@ fn values(cluster: &Cluster, id: i32, topic: &fullbore_control::Topic) -> String
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deposed_leader_truncates_unreplicated_records_while_the_producer_continues() {
-    // With a short `replica.lag.time.max.ms`, the old leader would soon request an ISR without the followers, and learn
-    // that it is deposed.
+    // `replica.lag.time.max.ms` is not short here. Otherwise the old leader would soon request an ISR without the
+    // followers, and find out that it is deposed.
     let mut cluster = Cluster::start(3, "replica.fetch.wait.max.ms=100").await;
     let topic = cluster.topic("t", 1, &[("min.insync.replicas", "2")]).await;
     let client = cluster.client(1).await;
     produce(&client, "t", 0, -1, batch(b"first")).await.expect("acknowledged");
-    // The leader does not learn that it is deposed, and takes records that no follower fetches.
+    // The leader does not find out that it is deposed, and takes records that no follower fetches.
     cluster.deafen(1).await;
     cluster.fence(1).await;
     assert_ne!(cluster.registered("t", 0).leader, Some(1));
@@ -145,8 +146,8 @@ async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
     cluster.stop().await;
 }
 
-/// A directory with the segment's name makes the opening fail, as a lack of descriptors would. The partition is idle,
-/// so only the follower's fetches request the opening.
+/// The leader's log cannot be opened, because there is a directory with the name of its segment. A lack of file
+/// descriptors would have the same effect. The partition is idle, so only the follower's fetches request the opening.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -164,7 +165,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     let began = std::time::Instant::now();
     cluster.start_one(1).await;
     cluster.start_one(2).await;
-    // The second failure comes from a fetch of the follower.
+    // The second failure shows that a fetch of the follower has requested the opening.
     let failed = |since| cluster.replica(1, &topic, 0).open_failure_since(since).is_some();
     eventually("it cannot be opened", || failed(began)).await;
     let again = std::time::Instant::now();
@@ -175,7 +176,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     cluster.stop().await;
 }
 
-/// Kafka Streams deletes records of its repartition topics at any offset.
+/// Kafka Streams deletes records of its repartition topics at any offset, so a log may start in the middle of a batch.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -1,11 +1,11 @@
-//! Measurements of replication: cargo test --release -p fullbore-broker --lib replication::tests::measure -- --ignored
+//! Measures replication. To run: cargo test --release -p fullbore-broker --lib replication::tests::measure -- --ignored
 //! --nocapture
 
 use super::*;
 use fullbore_client::tokio::Connection;
 use std::time::{Duration, Instant};
 
-/// Produces one record at a time. Returns the median and the 99th percentile of the latency, in us.
+/// Produces one record at a time. Returns the median and the 99th percentile of the latency, in microseconds.
 async fn one_at_a_time(client: &Connection, acks: i16, records: usize) -> (u128, u128) {
     let mut took = Vec::with_capacity(records);
     for _ in 0..records {
@@ -32,7 +32,7 @@ async fn one_record_at_a_time() {
     cluster.stop().await;
 }
 
-/// Delivers each byte after `delay`, in both directions.
+/// Forwards connections to `to`, and delays each byte by `delay` in both directions.
 fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     tokio::spawn(async move {
@@ -65,7 +65,8 @@ fn relay(listener: tokio::net::TcpListener, to: String, delay: Duration) {
     });
 }
 
-/// Produces `total` records of `size` bytes, `window` at a time. Returns bytes a second, and the median latency in us.
+/// Produces `total` records of `size` bytes, with `window` of them in flight. Returns bytes per second, and the median
+/// latency in microseconds.
 async fn throughput(client: &Connection, acks: i16, size: usize, window: usize, total: usize) -> (f64, u128) {
     let began = Instant::now();
     let mut under_way = tokio::task::JoinSet::new();
@@ -114,7 +115,7 @@ async fn follower_20_ms_away() {
     cluster.stop().await;
 }
 
-/// Produces a record each `every`. Returns the median and the 99th percentile of the latency, in us.
+/// Produces a record every `every`. Returns the median and the 99th percentile of the latency, in microseconds.
 async fn paced(client: &Connection, every: Duration, records: usize) -> (u128, u128) {
     let mut under_way = tokio::task::JoinSet::new();
     let mut next = tokio::time::interval(every);

@@ -1,4 +1,4 @@
-//! Regression tests for bugs that bug hunts found.
+//! Regression tests for bugs that were found in bug hunts.
 
 use super::super::followed::{FollowedPartition, Naming, ResponseOutcome};
 use super::super::lags::Lags;
@@ -56,7 +56,7 @@ async fn replica_outside_the_isr_does_not_lead_after_min_insync_replicas_is_lowe
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
-    // The brokers' own cleaners must not run before the test's.
+    // The brokers' own cleaners must not run before the test has started a cleaning.
     let mut cluster = Cluster::start(3, &format!("{SHORT_LAG}\nlog.cleaner.backoff.ms=3600000")).await;
     let compact = [("cleanup.policy", "compact"), ("segment.bytes", "1048576"), ("min.cleanable.dirty.ratio", "0.01")];
     cluster.topic("t", 1, &compact).await;
@@ -71,7 +71,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
         cluster.isr_is("t", 0, vec![1, 2]).await;
         assert!(cluster.node(id).partitions.clean_dirtiest(now_ms()), "broker {id}");
     }
-    // The records that compaction has left will then fit into one segment of broker 3.
+    // With this setting, the records that are left after compaction fit into one segment of broker 3.
     set(&cluster, "t", "segment.bytes", "100000000").await;
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
@@ -84,7 +84,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
     cluster.stop().await;
 }
 
-/// Timeout long enough for any machine.
+/// A timeout that is long enough on any machine.
 const PATIENT_MS: i32 = 60_000;
 
 async fn delete_records(client: &Connection, topic: &str, offset: i64, timeout_ms: i32) -> Result<i64, ErrorCode> {
@@ -196,7 +196,8 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.stop().await;
 }
 
-/// After a failed write, the replica's disk may lack acknowledged records, even if its next process finds no damage.
+/// A write fails on broker 1, so its disk may lack acknowledged records. After its restart it must not lead before it
+/// has all records again, even if it finds no damage.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_again() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -215,7 +216,7 @@ async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_aga
     cluster.stop().await;
 }
 
-/// All brokers stop, one after the other; the last one's disk has a bad block.
+/// The brokers stop one after the other. The disk of the last one has a bad block.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -242,7 +243,8 @@ async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back(
     cluster.stop().await;
 }
 
-/// During the flush, the follower gets a response without records, for example because the high watermark has risen.
+/// While records are being flushed, the follower gets a response without records, for example because the high
+/// watermark has risen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let cluster = Cluster::start(2, "").await;

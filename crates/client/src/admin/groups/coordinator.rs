@@ -117,7 +117,7 @@ impl<T> GroupOutcomes<T> {
     /// all later ones get a general error.
     ///
     /// # Errors
-    /// Returns the error of the group or of its coordinator.
+    /// Returns [`ClientError`] if the coordinator refused the request for the group, or was not found or reached.
     pub fn take(&mut self, id: &Text) -> Result<T, ClientError> {
         match self.of_groups.remove(id) {
             Some(outcome) => outcome,

@@ -79,7 +79,7 @@ impl GroupAdmin<'_> {
     /// [`ClientError::NoGroup`] or the coordinator's error.
     ///
     /// # Errors
-    /// Returns the error of a coordinator that cannot be found or reached.
+    /// Returns [`ClientError`] if a coordinator cannot be found or reached.
     pub fn describe(&mut self, ids: &[Text]) -> Result<Vec<Result<GroupDescription, ClientError>>, ClientError> {
         if ids.is_empty() {
             return Ok(Vec::new());

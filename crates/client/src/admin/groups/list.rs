@@ -22,7 +22,7 @@ impl GroupAdmin<'_> {
     /// matches all.
     ///
     /// # Errors
-    /// Returns the error of the first broker that fails.
+    /// Returns [`ClientError`] of the first broker that refuses or cannot be reached.
     pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =

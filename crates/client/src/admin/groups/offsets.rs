@@ -21,10 +21,10 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Maximum number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// A commit weighs this much, plus 1 for each of its partitions. The second value is the maximum weight of all commits
-/// in flight. There may thus be 32 commits of one partition each, or one of many partitions. Without a limit, a broker
-/// that is still writing responses might not read the next request.
+/// A commit weighs this much, in addition to 1 for each of its partitions.
 const COMMIT_WEIGHT: usize = 31;
+/// Largest weight of the commits in flight: 32 commits of one partition each, or one of many partitions. Without the
+/// limit, a broker that still writes responses might not read the next request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// The committed offset of a partition.
@@ -49,7 +49,7 @@ impl GroupAdmin<'_> {
     /// Returns every offset that the group has committed. If the group does not exist, the result is empty.
     ///
     /// # Errors
-    /// Returns the error of the coordinator.
+    /// Returns [`ClientError`] if the coordinator refuses, or cannot be found or reached.
     pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
@@ -74,7 +74,7 @@ impl GroupAdmin<'_> {
     /// Deletes committed offsets and returns the outcome of each partition.
     ///
     /// # Errors
-    /// Returns the coordinator's error for the whole group.
+    /// Returns [`ClientError`] if the coordinator refuses the whole group, or cannot be found or reached.
     pub fn delete_offsets(
         &mut self,
         id: &Text,

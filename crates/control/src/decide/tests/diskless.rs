@@ -1,4 +1,4 @@
-//! Settings that make a topic diskless, and the limits of such a topic.
+//! Tests of the settings that make a topic diskless, and of the limits that such a topic has.
 
 use super::*;
 use crate::internal::CONSUMER_OFFSETS;
@@ -13,8 +13,8 @@ fn with(name: &str, configs: &[(&str, &str)]) -> CreateTopic {
     CreateTopic { configs: configs.collect(), ..wanted(name) }
 }
 
-/// Creates the topic on a broker with the settings
-/// `file`. Returns true if the topic is diskless, and its override of `diskless.enable`.
+/// Creates the topic on a broker with the settings `file`. Returns if the topic is diskless, and its value of
+/// `diskless.enable`.
 fn made_by(file: &str, wanted: &CreateTopic) -> Result<(bool, Option<String>), Refusal> {
     let topic = create(&one_broker(1), &broker(file), wanted, Uuid::ZERO)?;
     assert!(!topic.overrides.contains_key(INKLESS));
@@ -26,7 +26,7 @@ fn refusal_of(file: &str, wanted: &CreateTopic) -> (ErrorCode, String) {
     (refusal.code, refusal.message.into_owned())
 }
 
-/// Returns an image with the topic `t`, which has these overrides.
+/// Creates an image with the topic `t`, which has these settings.
 fn there(configs: &[(&str, &str)]) -> Image {
     let mut image = one_broker(1);
     image.put(create(&image, &broker(""), &with("t", configs), Uuid([1; 16])).expect("created"));
@@ -139,7 +139,7 @@ fn kind_of_a_topic_cannot_be_changed() {
     }
 }
 
-/// AlterConfigs replaces all settings of a topic.
+/// AlterConfigs replaces all settings of a topic, so a request without `diskless.enable` would change the topic's kind.
 #[test]
 fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
@@ -281,7 +281,8 @@ fn diskless_topic_retains_batches_by_the_broker_setting_for_diskless_topics() {
     }
 }
 
-/// A classic topic with the same registration serves as comparison: its leader changes each time.
+/// A classic topic has the same replicas for comparison. Its leader changes each time, while the diskless partition
+/// stays the same.
 #[test]
 fn diskless_partition_stays_registered_while_brokers_come_and_go() {
     let mut image = cluster();

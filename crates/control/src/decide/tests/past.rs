@@ -1,11 +1,11 @@
-//! Tests of deleted topics that are remembered for the next topic of the same name.
+//! Tests that deleted topics are remembered for the next topic of the same name.
 
 use super::*;
 use crate::command::TopicsCommand;
 use crate::internal::CONSUMER_OFFSETS;
 use fullbore_rules::sequence::PastTopic;
 
-/// Carries out commands in one transaction on a published image, and returns the changes.
+/// Carries out the commands in one transaction, publishes the image, and returns the changes.
 fn transacted(image: &mut Image, commands: &[TopicsCommand]) -> Vec<Change> {
     let (config, mut drawn) = (broker(""), u128::from(image.epoch()) << 32);
     let mut new_id = || {
@@ -31,7 +31,8 @@ fn deleting(name: &str) -> TopicsCommand {
     TopicsCommand::Delete(vec![TopicRef::Name(name.into())])
 }
 
-/// Returns the deleted topics of a name: number of partitions, true for a diskless topic, and version of the deletion.
+/// Returns the remembered deleted topics of a name. For each it gives the number of partitions, true if it was
+/// diskless, and the version that deleted it.
 fn past(image: &Image, name: &str) -> Vec<(i32, bool, u64)> {
     let shown = |topic: &PastTopic| (topic.partitions, topic.is_diskless, topic.deleted_at);
     image.past_topics(name).iter().map(shown).collect()
@@ -57,7 +58,7 @@ fn deleted_topic_is_remembered_for_the_next_of_its_name() {
     assert_eq!(past(&image, "t"), [(8, false, 6)]);
 }
 
-/// No image ever had the topic, so that no producer has written to it.
+/// The topic was in no image, so no producer can have written to it.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_is_not_remembered() {
     let mut image = one_broker(1);
@@ -101,7 +102,7 @@ fn deletion_past_the_limit_of_names_forgets_the_oldest_name() {
     assert_eq!([0, 1, 2, 3, NAMES_MAX + 2].map(is_known), [true, false, false, true, true]);
 }
 
-/// A broker that is several versions behind publishes all of them as one image.
+/// A broker that is several versions behind publishes all of them as one image, so the topic is in none of its images.
 #[test]
 fn topic_created_and_deleted_between_two_images_counts_as_missed() {
     let mut image = one_broker(1);

@@ -1,9 +1,9 @@
-//! Tests that failovers, stops and starts in pieces have the same result as in one piece, whatever happens between two
-//! pieces.
+//! Tests that a failover, stop or start in pieces has the same result as in one piece, no matter what happens in
+//! between.
 
 use super::*;
 
-/// Returns three brokers, and topics with three, two and one replicas. The brokers lead in rotation.
+/// Creates three brokers, and topics with three, two and one replicas. The brokers lead in turn.
 fn many() -> Image {
     let mut image = cluster();
     let three = vec![vec![1, 2, 3], vec![2, 3, 1], vec![3, 1, 2]];
@@ -17,13 +17,13 @@ fn many() -> Image {
     image
 }
 
-/// Returns the registrations of all partitions, in the order of topic and number.
+/// Returns the registrations of all partitions, in the order of topics and numbers.
 fn partitions(image: &Image) -> Vec<PartitionRegistration> {
     let of_topics = image.topics().flat_map(|topic| &topic.partitions);
     of_topics.map(|registered| PartitionRegistration::clone(registered)).collect()
 }
 
-/// Carries out all pieces of a command, and returns their number.
+/// Carries out a command to its end, and returns the number of pieces.
 fn finish(image: &mut Image, command: &ChangeCommand, room: usize) -> usize {
     for pieces in 1.. {
         if let Some(done) = changed(image, command, room) {
@@ -91,7 +91,7 @@ fn process_registered_in_pieces_leaves_the_same_partitions_as_at_once() {
     }
 }
 
-/// The former process is alive; the new process runs on a copy of its data directory.
+/// The former process is still alive, because the new process was started on a copy of its data directory.
 #[test]
 fn former_process_joins_an_isr_between_pieces_the_new_process_is_not_in_it() {
     let mut image = many();

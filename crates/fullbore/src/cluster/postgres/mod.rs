@@ -24,8 +24,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The superuser, and the database that exists from the start.
+/// The superuser of the cluster's PostgreSQL.
 const ROLE: &str = "fullbore";
+/// Database that exists from the start.
 const DATABASE: &str = "postgres";
 /// The port, which is part of the socket's name.
 const PORT: u16 = 5432;

@@ -40,10 +40,10 @@ impl LogOffsets {
         found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the offset of a partition at `timestamp`, which must have been requested.
+    /// Returns the offset of a partition at `timestamp`. [`LogOffsets::ask`] must have requested it before.
     ///
     /// # Errors
-    /// Returns the reason why the leader returned no offset.
+    /// Returns [`Failure`] with the reason, if the leader returned no offset.
     pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
         if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
             return Ok(*offset);
@@ -56,7 +56,7 @@ impl LogOffsets {
     /// Returns the offset of each of these partitions at `timestamp`.
     ///
     /// # Errors
-    /// Returns the error of the first partition without an offset.
+    /// Returns [`Failure`] of the first partition for which the leader returned no offset.
     pub fn each(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
         of.iter().map(|key| Ok((key.clone(), self.get(key, timestamp)?))).collect()
     }

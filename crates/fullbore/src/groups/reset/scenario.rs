@@ -63,7 +63,8 @@ impl Scenario {
     /// Returns the new offset of each of these partitions.
     ///
     /// # Errors
-    /// Returns the error of a leader. Also fails if the offset of a partition should be shifted but is not committed.
+    /// Returns [`Failure`] if a leader returned no offset, or if a committed offset should be shifted but the partition
+    /// has none.
     pub fn offsets(
         &self,
         id: &Text,

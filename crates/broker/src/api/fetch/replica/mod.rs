@@ -1,11 +1,12 @@
-//! Fetches of other brokers, which follow partitions that this broker leads.
+//! Serves the fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! The fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
-//! registration, so that no other client moves a high watermark. A connection has one session ([`session`]). Several of
-//! its fetches wait here, and are answered one after another. Urgent entries are sent at once; records when
+//! They come over the listener between brokers. Each contains the id that the follower's process chose at its
+//! registration, so that no other client can move a high watermark. A connection has one session ([`session`]). Several
+//! of its fetches wait here and are answered one after another. Urgent entries are sent at once, and records when
 //! [`fullbore_rules::replica::spacing`] allows it.
 //!
-//! Invariant: the follower's log state in a fetch counts at admission, before earlier fetches are answered.
+//! The follower's position in a fetch counts as soon as the fetch is admitted, even before earlier fetches are
+//! answered.
 
 pub mod session;
 mod timer;
@@ -20,17 +21,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Bytes of memory of a pending fetch.
+/// Memory that a pending fetch takes.
 const PENDING_BYTES: usize = 1024;
-/// Longest wait that a follower can request.
+/// How long a fetch waits at most, whatever the follower requests.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// Epoch of a request that closes the session.
+/// A request with this session epoch closes the session.
 const FINAL_EPOCH: i32 = -1;
 
-/// Admits the fetch of a broker.
+/// Admits a fetch that another broker sent.
 ///
 /// # Errors
-/// Failure to encode the response.
+/// Returns an error if the response cannot be encoded.
 pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result<Completion, Fault> {
     let broker = Arc::clone(call.broker);
     let session = authorize(&broker, &request, reply.listener)
@@ -59,11 +60,11 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     Ok(Completion::Holding(answer, PENDING_BYTES))
 }
 
-/// Returns the broker that fetches.
+/// Returns the broker that sent the fetch.
 ///
 /// # Errors
-/// BROKER_ID_NOT_REGISTERED for a registration that this broker does not know yet: the follower retries. Other codes
-/// for a broker that is not the registered one.
+/// Fails with BROKER_ID_NOT_REGISTERED if this broker does not know the follower's registration yet. The follower then
+/// retries. Fails with another code if the sender is not the registered broker.
 fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
     if listener != broker.config.replication.listener {
         return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
@@ -83,8 +84,7 @@ fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<B
     Ok(BrokerState { broker_id: id, broker_epoch: node.registration.epoch })
 }
 
-/// Returns the session of this request. Opens one for the first request; returns `None` if the request closes the
-/// session.
+/// Returns the session of a request. The first request opens one. Returns `None` if the request closes the session.
 fn session_of(
     broker: &Node,
     known: &mut Option<Arc<FollowerSession>>,
@@ -113,7 +113,7 @@ fn session_of(
     }
 }
 
-/// Waits for urgent entries, for records whose spacing is over, or for the fetch's deadline. Returns the entries of the
+/// Waits until urgent entries or records may be sent, or until the fetch's deadline. Returns the entries of the
 /// response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
     let mut stop = broker.stopping();
@@ -140,7 +140,7 @@ fn bytes_of(data: &PartitionData) -> usize {
     data.records.as_ref().map_or(0, |records| records.len())
 }
 
-/// Groups neighbours of one topic into one entry of the response.
+/// Puts neighbouring partitions of the same topic into one entry of the response.
 fn by_topic(answered: Vec<(Uuid, PartitionData)>) -> Vec<FetchableTopicResponse> {
     let mut responses: Vec<FetchableTopicResponse> = Vec::new();
     for (topic_id, data) in answered {

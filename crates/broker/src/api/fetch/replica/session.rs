@@ -1,10 +1,11 @@
-//! Session of one follower at its leader: the partitions that it follows, the end of the records sent for each, and the
-//! high watermarks to send.
+//! The session of one follower at its leader. It knows which partitions the follower follows, how far it was sent their
+//! records, and which high watermarks it still has to get.
 //!
-//! A changed partition marks its slot ([`DirtyPartitions`]), so that an answer looks at changed partitions only. The
-//! replica keeps the follower's position ([`Replica::followed_from`]); a cursor is the end of the records sent.
+//! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
+//! changed. The replica keeps the follower's position ([`Replica::followed_from`]), and the session keeps how far
+//! records were sent.
 //!
-//! Lock order: `state`, then a partition; partitions mark slots without taking `state`.
+//! Lock order: `state` before any partition. A partition marks its slot without taking `state`.
 
 use super::timer::Timer;
 use crate::partitions::{DirtyPartitions, FollowerPlace, LeaderRead, Partitions, Registration, Replica};
@@ -25,7 +26,7 @@ type PartitionId = (Uuid, i32);
 /// Unknown offset.
 const UNKNOWN: i64 = -1;
 
-/// Session of one follower.
+/// The session of one follower.
 pub struct FollowerSession {
     /// Session id.
     pub id: i32,
@@ -33,7 +34,7 @@ pub struct FollowerSession {
     began: Instant,
     marks: Arc<DirtyPartitions>,
     isr: Arc<IsrChanges>,
-    /// Timer of the fetch that is answered next.
+    /// The timer of the fetch that will be answered next.
     timer: Mutex<Timer>,
     state: Mutex<SessionState>,
 }
@@ -43,11 +44,11 @@ struct SessionState {
     places: HashMap<PartitionId, u32>,
     followed: Vec<Option<FollowerState>>,
     free: Vec<u32>,
-    /// Slots that may have records to send, each once.
+    /// The slots that may have records to send. Each is listed once.
     ready: VecDeque<u32>,
-    /// Slots whose high watermark moved.
+    /// The slots whose high watermark has moved.
     news: Vec<u32>,
-    /// Entries to send at once.
+    /// Entries that must not wait for the next records.
     urgent: Vec<(Uuid, PartitionData)>,
     spacing: Spacing,
     /// Number of answers sent.
@@ -56,27 +57,28 @@ struct SessionState {
     is_cut: bool,
 }
 
-/// State of one partition in a follower's session.
+/// The state of one partition in a follower's session.
 struct FollowerState {
     id: PartitionId,
     replica: Arc<Replica>,
     _registered: Registration,
     leader_epoch: i32,
-    /// Epoch of the session's request that last set the follower's position, which is the end of its log.
+    /// The session epoch of the request that last set the follower's position, which is the end of its log.
     asked_in: i32,
-    /// End of the records that the follower was sent.
+    /// The offset after the last record that was sent to the follower.
     cursor: i64,
-    /// Log start of the follower, by its last fetch.
+    /// Log start of the follower, according to its last fetch.
     begins_at: i64,
     max_bytes: u32,
-    /// High watermark and log start that were sent last.
+    /// The high watermark and the log start that were last sent.
     told: (i64, i64),
     is_ready: bool,
-    /// Fetch that waits until the log is open, and the time at which the wait began.
+    /// A fetch that waits until the log is open, and when it began to wait.
     waiting: Option<(Instant, FetchPartition)>,
 }
 
-/// Fields of an entry that show which of the follower's fetches it answers, and the end of the leader's log.
+/// The fields of an entry that depend on the follower's fetch. They show which of its fetches the entry answers, and
+/// where the leader's log ends.
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
@@ -89,31 +91,31 @@ impl FetchOrigin {
     const UNKNOWN: FetchOrigin =
         FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
-    /// Returns an entry that has only these fields.
+    /// Returns an entry with only these fields set.
     fn said(self) -> PartitionData {
         let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
         PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
     }
 }
 
-/// Most bytes of one answer, and the deadline of its fetch.
+/// The limits of one answer: its maximum size, and until when its fetch may wait.
 pub struct AnswerLimits {
     pub max_bytes: usize,
     pub deadline: tokio::time::Instant,
 }
 
-/// Time of the next answer.
+/// When the next answer should be sent.
 pub enum AnswerDue {
     Now,
     In(Duration),
-    /// Once a partition has records. New high watermarks alone cause no answer: they leave with the next one.
+    /// As soon as a partition has records. A new high watermark alone causes no answer, but goes out with the next one.
     WhenMarked,
 }
 
 impl FollowerSession {
-    /// Creates a session without partitions, for a follower with `depth` fetches in flight.
+    /// Creates a session without partitions. The follower keeps up to `depth` fetches in flight.
     pub fn new(follower: BrokerState, depth: usize, isr: Arc<IsrChanges>) -> FollowerSession {
-        // The session belongs to the connection; the id only distinguishes it from an earlier session.
+        // The session belongs to its connection. The id only has to differ from that of an earlier session.
         let id = (RandomState::new().hash_one(0) as i32) & i32::MAX;
         let state = SessionState {
             next_epoch: 1,
@@ -138,10 +140,11 @@ impl FollowerSession {
         }
     }
 
-    /// Checks that this is the session's next request, from the same follower.
+    /// Checks that this is the next request of the session, and that it comes from the same follower.
     ///
     /// # Errors
-    /// INVALID_FETCH_SESSION_EPOCH for another request than the next; STALE_BROKER_EPOCH for another follower.
+    /// Fails with STALE_BROKER_EPOCH if another follower sent it, and with INVALID_FETCH_SESSION_EPOCH if it is not the
+    /// next request.
     pub fn follows_on(&self, follower: BrokerState, epoch: i32) -> Result<(), ErrorCode> {
         if self.follower != follower {
             return Err(ErrorCode::STALE_BROKER_EPOCH);
@@ -154,7 +157,7 @@ impl FollowerSession {
         Ok(())
     }
 
-    /// Records the contents of a fetch: the followed partitions, and the follower's positions.
+    /// Records what a fetch contains: the partitions that the follower follows, and how far it has got.
     pub fn note(&self, partitions: &Partitions, request: &FetchRequest) {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -172,7 +175,7 @@ impl FollowerSession {
         }
         if !state.urgent.is_empty() {
             drop(state);
-            // An earlier fetch may be waiting, and can carry the urgent entries.
+            // An earlier fetch may be waiting, and its answer can already carry the urgent entries.
             self.marks.wake();
         }
     }
@@ -190,8 +193,8 @@ impl FollowerSession {
             state.at(place).is_some_and(|of| of.leader_epoch == fetch.current_leader_epoch && of.waiting.is_none())
         });
         if fetch.read_on && !is_followed {
-            // The follower does not know yet that the partition has left the session. Once it does, it requests the
-            // partition again.
+            // The partition has left the session, but the follower does not know it yet. It will request the partition
+            // again.
             return;
         }
         let place = match known.filter(|_| is_followed) {
@@ -212,7 +215,7 @@ impl FollowerSession {
         self.note_place(state, place, fetch);
     }
 
-    /// Records the follower's fetch of a partition. If the log is not open, stores the fetch until it is.
+    /// Records the follower's position in a partition. If the log is not open, the fetch is kept until it is.
     fn note_place(&self, state: &mut SessionState, place: u32, fetch: &FetchPartition) {
         let Some(followed) = state.at_mut(place) else { return };
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
@@ -260,7 +263,7 @@ impl FollowerSession {
         }
     }
 
-    /// Returns the time at which the oldest waiting fetch is due.
+    /// Returns when the oldest waiting fetch should be answered.
     pub fn next(&self) -> AnswerDue {
         let now_us = self.now_us();
         let mut state = self.state.lock();
@@ -278,23 +281,23 @@ impl FollowerSession {
         }
     }
 
-    /// Waits until a partition has changed, or urgent entries were added.
+    /// Waits until a partition has changed or urgent entries have been added.
     pub async fn marked(&self) {
         self.marks.told().await;
     }
 
-    /// Takes the timer of the fetch that is answered next. The timer is created once, and the caller must return it by
-    /// [`FollowerSession::give_back`].
+    /// Takes the timer of the fetch that will be answered next. It is reused by all fetches, so the caller returns it
+    /// with [`FollowerSession::give_back`].
     pub fn timer(&self) -> Timer {
         std::mem::take(&mut self.timer.lock())
     }
 
-    /// Returns the timer for the next fetch.
+    /// Puts the timer back for the next fetch.
     pub fn give_back(&self, timer: Timer) {
         *self.timer.lock() = timer;
     }
 
-    /// Returns the entries of one answer.
+    /// Takes the entries of one answer out of the session.
     pub fn take(&self, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
         let mut state = self.state.lock();
         self.collect(&mut state);
@@ -327,7 +330,7 @@ impl FollowerSession {
         answered
     }
 
-    /// Takes the changed partitions from the dirty set. Those with new records become ready; those with a new high
+    /// Takes the changed partitions from the dirty set. Partitions with new records become ready. Those with a new high
     /// watermark are added to `news`.
     fn collect(&self, state: &mut SessionState) {
         let (records, high_watermarks) = self.marks.take();
@@ -338,8 +341,8 @@ impl FollowerSession {
                     let fetch = fetch.clone();
                     self.note_place(state, place, &fetch);
                 }
-                // The log could not be opened, and no task tries again: the follower sends the fetch again after a
-                // pause.
+                // The log could not be opened, and this broker does not try again by itself. The follower sends the
+                // fetch again after a pause.
                 Some((began, _)) if followed.replica.open_failure_since(*began).is_some() => {
                     let refused = refused(followed.id.1, followed.origin(), ErrorCode::KAFKA_STORAGE_ERROR);
                     state.say_at_once(place, refused);
@@ -410,7 +413,8 @@ impl SessionState {
         }
     }
 
-    /// Queues an entry to be sent at once, and removes the partition from the session: the follower requests it again.
+    /// Queues an entry to be sent at once and removes the partition from the session. The follower will request it
+    /// again.
     fn say_at_once(&mut self, place: u32, data: PartitionData) {
         if let Some(id) = self.at(place).map(|followed| followed.id) {
             self.forget(id);
@@ -418,8 +422,9 @@ impl SessionState {
         }
     }
 
-    /// Reads on from the cursor. Returns an entry, and true if the log has more records. None if nothing is new, or if
-    /// the next batch exceeds `left`.
+    /// Reads the records after those that were already sent. Returns an entry, and true if the log has more records.
+    ///
+    /// Returns `None` if nothing is new, or if the next batch is larger than `left`.
     fn read(&mut self, place: u32, left: usize, is_first: bool) -> Option<((Uuid, PartitionData), bool)> {
         let followed = self.at_mut(place)?;
         followed.is_ready = false;
@@ -431,7 +436,7 @@ impl SessionState {
                 followed.cursor = read.end_offset;
                 let is_news = followed.is_news(&read);
                 if read.read.records.is_empty() && has_more {
-                    // The space is too small for the next batch: the next answer has the records.
+                    // The next batch does not fit into this answer, so it comes in the next one.
                     self.make_ready(place);
                     self.is_cut = true;
                     return None;
@@ -445,10 +450,10 @@ impl SessionState {
         }
     }
 
-    /// Returns an entry with the high watermark and the log start; None if both are unchanged.
+    /// Returns an entry with the high watermark and the log start, or `None` if the follower already has both.
     fn tell(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
-        // Reads no records: those are read when the slot is ready.
+        // The limit of 0 bytes means that no records are read. They are read when the slot is ready.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
         let is_news = followed.is_news(&read) && read.read.records.is_empty();
         let origin = FetchOrigin { from_offset: followed.cursor, ..followed.origin() };
@@ -457,12 +462,12 @@ impl SessionState {
 }
 
 impl FollowerState {
-    /// Returns the fields for an entry; those that depend on the records are unknown.
+    /// Returns the fields that are known before any records are read.
     fn origin(&self) -> FetchOrigin {
         FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
     }
 
-    /// Returns true if the read has anything that the follower was not sent, and records it as sent.
+    /// Returns true if the read has something that the follower was not sent yet, and remembers it as sent.
     fn is_news(&mut self, read: &LeaderRead) -> bool {
         let told = (read.read.high_watermark, read.read.log_start_offset);
         std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()

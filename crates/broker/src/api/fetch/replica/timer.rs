@@ -1,12 +1,12 @@
-//! Waits of less than a millisecond, which is the resolution of tokio's timer.
+//! Waits for less than a millisecond, which tokio's timer cannot do.
 //!
-//! The descriptor is created at its first use: most answers need none.
+//! Most answers need no such wait, so the timer's file descriptor is created at its first use.
 
 use std::time::Duration;
 #[cfg(target_os = "linux")]
 use tokio::net::unix::pipe::Receiver;
 
-/// Timer of one waiting task.
+/// The timer of one waiting task.
 #[derive(Default)]
 pub struct Timer {
     #[cfg(target_os = "linux")]
@@ -14,7 +14,7 @@ pub struct Timer {
 }
 
 impl Timer {
-    /// Waits for `wait`; None stands for an endless wait.
+    /// Waits for `wait`, or forever if it is `None`.
     pub async fn after(&mut self, wait: Option<Duration>) {
         let Some(wait) = wait else { return std::future::pending().await };
         #[cfg(target_os = "linux")]
@@ -25,7 +25,7 @@ impl Timer {
     }
 }
 
-/// Wait from which tokio's timer is precise enough.
+/// For waits of at least this long, tokio's timer is precise enough.
 #[cfg(target_os = "linux")]
 const COARSE_MS: u64 = 20;
 
@@ -37,7 +37,7 @@ impl Timer {
         };
         if self.timer.is_none() {
             let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-            // A timer's descriptor is polled and read like that of a pipe.
+            // A timer's file descriptor is polled and read like that of a pipe.
             let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
             self.timer = Some(Receiver::from_owned_fd_unchecked(timer)?);
         }
@@ -52,7 +52,7 @@ impl Timer {
 
     async fn expired(&mut self) {
         let Some(timer) = &self.timer else { return };
-        // If nothing can be read, the readiness was left from an earlier wait: waits again.
+        // If nothing can be read, the readiness was left over from an earlier wait, so the loop waits again.
         while timer.readable().await.is_ok() {
             if timer.try_read(&mut [0; 8]).is_ok() {
                 return;

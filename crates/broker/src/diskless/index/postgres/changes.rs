@@ -1,14 +1,14 @@
-//! Change feed of a cluster's index. A partition's row names the broker that changed it last, and the number of that
-//! broker's transaction. A poll reads the counters of other brokers, and the rows with larger numbers than the counters
-//! at the last poll.
+//! The change feed of a cluster's index. The row of a partition contains the broker that changed it last and the number
+//! of that broker's transaction. A poll reads the counters of the other brokers, and the rows with larger numbers than
+//! the previous poll has seen.
 //!
-//! The transactions of a broker have consecutive numbers. A number is drawn under a lock of the broker's row that lasts
-//! until the commit, so that the committed numbers have no gap.
+//! The transactions of a broker have consecutive numbers. A transaction draws its number under a lock on the broker's
+//! row and holds the lock until it commits. The committed numbers therefore have no gap.
 //!
-//! Counters are read before rows. A row that was changed in between is returned now, and again by the next poll. A row
-//! that two brokers have changed is returned because of the later change.
+//! A poll reads the counters before the rows. If a row changes in between, this poll returns it, and so does the next
+//! one. If two brokers change a row, the later change causes the row to be returned.
 //!
-//! Invariant: a change committed before a call is returned by that call or by an earlier one.
+//! Invariant: a change committed before a call is returned by that call or an earlier one.
 
 use std::sync::Arc;
 
@@ -19,17 +19,18 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::next;
 
-/// Change feed over a connection.
+/// A change feed that polls over a connection.
 pub struct PostgresChanges {
     connection: DatabaseConnection,
     broker_id: i32,
-    /// Counters of other brokers at the last poll. A broker without a counter had committed nothing by then.
+    /// The counters of other brokers at the last poll. A broker that is missing here had not committed anything by
+    /// then.
     seen: ChangeCounts,
     noted: Arc<NotedChanges>,
 }
 
 impl PostgresChanges {
-    /// Creates the feed of a broker. The feed adds the changes of other brokers to `noted`.
+    /// Creates the change feed of a broker. It also records the changes of other brokers in `noted`.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> PostgresChanges {
         PostgresChanges { connection, broker_id, seen: ChangeCounts::new(), noted }
     }
@@ -45,8 +46,8 @@ impl PostgresChanges {
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
-    /// Returns the rows last changed by `brokers`, whose counters are seen for the first time: all these changes are
-    /// new.
+    /// Returns the rows that `brokers` changed last. Their counters are seen for the first time, so all these changes
+    /// are new.
     fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(
@@ -64,7 +65,7 @@ impl ChangeSource for PostgresChanges {
         let answers = self.connection.begin_with(&self.question()).map_err(|error| error.failed())?;
         let mut answers = answers.into_iter();
         let counters = change_counts(&next(&mut answers)?)?;
-        // `seen` stays as it is, because the next call may reach the right database again.
+        // `seen` is not updated, because the next call may reach the right database again.
         if let Some(lacks) = lacking(&known, &counters) {
             return Err(StoreError::WentBack(lacks.known.cast_unsigned()));
         }

@@ -1,7 +1,8 @@
-//! Registration of objects, and the GC: extents, objects, producer rows.
+//! Registers objects, and runs the GC of extents, objects and producer rows.
 //!
-//! Several brokers may call these functions at the same time. An advisory lock lets one at a time delete extents, and
-//! each unused object goes to one caller. Ages of objects are computed by the database's clock.
+//! Several brokers may call these functions at the same time. An advisory lock ensures that only one of them deletes
+//! extents, and each unused object is returned to only one caller. Ages of objects are computed from the database's
+//! clock.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +19,16 @@ use super::rows::{
 use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 
-/// Number of rows of producers, or of aborted transactions, that count as one extent in the limit of a piece.
+/// How many rows of producers or aborted transactions count as one extent in the limit of a step.
 const ROWS_A_RUN: usize = 64;
-/// Advisory lock of the broker that deletes extents: "clearing" in ASCII.
+/// The advisory lock of the broker that deletes extents. The number is "clearing" in ASCII.
 const CLEARING: i64 = 0x636c_6561_7269_6e67;
-/// Longest time from the registration of an object to its commit.
+/// How long an object may remain uncommitted after its registration.
 const REGISTERED_FOR: &str = "interval '1 hour'";
-/// Time after which an object is deleted from the store once more.
+/// How long after its first deletion an object is deleted from the store a second time.
 const DELETED_FOR: &str = "interval '1 day'";
 
-/// Registers objects with the ids `drawn`. Returns the ids that no object had before.
+/// Registers objects with the ids `drawn`. Returns those ids that were not in use yet.
 pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectId>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let mut answers = session.end(&format!(
@@ -41,7 +42,7 @@ pub fn register(session: &mut Guarded, drawn: &[ObjectId]) -> Result<Vec<ObjectI
     Ok(ids)
 }
 
-/// Returns the database's time, ms since 1970.
+/// Returns the time of the database, in ms since 1970.
 pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
     let mut answers = session.read("SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint")?;
     let clock = next(&mut answers)?;
@@ -49,11 +50,11 @@ pub fn clock_ms(session: &mut Guarded) -> Result<i64, StoreError> {
     number(row, 0)
 }
 
-/// Marks objects as deleted, and returns them for deletion from the store. Concurrent calls of several brokers return
-/// different objects.
+/// Marks objects as deleted and returns them, so that the caller deletes them from the store. Concurrent calls of
+/// several brokers return different objects.
 pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
-    // The picked ids are an array, because a plain subquery might be evaluated more than once.
+    // The ids are picked in an array, because a plain subquery might be evaluated more than once.
     let picked = |state: i64, age: &str| {
         format!(
             "id = ANY(ARRAY(SELECT id FROM fullbore.diskless_objects
@@ -62,7 +63,7 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
         )
     };
     let take = format!("UPDATE fullbore.diskless_objects SET state = {DELETED}, changed_at = clock_timestamp() WHERE");
-    // Objects deleted a day ago are picked first, so that one call returns no object twice.
+    // The objects that were deleted a day ago come first. Otherwise one call might return an object twice.
     let mut answers = session.end(&format!(
         "{take} {}; {take} {}; {take} {}; {take} {}",
         picked(DELETED, DELETED_FOR),
@@ -77,7 +78,7 @@ pub fn unused(session: &mut Guarded, count: usize, for_ms: u64) -> Result<Vec<Un
     Ok(objects)
 }
 
-/// Notes objects whose DELETE failed.
+/// Records that the DELETE of these objects failed.
 pub fn delete_failed(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let ids = array(ids.iter());
@@ -85,7 +86,7 @@ pub fn delete_failed(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), Comm
     session.end(&format!("{note} WHERE id = ANY({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Forgets objects that were deleted from the store.
+/// Removes objects from the index after they were deleted from the store.
 pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let ids = array(ids.iter());
@@ -93,7 +94,7 @@ pub fn forget(session: &mut Guarded, ids: &[ObjectId]) -> Result<(), CommitError
     session.end(&format!("{forget}({ids}::bigint[]) AND state = {DELETED}")).map(drop)
 }
 
-/// Returns the positions of producer rows.
+/// Returns the offsets of producer rows, in order.
 pub fn producers_from(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -107,7 +108,7 @@ pub fn producers_from(
     each(&next(&mut answers)?, producer_place)
 }
 
-/// Removes producer rows without a lock: a concurrent reader may still see them.
+/// Removes producer rows. No lock is taken, so a concurrent reader may still see them.
 pub fn remove_producers(
     session: &mut Guarded,
     id: DisklessPartitionId,
@@ -119,7 +120,8 @@ pub fn remove_producers(
     session.end(&format!("{remove} {id} AND base_offset = ANY({base_offsets}::bigint[])")).map(drop)
 }
 
-/// Removes at most `rows_max` producer rows of a partition, but never the newest of a producer. Returns their number.
+/// Removes at most `rows_max` producer rows of a partition, but never the newest row of a producer. Returns how many
+/// were removed.
 fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
     let answers = session.ask(&format!(
         "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
@@ -134,9 +136,9 @@ fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize)
     Ok(usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).unwrap_or(0))
 }
 
-/// Removes the rows of producers that have not written after `before_ms`, in the first partition after `after` that has
-/// producer rows. Returns the partition, and true if it may have more idle producers; `None` if there is no such
-/// partition.
+/// Removes idle producers, which have not written after `before_ms`, from the first partition after `after` that has
+/// producer rows. Returns this partition, and true if it may have more idle producers. Returns `None` if there is no
+/// such partition.
 pub fn expire_producers(
     session: &mut Guarded,
     after: DisklessPartitionId,
@@ -144,7 +146,7 @@ pub fn expire_producers(
     producers_max: usize,
 ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError> {
     let refused = CommitError::Refused;
-    // A first read takes no lock, because most partitions have no idle producer.
+    // The first read takes no lock, because most partitions have no idle producer.
     let partition = format!(
         "SELECT partition FROM fullbore.diskless_producers WHERE partition > {after} ORDER BY partition LIMIT 1"
     );
@@ -154,7 +156,7 @@ pub fn expire_producers(
     if numbers(&mut answers)?.is_empty() {
         return Ok(Some((id, false)));
     }
-    // The lock keeps other brokers from committing to the partition until the transaction ends.
+    // Until the transaction ends, this lock keeps other brokers from committing to the partition.
     let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
     session.begin(&lock).map_err(refused)?;
     let silent = silent(&id.to_string());
@@ -177,9 +179,9 @@ pub fn expire_producers(
     Ok(Some((id, ids.len() >= producers_max)))
 }
 
-/// Returns the query of at most `producers_max` producers of a partition that have not written after `before_ms` and
-/// have no open transaction. In a deleted partition, and at the negative offsets of rows carried over, no transaction
-/// counts as open.
+/// Returns the query for idle producers of a partition, at most `producers_max`. An idle producer has not written after
+/// `before_ms` and has no open transaction. A transaction does not count as open in a deleted partition, nor in rows
+/// with negative offsets.
 fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> String {
     format!(
         "SELECT producer_id FROM (SELECT partition, producer_id, max(base_offset) AS newest
@@ -194,8 +196,7 @@ fn silent_producers(partition: &str, before_ms: i64, producers_max: usize) -> St
     )
 }
 
-/// Returns the largest id of the unknown producers that may have written to a deleted partition; -1 if that id is not
-/// known.
+/// Returns the largest possible id of the forgotten producers of a deleted partition, or -1 if it is unknown.
 fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64, CommitError> {
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
@@ -224,8 +225,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
     let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
-    // The extents found here stay until they are removed below: only the broker with the advisory lock removes extents.
-    // No extent is added before the log start.
+    // Only the broker with the advisory lock removes extents, and none are added before the log start. The extents
+    // found here therefore stay until they are removed below.
     let mut answers = session
         .ask(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
@@ -246,7 +247,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];
     if is_last && !is_there {
-        // At most `rows_max` rows: there may be very many producers, and a statement has a time limit.
+        // The number of rows is limited, because there may be very many producers and a statement has a time limit.
         is_last = leave_newest(session, partition, rows_max)? < rows_max;
     }
     if is_last {
@@ -261,16 +262,16 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // `changed_by` stays as it is. The change feed of this broker skips rows that this broker has changed last, and
-        // would miss an earlier commit of another broker to this row.
+        // `changed_by` is left as it is. The change feed of this broker skips rows that this broker changed last. It
+        // would then miss an earlier commit of another broker to this row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }
     session.end_counted(&statements.join("; ")).map(|_| true)
 }
 
-/// Reads the next partition with extents to delete, and the offset before which the extents end. `None` if there is no
-/// such partition, or if another broker has the lock.
+/// Reads the next partition with extents to delete, and the offset before which they are deleted. Returns `None` if
+/// there is no such partition or another broker holds the lock.
 fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
     let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
@@ -297,8 +298,8 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
     )
 }
 
-/// Returns the statement that removes at most `rows_max` aborted transactions whose markers are before the offset
-/// `before`. The statement returns their number.
+/// Returns a statement that removes aborted transactions, at most `rows_max`, whose markers are before the offset
+/// `before`. The statement returns how many were removed.
 fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
@@ -309,7 +310,7 @@ fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usi
     )
 }
 
-/// Returns the statement that subtracts these bytes from the live bytes of objects. An object without live bytes
+/// Returns a statement that subtracts these bytes from the live bytes of the objects. An object without live bytes
 /// becomes unused.
 fn release(objects: &BTreeMap<ObjectId, i64>) -> String {
     format!(

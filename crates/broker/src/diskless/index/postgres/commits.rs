@@ -1,6 +1,6 @@
-//! Store of the index in PostgreSQL, with a commit in two round trips.
+//! Stores the index in PostgreSQL. A commit takes two round trips.
 //!
-//! Invariant: no commit is made to a partition whose next offset is smaller than one that this broker has seen.
+//! Invariant: nothing is committed to a partition whose next offset is lower than this broker has seen before.
 
 use std::collections::HashMap;
 
@@ -22,13 +22,13 @@ use super::{cleaning, topics};
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::{CommitError, StoreError};
 
-/// Index of a cluster, over one broker's connection.
+/// The index of a cluster, as one broker accesses it over its connection.
 pub struct PostgresIndex {
     pub(super) session: Guarded,
     numbers: ObjectNumbers,
-    /// Largest next offset seen of each partition.
+    /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// True once the partitions whose topics are not in the metadata were deleted.
+    /// Set after the partitions whose topics are not in the metadata have been deleted, which must be done only once.
     has_looked_for_unknown: bool,
 }
 
@@ -72,7 +72,7 @@ impl PostgresIndex {
 
 impl IndexStore for PostgresIndex {
     fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError> {
-        // Without objects no commit follows: the read takes no locks, and so does not wait for commits.
+        // A question without objects is only a read. It takes no locks, so it does not wait for commits.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
             true => self.session.read(&ask_partitions(question, ""))?,
@@ -135,7 +135,7 @@ impl IndexStore for PostgresIndex {
 
     fn clear(&mut self, runs_max: usize, _now_ms: i64) -> Result<bool, CommitError> {
         if !self.has_looked_for_unknown {
-            // If this deletion fails, the GC goes on all the same, and the next call repeats the deletion.
+            // If this deletion fails, the GC continues nevertheless, and the next call repeats the deletion.
             self.has_looked_for_unknown = topics::delete_unknown(&mut self.session).is_ok();
         }
         cleaning::clear(&mut self.session, runs_max)
@@ -192,13 +192,12 @@ impl IndexStore for PostgresIndex {
     }
 }
 
-/// Returns the statements that read the partitions in the order of their ids, and their producers' rows past the known
-/// offsets.
+/// Returns the statements that read the partitions, ordered by id, and their producers' rows past the known offsets.
 fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
-    // `LATERAL` makes one search by the primary key per partition, whatever the planner estimates for all of them
-    // together.
+    // With `LATERAL`, each partition gets its own search by the primary key, no matter what the planner estimates for
+    // all partitions together.
     format!(
         "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[]) ORDER BY p.id {lock};
          SELECT {PRODUCER} FROM unnest({ids}::bigint[], {known}::bigint[]) AS known (id, known_to)
@@ -208,8 +207,8 @@ fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     )
 }
 
-/// Returns the statements that read the objects, and the extents of committed ones. The row lock makes sure that an
-/// object is either committed or deleted, never both.
+/// Returns the statements that read the objects, and the extents of those that are committed. The row lock ensures that
+/// an object is never both committed and deleted.
 fn ask_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(
@@ -257,8 +256,8 @@ fn set_partitions(write: &CommitWrite, session: &Guarded) -> String {
 
 fn set_objects(write: &CommitWrite) -> String {
     let objects = &write.decision.objects;
-    // An object without live bytes has no extents. It is marked as unused now, because no removal of extents would mark
-    // it later.
+    // An object without live bytes has no extents. It is marked as unused now, because no later removal of extents
+    // would do so.
     let state = |live_bytes: i64| if live_bytes > 0 { LIVE } else { UNUSED };
     format!(
         "UPDATE fullbore.diskless_objects AS o

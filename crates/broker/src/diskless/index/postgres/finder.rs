@@ -1,4 +1,4 @@
-//! Reads of the index over a connection that does not wait for commits.
+//! Reads the index over its own connection, so that reads do not wait for commits.
 
 use std::ops::Range;
 
@@ -10,13 +10,13 @@ use fullbore_db::StoreError;
 use fullbore_db::postgres::DatabaseConnection;
 use fullbore_db::postgres::rows::{Rows, next};
 
-/// Connection for reads that do not wait for commits.
+/// A connection for reads of the index.
 pub struct PostgresFinder {
     connection: DatabaseConnection,
 }
 
 impl PostgresFinder {
-    /// Creates a finder over this connection.
+    /// Creates a finder that uses this connection.
     pub fn new(connection: DatabaseConnection) -> PostgresFinder {
         PostgresFinder { connection }
     }
@@ -54,8 +54,8 @@ impl RunSource for PostgresFinder {
     ) -> Result<AbortedTransactions, StoreError> {
         let Range { start, end } = offsets;
         let limit = i64::try_from(count).unwrap_or(i64::MAX);
-        // Transactions that are open at the end of the answer are found by the number of bits of their length (see
-        // [`length_bits`](super::super::store::length_bits)). The `+ 0` makes the planner search by the database index
+        // Transactions that are still open at the end of the answer are found by the number of bits of their length
+        // (see [`length_bits`](super::super::store::length_bits)). The `+ 0` makes the planner use the database index
         // on that number.
         let rows = self.ask(&format!(
             "WITH ended AS MATERIALIZED (

@@ -1,7 +1,8 @@
-//! Transaction of this broker on the index, in two requests: the first locks and reads, the second writes.
+//! Runs transactions of this broker on the index. A transaction takes two requests: the first one locks and reads, the
+//! second one writes and commits.
 //!
-//! Invariant: no transaction begins on a database that lacks a change known to this broker, or whose tables are of
-//! another version. Nothing is written to such a database, because offsets would be assigned twice.
+//! Invariant: no transaction begins on a database that lacks a change known to this broker, or that has another schema
+//! version. If this broker wrote to an older copy of the database, offsets would be assigned twice.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use super::super::noted::{ChangeCounts, NotedChanges, lacking};
 use super::rows::{CHANGE_COUNTS, IndexAnswers, change_counts};
 
-/// Connection whose transactions begin only on a database that has every change known to this broker.
+/// A connection whose transactions begin only on a database with every change that this broker knows.
 pub struct Guarded {
     connection: DatabaseConnection,
     broker_id: i32,
@@ -23,8 +24,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Creates the guarded connection of a broker. `noted` has the changes that this broker knows; a database that
-    /// lacks one of them is refused.
+    /// Creates the guarded connection of a broker. `noted` has the changes that this broker knows. A database that
+    /// lacks any of them is refused.
     pub fn new(connection: DatabaseConnection, broker_id: i32, noted: Arc<NotedChanges>) -> Guarded {
         Guarded { connection, broker_id, noted, is_open: false, went_back: LogRateLimit::default() }
     }
@@ -34,19 +35,19 @@ impl Guarded {
         self.broker_id
     }
 
-    /// Begins a transaction with these statements, which write nothing.
+    /// Begins a transaction with these statements, which must not write anything.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database; no
+    /// Returns a [`StoreError`] if the database fails, has another schema, or is an older copy or another database. No
     /// transaction is open then.
     pub fn begin(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.begin_as("BEGIN", statements)
     }
 
-    /// Reads one snapshot, without locks. No transaction is open afterwards.
+    /// Reads one snapshot without locks. No transaction is open afterwards.
     ///
     /// # Errors
-    /// [`StoreError`] if the database fails, has another schema, or is an older copy or another database.
+    /// Returns a [`StoreError`] if the database fails, has another schema, or is an older copy or another database.
     pub fn read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let answers =
             self.begin_as("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", &format!("{statements}; COMMIT"))?;
@@ -56,7 +57,8 @@ impl Guarded {
 
     fn begin_as(&mut self, begin: &str, statements: &str) -> Result<IndexAnswers, StoreError> {
         self.abandon();
-        // Read before the query: counts noted later may include commits that the query does not see.
+        // The counts are read before the query, because counts recorded later may include commits that the query does
+        // not see.
         let known = self.noted.counts();
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         let answers = self.connection.begin_with(&format!("{begin}; {schema}; {CHANGE_COUNTS}; {statements}"));
@@ -76,7 +78,7 @@ impl Guarded {
         Ok(())
     }
 
-    /// Logs `lacks`, at most once a minute, and returns the error of a database that lacks a committed change.
+    /// Logs `lacks`, at most once a minute. Returns the error for a database that lacks a committed change.
     pub fn has_gone_back(&self, lacks: &str, known: i64) -> StoreError {
         if let Some(left_out) = self.went_back.due() {
             tracing::error!(
@@ -88,27 +90,27 @@ impl Guarded {
         StoreError::WentBack(known.cast_unsigned())
     }
 
-    /// Executes statements within the transaction.
+    /// Executes statements within the open transaction.
     ///
     /// # Errors
-    /// [`StoreError`] if a statement fails; the transaction is rolled back.
+    /// Returns a [`StoreError`] if a statement fails. The transaction is then rolled back.
     pub fn ask(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
         self.or_abandon(asked)
     }
 
-    /// Executes statements within the open transaction, or reads one snapshot if no transaction is open.
+    /// Executes statements within the open transaction. If there is none, reads one snapshot.
     ///
     /// # Errors
-    /// [`StoreError`] if a statement fails; an open transaction is rolled back.
+    /// Returns a [`StoreError`] if a statement fails. An open transaction is then rolled back.
     pub fn ask_or_read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
         if self.is_open { self.ask(statements) } else { self.read(statements) }
     }
 
-    /// Executes these statements, and commits the transaction.
+    /// Executes these statements and commits the transaction.
     ///
     /// # Errors
-    /// [`CommitError`] if nothing was written, or the outcome is unknown.
+    /// Returns a [`CommitError`] if nothing was written or the outcome is unknown.
     pub fn end(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         if !std::mem::take(&mut self.is_open) {
             return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
@@ -117,14 +119,14 @@ impl Guarded {
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 
-    /// Commits as [`Guarded::end`] does; the statements change rows of partitions. Before them, raises this broker's
-    /// counter by one, and notes the new number after the commit.
+    /// Commits a change to rows of partitions, as [`Guarded::end`] does. The transaction also raises this broker's
+    /// counter by one, and the new number is recorded after the commit.
     ///
     /// # Errors
-    /// Errors of [`Guarded::end`].
+    /// Returns an error if [`Guarded::end`] does.
     pub fn end_counted(&mut self, statements: &str) -> Result<IndexAnswers, CommitError> {
         let mut answers = self.end(&format!("{}; {statements}", self.count()))?;
-        // The commit succeeds even if its answer has no valid counter.
+        // The commit has succeeded, even if its answer has no valid counter.
         if let Ok(counted) = rows::next(&mut answers)
             && let Some(Ok(number)) = counted.first().map(|row| rows::number(row, 0))
         {
@@ -141,8 +143,8 @@ impl Guarded {
         )
     }
 
-    /// Returns the assignments for `SET` with which a changed partition row names this broker and the number of its
-    /// transaction.
+    /// Returns the assignments for `SET` that a statement uses when it changes the row of a partition. The row then
+    /// contains the id of this broker and the number of its transaction.
     pub fn changed_by(&self) -> String {
         format!(
             "changed_by = {0}, changed_at = (SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = {0})",
@@ -150,7 +152,7 @@ impl Guarded {
         )
     }
 
-    /// Ends the transaction without changes, if there is one.
+    /// Rolls the transaction back if one is open.
     pub fn abandon(&mut self) {
         if std::mem::take(&mut self.is_open) {
             self.connection.roll_back();

@@ -1,13 +1,13 @@
-//! Index of a cluster: PostgreSQL tables that all brokers change, beside the tables of the control plane.
+//! The index of a cluster, in PostgreSQL tables beside those of the control plane. All brokers change these tables.
 //!
-//! No decisions are made here. Locks are taken in one order, which excludes deadlocks: partitions by id, then objects
-//! by id, then the row of this broker. The row of `fullbore.cluster`, which each change of the metadata locks, is never
-//! locked. Transactions are READ COMMITTED: a statement after a lock sees all that was committed before the lock was
-//! granted.
+//! No decisions are made here. All transactions take their locks in the same order, so there are no deadlocks:
+//! partitions by id, then objects by id, then the row of this broker. The row of `fullbore.cluster` is never locked
+//! here, because each change of the metadata locks it. Transactions are READ COMMITTED. A statement after a lock sees
+//! everything that was committed before the lock was granted.
 //!
-//! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows
-//!   (`super::noted`).
-//! - `commits`: the store of the index, and commits; `topics`: creation and deletion of partitions, and moves of log
+//! - `guarded`: a transaction, which begins only on a database with all changes that this broker knows (see
+//!   `super::noted`).
+//! - `commits`: the storage of the index, and commits; `topics`: creation and deletion of partitions, and moves of log
 //!   starts; `cleaning`: the GC.
 //! - `finder`, `changes`: reads over separate connections, which do not wait for commits.
 //! - `rows`: conversion of values to SQL literals, and of result rows to values.
@@ -40,14 +40,14 @@ use guarded::Guarded;
 pub use changes::PostgresChanges;
 pub use commits::PostgresIndex;
 
-/// Number of connections that search for extents; each serves one search at a time.
+/// Number of connections for searches. Each of them serves one search at a time.
 const FINDERS: usize = 2;
 
-/// Opens the index in the database of these settings, for this broker with this data directory. The database may be
-/// down: each later call of the index then returns an error.
+/// Opens the index in the database of these settings. The database may be down; later calls of the index then return
+/// errors until it is up again.
 ///
 /// # Errors
-/// [`StoreError`] if the settings are wrong, or the data directory cannot be used.
+/// Returns a [`StoreError`] if the settings are wrong or the data directory cannot be used.
 pub fn open(
     settings: &PlaneSettings,
     broker_id: i32,
@@ -64,10 +64,11 @@ pub fn open(
     Ok((index, finder, PostgresChanges::new(connection()?, broker_id, noted)))
 }
 
-/// Returns a broker with committed changes that the data directory has noted and the index lacks: the index is then an
-/// older copy. Called before the broker registers, because a registration in an older copy would create a version of
-/// the metadata that the newest database does not have. Returns `None` if nothing is lacking, or if the index does not
-/// answer. Blocks the thread.
+/// Returns a broker some of whose committed changes the index lacks, although the data directory has counted them. The
+/// index is then an older copy. Returns `None` if nothing is missing or the index does not answer.
+///
+/// This check must run before the broker registers. A registration in an older copy would create a version of the
+/// metadata that the newest database does not have. Blocks the thread.
 pub fn lacks(settings: &PlaneSettings, broker_id: i32, data_dir: &Path, cluster_id: Uuid) -> Option<Lacking> {
     let known = noted_changes(data_dir, cluster_id);
     if known.is_empty() {

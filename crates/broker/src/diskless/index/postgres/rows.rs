@@ -1,7 +1,7 @@
-//! Conversion of the index's values to SQL literals, and of result rows to values.
+//! Converts values of the index to SQL literals, and result rows to values.
 //!
-//! The values are numbers and bytes. Invariant: a literal stands for exactly its value; a row with an impossible value
-//! is an error.
+//! The values are numbers and bytes. Invariant: a literal stands for exactly its value, and a row with an impossible
+//! value is an error.
 
 use std::fmt::{Display, Write};
 
@@ -15,29 +15,29 @@ use super::super::store::{PartitionRow, ProducerRow, ProducerRowPlace};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, number, text};
 
-/// Result rows, one set for each statement.
+/// The result rows of several statements, with one set of rows for each of them.
 pub type IndexAnswers = std::vec::IntoIter<Rows>;
 
-/// Values of `state` of an object.
+/// The values of an object's `state` column.
 pub const REGISTERED: i64 = 0;
 pub const LIVE: i64 = 1;
 pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// Columns of a partition in `fullbore.diskless_partitions AS p`.
+/// The columns of a partition in `fullbore.diskless_partitions AS p`.
 pub const PARTITION: &str =
     "p.id, p.log_start, p.next_offset, p.bytes, p.max_timestamp, p.has_forgotten, p.batches_retained, p.expired_to,
      coalesce(p.first_unstable, -1), p.aborted_to";
-/// Columns of an extent.
+/// The columns of an extent.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, encode(batches, 'hex')";
-/// Columns of a producer's row in `fullbore.diskless_producers AS r`.
+/// The columns of a producer's row in `fullbore.diskless_producers AS r`.
 pub const PRODUCER: &str = "r.partition, r.producer_id, r.written_ms, encode(r.batches, 'hex')";
 
-/// Columns of an aborted transaction.
+/// The columns of an aborted transaction.
 pub const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Query of the number of changes that each broker has committed.
+/// A query for the number of changes that each broker has committed.
 pub const CHANGE_COUNTS: &str = "SELECT broker_id, counter FROM fullbore.diskless_brokers ORDER BY broker_id";
 
 /// Reads the rows of [`CHANGE_COUNTS`].
@@ -45,7 +45,7 @@ pub fn change_counts(rows: &Rows) -> Result<ChangeCounts, StoreError> {
     Ok(each(rows, |row| Ok((number(row, 0)?, number(row, 1)?)))?.into_iter().collect())
 }
 
-/// Returns an array literal of numbers, or of bytes in [`hex`].
+/// Returns an array literal of numbers, or of bytes that were converted with [`hex`].
 pub fn array(values: impl Iterator<Item = impl Display>) -> String {
     let mut literal = String::from("'{");
     for (at, value) in values.enumerate() {
@@ -118,14 +118,14 @@ pub fn producer(row: &DatabaseRow) -> Result<ProducerRow, StoreError> {
     Ok(ProducerRow { batches: AppendedBatches { partition, producer_id, batches }, written_ms: number(row, 2)? })
 }
 
-/// Reads a row with three columns: first offset of a producer's row, producer id, and offset of its last batch as
-/// hexadecimal digits.
+/// Reads a row with three columns: the first offset of a producer's row, the producer id, and the offset of its last
+/// batch as hexadecimal digits.
 pub fn producer_place(row: &DatabaseRow) -> Result<ProducerRowPlace, StoreError> {
     let last_base_offset = unpack_offset(&unhex(text(row, 2)?)?)?;
     Ok(ProducerRowPlace { base_offset: number(row, 0)?, last_base_offset, producer_id: number(row, 1)? })
 }
 
-/// Reads each row of an answer.
+/// Converts each row of an answer with `read`.
 pub fn each<T>(rows: &Rows, read: impl Fn(&DatabaseRow) -> Result<T, StoreError>) -> Result<Vec<T>, StoreError> {
     rows.iter().map(read).collect()
 }

@@ -1,4 +1,4 @@
-//! Behaviour of the index on a database over a network, which several brokers share.
+//! Tests the index on a database that several brokers share over a network.
 
 mod measure;
 mod upgrade;
@@ -22,10 +22,10 @@ use fullbore_db::postgres::schema;
 
 const HANGS: Duration = Duration::from_secs(30);
 const CLUSTER: Uuid = Uuid([9; 16]);
-/// Condition on `pg_locks`, a view that has locks of other tests' databases as well.
+/// A condition on `pg_locks` for locks of the test's own database. The view also has the locks of other tests.
 const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 
-/// Database with the schema, and a data directory of each broker.
+/// A database with the schema, and a data directory for each broker.
 pub struct PostgresBackEnd {
     database: Database,
     folder: TempDir,
@@ -110,7 +110,7 @@ fn registered(index: &mut PostgresIndexOf, count: usize) -> Vec<ObjectId> {
     index.store.register(count, NOW).expect("registered")
 }
 
-/// Commits one object until its outcome is known.
+/// Commits one object, and repeats the commit until its outcome is known.
 fn until_known(index: &mut PostgresIndexOf, object: &UploadedObject) -> Vec<CommitVerdict> {
     let started = Instant::now();
     loop {
@@ -126,7 +126,7 @@ fn is_away<T>(done: &Result<T, CommitError>) -> bool {
     matches!(done, Err(CommitError::Refused(StoreError::Away(_)) | CommitError::Unknown(_)))
 }
 
-/// Asserts that the extents of the partition follow one another without a gap.
+/// Asserts that the extents of the partition have no gaps.
 fn assert_dense(opened: &OpenedOnPostgres, partition: DisklessPartitionId, end: i64) {
     let runs = opened.back_end.finder().runs_from(partition, 0, 10_000).expect("read");
     let mut at = 0;
@@ -200,7 +200,7 @@ fn two_brokers_commit_one_batch_at_once_it_is_appended_once_and_both_get_its_off
     assert_dense(&opened, partition, i64::from(ROUNDS) * 10);
 }
 
-/// The connection is cut, or the server ends the session, while the commit is under way.
+/// While a commit is under way, the connection is cut. In the second round, the server ends the session instead.
 #[test]
 fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
     let opened = OpenedOnPostgres::new(1);
@@ -300,7 +300,7 @@ fn database_is_down_each_call_ends_and_later_ones_go_on() {
     });
 }
 
-/// The database is replaced by an older copy, and later by the right one again.
+/// The database is replaced by an older copy. Later, the newest database is put back.
 #[test]
 fn database_is_an_older_copy_nothing_is_committed() {
     let server = PostgresServer::start();
@@ -322,7 +322,7 @@ fn database_is_an_older_copy_nothing_is_committed() {
     until_known(&mut other, &object(1));
     assert_eq!(changes.changed().expect("told").len(), 1);
     server.copy();
-    // The first broker reads a commit that the other one has made after the copy.
+    // The other broker commits after the copy was made, and the first broker reads this commit.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
     assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
@@ -437,7 +437,8 @@ fn brokers_have_several_windows_the_largest_is_retained() {
     assert_eq!(opened.back_end.finder().partitions(&[partition]).expect("read")[0].window, 8);
 }
 
-/// Each object is either deleted by the GC or committed.
+/// While a broker commits objects, the GC of another broker deletes old ones. Each object must end up either committed
+/// or deleted.
 #[test]
 fn object_is_cleaned_or_committed_never_both() {
     let mut opened = OpenedOnPostgres::new(1);

@@ -1,12 +1,12 @@
-//! Creation and deletion of partitions, and moves of log starts, each in one transaction. Also notes the id of the
-//! object store. Several brokers may request the same change at the same time.
+//! Creates and deletes partitions and moves log starts, each in one transaction. Also records the id of the object
+//! store. Several brokers may request the same change at the same time.
 //!
 //! The rows that a deleted partition leaves are for the next partition of its name. A broker may have to create that
-//! partition before it knows of the deletion: the creation therefore first deletes other partitions of the name.
+//! partition before it knows of the deletion. The creation therefore first deletes all other partitions of the name.
 //!
-//! Invariant: no partition is created for a topic that is deleted already. Otherwise a slow broker might create
-//! partitions after all brokers have carried out the deletion, and these would stay until a broker restarts
-//! ([`delete_unknown`]).
+//! Invariant: no partition is created for a topic that is already deleted. A slow broker could otherwise create
+//! partitions after all brokers have carried out the deletion. These partitions would remain until a broker restarts
+//! (see [`delete_unknown`]).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
@@ -24,12 +24,12 @@ use fullbore_db::postgres::rows::{flag, next, number, text};
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::files::now_ms;
 
-/// Most partitions in one statement that carries rows over: the statement may read tens of thousands of rows of each
-/// partition.
+/// Maximum number of partitions whose predecessors' rows one statement copies. The statement may read tens of thousands
+/// of rows of each partition.
 const CARRIED_AT_ONCE: usize = 4;
 
-/// Creates the missing partitions of a topic, and deletes those of other topics of the name. Returns no rows if the
-/// topic is not in the metadata.
+/// Creates the missing partitions of a topic, and deletes those of other topics with the same name. Returns no rows if
+/// the topic is not in the metadata.
 pub fn create(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
@@ -37,7 +37,7 @@ pub fn create(
 ) -> Result<Vec<PartitionRow>, CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
-    // A deletion of the topic waits for this transaction, and then finds the new partitions.
+    // A concurrent deletion of the topic waits for this transaction, and then finds the new partitions.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR SHARE; {}", lock_partitions(&others));
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     let is_there = next(&mut answers).is_ok_and(|rows| !rows.is_empty());
@@ -60,24 +60,25 @@ pub fn create(
     read(made)
 }
 
-/// Enters deleted classic partitions as the predecessors of a topic's partitions, unless the latter exist. Leaves out a
-/// classic partition if neither its producers nor a bound of their ids is known. Rows of earlier predecessors then
-/// stay, because another broker may know more.
+/// Makes deleted classic partitions the predecessors of a topic's partitions that do not exist yet. If neither the
+/// producers of a classic partition nor a bound of their ids is known, it is left out. The rows of earlier predecessors
+/// are then kept, because another broker may know more.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
     [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
 }
 
-/// Enters deleted classic partitions: either all with known producers, or all without. Any producer may have written to
-/// a partition without known producers: rows of its own predecessor are then not carried over.
+/// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If the
+/// producers of a partition are unknown, any producer may have written to it. The rows of its own predecessor are then
+/// not copied.
 fn enter_classic(
     session: &mut Guarded,
     (name, topic_id): (&str, Uuid),
     before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));
-    // The lock serializes brokers, and waits for a deletion of the topic.
+    // The lock makes brokers do this one at a time, and waits for a deletion of the topic.
     let lock = format!("SELECT id FROM fullbore.topics WHERE id = {topic} FOR UPDATE");
     let mut answers = session.begin(&lock).map_err(CommitError::Refused)?;
     if !next(&mut answers).is_ok_and(|rows| !rows.is_empty()) {
@@ -117,14 +118,14 @@ fn list(rows: impl Iterator<Item = String>) -> String {
     rows.collect::<Vec<_>>().join(", ")
 }
 
-/// Deletes a topic. The rows of its partitions are left to the GC.
+/// Deletes a topic. The rows of its partitions are left for the GC.
 pub fn delete(session: &mut Guarded, topic_id: Uuid) -> Result<(), CommitError> {
     let of_topic = format!("p.topic_id = {}", sql_literal(&topic_id));
     remove(session, &of_topic)
 }
 
-/// Deletes partitions whose topics are not in the metadata. Such partitions remain if a topic was deleted while no
-/// broker with the store was running.
+/// Deletes partitions whose topics are not in the metadata. Such partitions remain if a topic is deleted while no
+/// broker with the store is running.
 pub fn delete_unknown(session: &mut Guarded) -> Result<(), CommitError> {
     let unknown = "NOT EXISTS (SELECT 1 FROM fullbore.topics AS t WHERE t.id = p.topic_id)";
     remove(session, unknown)
@@ -136,7 +137,7 @@ fn remove(session: &mut Guarded, which: &str) -> Result<(), CommitError> {
     session.end(&remove_partitions(which)).map(drop)
 }
 
-/// Returns the statements that lock these partitions, and read which of them were written and have a predecessor.
+/// Returns statements that lock these partitions, and find those with records and a predecessor.
 fn lock_partitions(which: &str) -> String {
     format!(
         "SELECT p.id FROM fullbore.diskless_partitions AS p WHERE {which} ORDER BY p.id FOR UPDATE;
@@ -145,21 +146,23 @@ fn lock_partitions(which: &str) -> String {
     )
 }
 
-/// Carries rows of predecessors over to partitions that are about to be deleted, for producers that have not written to
+/// Copies rows from predecessors to partitions that are about to be deleted, for producers that have not written to
 /// these partitions. `answers` are the answers to [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
     let began = Instant::now();
-    // Rows are carried over in pieces, because a statement has a time limit: a deletion that exceeds the limit would
-    // never succeed.
+    // The rows are copied in several statements. A statement has a time limit, and a deletion that always exceeds it
+    // would never succeed.
     let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
     pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
-/// Returns the statement that copies producer rows to each of these partitions from its predecessor, at offsets before
-/// the partition's own rows. It copies the newest row of each producer that has not written to the partition. It copies
-/// nothing if the two partitions together have more than [`PRODUCERS_MAX`] producers, the limit of a partition.
+/// Returns a statement that copies producer rows to each of these partitions from its predecessor, at offsets before
+/// the partition's own rows.
+///
+/// The newest row of each producer that has not written to the partition is copied. Nothing is copied if the two
+/// partitions together have more than [`PRODUCERS_MAX`] producers, which is the limit of a partition.
 fn carry(ids: &[DisklessPartitionId]) -> String {
     format!(
         "INSERT INTO fullbore.diskless_producers (partition, base_offset, producer_id, written_ms, batches)
@@ -176,9 +179,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Returns the statements that delete these partitions. A partition that was written becomes the predecessor of the
-/// next partition of its name. The rows of its own predecessor are left to the GC. A partition that has forgotten
-/// producers leaves a [`forgotten_row`].
+/// Returns the statements that delete these partitions. A partition with records becomes the predecessor of the next
+/// partition of its name. The rows of its own predecessor are left for the GC. If some of its producers were forgotten,
+/// the partition leaves a [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
@@ -213,7 +216,8 @@ fn remove_partitions(which: &str) -> String {
     )
 }
 
-/// Returns the newest row of each producer on the predecessor of each partition, with the partition's id.
+/// Returns the newest row of each producer on the predecessors of these partitions. Each row has the id of the
+/// partition, not of its predecessor.
 pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
     let ids_in_order = array(ids.iter());
     let statements = format!(
@@ -226,14 +230,14 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
     );
     let mut answers = session.ask_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
-        // The predecessor is found by the partition's row, which a deleted partition no longer has.
+        // A predecessor is found through the row of its partition, which no longer exists after a deletion.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));
     }
     each(&next(&mut answers)?, producer)
 }
 
-/// Returns the object store that the index knows. Once the id of a store is noted, the store counts as in use, because
-/// other brokers may be using it.
+/// Returns the object store that the index knows. A store whose id is recorded counts as in use, because other brokers
+/// may be using it.
 pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     let mut answers = session.read(&format!(
         "SELECT store_id FROM fullbore.diskless_store;
@@ -244,7 +248,7 @@ pub fn known_store(session: &mut Guarded) -> Result<KnownStore, StoreError> {
     Ok(KnownStore { is_in_use: has_objects || store_id.is_some(), store_id })
 }
 
-/// Notes the id of the store, unless an earlier one is noted. Returns the noted id.
+/// Records the id of the store if no id is recorded yet. Returns the recorded id.
 pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, CommitError> {
     session.begin("").map_err(CommitError::Refused)?;
     let store_id = sql_literal(&store_id);
@@ -260,7 +264,7 @@ pub fn adopt_store(session: &mut Guarded, store_id: &str) -> Result<String, Comm
         .ok_or_else(|| CommitError::Unknown("the database does not return the id of the store".into()))
 }
 
-/// Moves log starts in one transaction. Returns the rows after the moves, with `None` for a deleted partition.
+/// Moves log starts in one transaction. Returns the rows after the moves, with `None` for each deleted partition.
 pub fn move_log_starts(
     session: &mut Guarded,
     moves: &[(DisklessPartitionId, i64)],
@@ -292,7 +296,7 @@ pub fn move_log_starts(
     Ok(moves.iter().map(|(id, _)| rows.get(id).cloned()).collect())
 }
 
-/// Raises the stored number of batches to retain of each producer of these partitions to at least `window`.
+/// Sets the number of batches to retain of each producer of these partitions to `window`, unless it is already larger.
 pub fn retain_batches(
     session: &mut Guarded,
     partitions: &[DisklessPartitionId],

@@ -1,4 +1,5 @@
-//! Deletion of rows: extents before the log start, deleted partitions, idle producers. Callers have a transaction open.
+//! Deletes rows: extents before the log start, deleted partitions, and idle producers. The caller must have opened a
+//! transaction.
 
 use std::time::Instant;
 
@@ -14,12 +15,14 @@ use super::super::store::{ClassicTails, classic_before};
 use super::rows::UNUSED;
 use fullbore_host::files::now_ms;
 
-/// Most rows of aborted transactions removed at a time.
+/// Maximum number of rows of aborted transactions that one transaction removes.
 const ABORTED_AT_ONCE: usize = 4096;
 
-/// Removes the extents `runs` of a partition, and subtracts their bytes from the partition and from the objects. If no
-/// further extent is before the offset `before` (`is_last`), also removes the aborted transactions before it. For a
-/// deleted partition, also removes the producer rows that no later partition of its name needs.
+/// Removes the extents `runs` of a partition, and subtracts their bytes from the partition and from the objects.
+///
+/// `is_last` is true if no further extent is before the offset `before`. The aborted transactions before that offset
+/// are then removed as well. If the partition is deleted, its producer rows that no later partition of the name needs
+/// are also removed.
 pub fn clear_runs(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -54,9 +57,11 @@ pub fn clear_runs(
     Ok(())
 }
 
-/// Deletes the partitions that a query finds. A partition that was written becomes the predecessor of the next
-/// partition of its name. First, it takes over rows of its own predecessor: those of producers that have not written to
-/// it. The predecessor's other rows are left to the GC. A partition that has forgotten producers leaves a
+/// Deletes the partitions that a query finds. A partition with records becomes the predecessor of the next partition of
+/// its name.
+///
+/// Before that, it gets copies of rows from its own predecessor, for producers that have not written to it. The other
+/// rows of that predecessor are left for the GC. If some of its producers were forgotten, the partition leaves a
 /// [`forgotten_row`].
 pub fn remove_partitions(connection: &Connection, query: &str, params: impl Params) -> rusqlite::Result<()> {
     let found =
@@ -72,7 +77,8 @@ pub fn remove_partitions(connection: &Connection, query: &str, params: impl Para
     Ok(())
 }
 
-/// Deletes a partition. The caller has carried over the rows of its predecessor, unless [`CARRIED_FOR`] had passed.
+/// Deletes a partition. The caller has already copied the rows of its predecessor, or has given up copying after
+/// [`CARRIED_FOR`].
 fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let forgotten = "INSERT OR REPLACE INTO producers (partition, base_offset, producer_id, written_ms, batches)
          SELECT id, ?2, ?3, ?4, ?5 FROM partitions
@@ -92,9 +98,9 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
     statements.iter().try_for_each(|statement| connection.prepare_cached(statement)?.execute([id]).map(drop))
 }
 
-/// Enters a deleted classic partition as the predecessor of a topic's partition, unless the latter exists. If no
-/// producer of the classic partition is known, any producer may have written to it. Rows of its own predecessor are
-/// then not carried over.
+/// Makes a deleted classic partition the predecessor of a topic's partition that does not exist yet. If no producer of
+/// the classic partition is known, any producer may have written to it. The rows of its own predecessor are then not
+/// copied.
 pub fn succeed_classic(
     connection: &Connection,
     (name, topic_id): (&str, Uuid),
@@ -119,9 +125,10 @@ pub fn succeed_classic(
     remove(connection, id)
 }
 
-/// Copies rows from a partition's predecessor to the partition, at offsets before the partition's own rows. Copies the
-/// newest row of each producer that has not written to the partition. Copies nothing if the two partitions together
-/// have more than [`PRODUCERS_MAX`] producers, the limit of a partition.
+/// Copies rows from a partition's predecessor to the partition, at offsets before the partition's own rows.
+///
+/// The newest row of each producer that has not written to the partition is copied. Nothing is copied if the two
+/// partitions together have more than [`PRODUCERS_MAX`] producers, which is the limit of a partition.
 fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let before =
         "SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index)
@@ -140,16 +147,15 @@ fn carry_over(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Res
         .map(drop)
 }
 
-/// Removes all but the newest row of each producer of a partition.
+/// Removes all producer rows of a partition, except the newest one of each producer.
 pub fn leave_newest(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<()> {
     let older = "DELETE FROM producers WHERE partition = ?1 AND base_offset NOT IN
          (SELECT max(base_offset) FROM producers WHERE partition = ?1 GROUP BY producer_id)";
     connection.prepare_cached(older)?.execute([id]).map(drop)
 }
 
-/// Returns the query of at most ?3 producers of partition ?1 that have not written after ?2 and have no open
-/// transaction. In a deleted partition, and at the negative offsets of rows carried over, no transaction counts as
-/// open.
+/// Returns the query for at most ?3 idle producers of partition ?1. An idle producer has not written after ?2 and has
+/// no open transaction. A transaction does not count as open in a deleted partition, nor in rows with negative offsets.
 pub fn silent_producers() -> String {
     format!(
         "SELECT producer_id FROM (SELECT producer_id, max(base_offset) AS newest FROM producers WHERE partition = ?1
@@ -161,7 +167,8 @@ pub fn silent_producers() -> String {
     )
 }
 
-/// Removes at most `rows_max` aborted transactions whose markers are before the offset `before`. Returns their number.
+/// Removes aborted transactions, at most `rows_max`, whose markers are before the offset `before`. Returns how many
+/// were removed.
 fn clear_aborted(
     connection: &Connection,
     (partition, before): (DisklessPartitionId, i64),
@@ -173,8 +180,8 @@ fn clear_aborted(
     connection.prepare_cached(remove)?.execute(params![partition, before, limit])
 }
 
-/// Returns the largest id of the unknown producers that may have written to a deleted partition. Returns -1 if that id
-/// is not known, or if the partition's [`forgotten_row`] was written after `before_ms`.
+/// Returns the largest possible id of the forgotten producers of a deleted partition. Returns -1 if it is unknown, or
+/// if the partition's [`forgotten_row`] was written after `before_ms`.
 pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_ms: i64) -> rusqlite::Result<i64> {
     let row = "SELECT batches FROM producers WHERE partition = ?1 AND producer_id = ?2 AND written_ms <= ?3";
     let mut row = connection.prepare_cached(row)?;
@@ -183,8 +190,9 @@ pub fn last_forgotten(connection: &Connection, id: DisklessPartitionId, before_m
     Ok(batches.map_or(-1, |batches| last_of_forgotten_row(&batches)))
 }
 
-/// Notes that producers of a partition have expired, and that their largest id is `largest`. For a deleted partition,
-/// the existing partition of its name gets the note. Also forgets the deleted partition once it has no producer rows.
+/// Records that producers of a partition have expired, the largest of whose ids is `largest`. If the partition is
+/// deleted, the existing partition of its name gets the record. A deleted partition without producer rows is then
+/// forgotten.
 pub fn note_expired(connection: &Connection, id: DisklessPartitionId, largest: i64) -> rusqlite::Result<()> {
     let own = "UPDATE partitions SET expired_to = max(expired_to, ?2) WHERE id = ?1";
     let next = "UPDATE partitions SET expired_to = max(expired_to, ?2)

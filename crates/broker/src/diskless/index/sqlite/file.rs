@@ -1,10 +1,10 @@
-//! Index file of one broker: creation, upgrade from the first release's schema to this version's, connections.
+//! Creates the index file of a broker, upgrades it from the schema of the first release, and opens connections to it.
 //!
-//! Not here: reads and writes of rows ([`super`]).
+//! Reads and writes of rows are in [`super`].
 //!
-//! Invariant: an opened file has the schema of this version, and every change that this broker has noted. SQLite
-//! silently ends the recovery of its write-ahead log at the first frame with a wrong checksum, and drops the commits
-//! from there on. Such a file is refused before anything is written to it, and its log stays for repair.
+//! Invariant: an opened file has the schema of this version and every change that this broker has counted. At the first
+//! frame with a wrong checksum, SQLite silently ends the recovery of its write-ahead log and drops all later commits.
+//! Such a file is refused before anything is written to it, so that its log can still be repaired.
 
 use std::fs;
 use std::io;
@@ -18,32 +18,32 @@ use super::super::noted::{ChangeCounts, FILE as NOTED_CHANGES, Lacking, NotedCha
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// Name of the file in the data directory.
+/// The name of the file in the data directory.
 pub const NAME: &str = "diskless.db";
-/// Tables of the first release. Files with an older schema are refused, because no release has written them.
+/// The tables of the first release. Files with an older schema are refused, because no release has written them.
 const FIRST_SCHEMA: &str = include_str!("schema.sql");
-/// `user_version` of SQLite in a file with the tables of the first release.
+/// The `user_version` of a file with the tables of the first release.
 const FIRST_VERSION: i64 = 5;
-/// Statements that upgrade from each version to the next.
+/// The statements that upgrade the schema, one version at a time.
 const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
-/// Version 6: rows of producers may be transactional or markers.
+/// Version 6, in which rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Size of a page in bytes. For each of its partitions, a commit adds one entry to each of two pages. With small pages
-/// it therefore writes fewer bytes.
+/// Size of a page in bytes. For each partition, a commit adds one entry to each of two pages, so small pages mean that
+/// it writes fewer bytes.
 const PAGE: i64 = 1024;
-/// Size in bytes of the write-ahead log at which a commit moves the log to the file, unless a checkpoint between
-/// commits did so before.
+/// Size in bytes at which a commit itself copies the write-ahead log into the file. A checkpoint between commits
+/// usually does so earlier.
 const WAL_MAX: i64 = 32 << 20;
-/// Most bytes of pages that a connection keeps in memory.
+/// Maximum size of the pages that a connection keeps in memory, in bytes.
 const CACHE_MAX: i64 = 16 << 20;
-/// Most compiled statements that a connection keeps.
+/// Maximum number of compiled statements that a connection keeps.
 const STATEMENTS_MAX: usize = 32;
 
-/// Reason for which the index file cannot be used.
+/// The reason why the index file cannot be used.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenFileError {
-    /// Older copy, or a file with a damaged write-ahead log.
+    /// The file is an older copy, or its write-ahead log is damaged.
     #[error("{0}")]
     Lacks(Lacking),
     #[error(transparent)]
@@ -56,10 +56,10 @@ impl From<rusqlite::Error> for OpenFileError {
     }
 }
 
-/// Opens or creates the index file in a directory, and the note of this broker's changes.
+/// Opens or creates the index file in a directory, together with the count of this broker's changes.
 ///
 /// # Errors
-/// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
+/// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
 pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
@@ -69,8 +69,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
         begin_note_anew(folder).map_err(failed)?;
     }
     let connection = connect(folder)?;
-    // If the file is refused below, its log must stay. A close of the only connection would move the readable part of
-    // the log to the file, and remove the log.
+    // If the file is refused below, its log must be kept. Without this setting, closing the only connection would copy
+    // the readable part of the log into the file and remove the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
     let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
     if let Some(refused) = refused_version(version) {
@@ -89,8 +89,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     Ok((connection, noted))
 }
 
-/// Removes the note that a lost index file has left, so that an empty index file can be created. Later, the broker
-/// refuses a store that has the objects of the lost index.
+/// Removes the count of changes that a lost index file has left, so that an empty index file can be created. The broker
+/// later refuses a store that has the objects of the lost index.
 fn begin_note_anew(folder: &Path) -> io::Result<()> {
     match fs::remove_file(folder.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -102,7 +102,8 @@ fn changes(connection: &Connection) -> rusqlite::Result<i64> {
     connection.query_row("SELECT number FROM changes", [], |row| row.get(0))
 }
 
-/// Returns the reason to refuse a file with this version of the schema, `None` to accept it; 0 is an empty file.
+/// Returns the reason to refuse a file with this schema version, or `None` if the file is accepted. An empty file has
+/// version 0.
 fn refused_version(found: i64) -> Option<String> {
     match found {
         0 | FIRST_VERSION..=SCHEMA_VERSION => None,
@@ -114,7 +115,7 @@ fn refused_version(found: i64) -> Option<String> {
     }
 }
 
-/// Upgrades the schema from the found version to this one.
+/// Upgrades the schema from the version `found` to the current one.
 fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
     let first = if found == 0 { FIRST_SCHEMA } else { "" };
     let done = usize::try_from(found - FIRST_VERSION).unwrap_or(0);
@@ -122,10 +123,10 @@ fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
     connection.execute_batch(&format!("BEGIN IMMEDIATE; {statements} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT"))
 }
 
-/// Connects to the file of a directory, whatever its contents.
+/// Connects to the file in a directory, without checking its contents.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if the file cannot be opened.
+/// Returns a [`rusqlite::Error`] if the file cannot be opened.
 pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(folder.join(NAME), flags)?;
@@ -139,10 +140,11 @@ pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
     Ok(connection)
 }
 
-/// Moves the write-ahead log to the file. A part that a reader still needs is moved by a later checkpoint or commit.
+/// Copies the write-ahead log into the file. If a reader still needs a part of the log, a later checkpoint or commit
+/// copies it.
 ///
 /// # Errors
-/// [`rusqlite::Error`] if the file cannot be written.
+/// Returns a [`rusqlite::Error`] if the file cannot be written.
 pub fn checkpoint(connection: &Connection) -> rusqlite::Result<()> {
     connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()))
 }
@@ -180,7 +182,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let connection = connect(folder.path()).expect("made");
         connection.execute_batch(FIRST_SCHEMA).expect("made");
-        // Epoch 3, sequence 9, ten records from offset 0 on, timestamp 5.
+        // The row has epoch 3, sequence 9, ten records from offset 0 on, and timestamp 5.
         let rows = "INSERT INTO partitions VALUES (1, x'01', 0, 0, 10, 100, 5, 0, -1, 'topic');
              INSERT INTO producers VALUES (1, 0, 7, 5, x'0003000000090000000a00000000000000000000000000000005');";
         connection.execute_batch(rows).expect("written");

@@ -1,4 +1,4 @@
-//! Reads of the index over a connection that does not wait for commits.
+//! Reads the index over its own connection, so that reads do not wait for commits.
 
 use std::ops::Range;
 use std::path::Path;
@@ -13,19 +13,19 @@ use super::rows::{RUN, partition, runs};
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// Columns of an aborted transaction.
+/// The columns of an aborted transaction.
 const ABORTED: &str = "producer_id, first_offset, last_offset, last_stable_offset";
 
-/// Connection for reads that do not wait for commits.
+/// A connection for reads of the index.
 pub struct SqliteFinder {
     connection: Connection,
 }
 
 impl SqliteFinder {
-    /// Opens the file of a directory, which the index has created.
+    /// Opens the file in a directory, which the index must have created.
     ///
     /// # Errors
-    /// [`StoreError`] if the file cannot be opened.
+    /// Returns a [`StoreError`] if the file cannot be opened.
     pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
         let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
@@ -63,7 +63,7 @@ impl RunSource for SqliteFinder {
         let ended = aborted(connection, &ended, params![partition, offsets.start, offsets.end, limit]);
         let AbortedTransactions { end, mut transactions } =
             AbortedTransactions::new(offsets.end, ended.map_err(|error| sqlite_failed(&error))?, count);
-        // The `+` keeps SQLite from searching by the primary key, which would read every row with a later marker.
+        // The `+` keeps SQLite from using the primary key, with which it would read every row with a later marker.
         let open = format!(
             "SELECT {ABORTED} FROM aborted WHERE partition = ?1 AND length_bits = ?2 AND first_offset > ?3
              AND first_offset < ?4 AND +last_offset >= ?4"

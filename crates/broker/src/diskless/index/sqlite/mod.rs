@@ -1,13 +1,13 @@
-//! Index of one broker: a SQLite file separate from the metadata, so that no change of the metadata waits for a commit
-//! of records.
+//! The index of a single broker, in a SQLite file. The metadata is in another file, so that a change of the metadata
+//! never waits for a commit of records.
 //!
-//! `file` creates and upgrades the file, `cleaning` deletes rows, `finder` reads beside the commits. A commit that has
-//! returned is on the disk (write-ahead log, `synchronous=FULL`).
+//! `file` creates and upgrades the file, `cleaning` deletes rows, and `finder` reads while commits run. When a commit
+//! returns, it is on the disk (write-ahead log, `synchronous=FULL`).
 //!
-//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT the number is
-//! also written to a file of its own ([`super::noted`]). The next start compares the two numbers.
+//! Each transaction that changes rows adds one to the number in the table `changes`. After the COMMIT, the number is
+//! also written to a separate file (see [`super::noted`]). The next start compares the two numbers.
 //!
-//! Invariant: the noted number is never larger than the number in the index file on the disk.
+//! Invariant: the number in the separate file is never larger than the one in the index file on the disk.
 
 mod cleaning;
 mod file;
@@ -40,38 +40,38 @@ use fullbore_db::{CommitError, StoreError};
 use fullbore_host::disk_space::DiskSpace;
 use rows::{DELETE_FAILED, DELETED, LIVE, REGISTERED, RUN, UNUSED, partition, partition_row, runs};
 
-/// Query of a partition's producer rows from an offset on.
+/// A query for the producer rows of a partition from an offset on.
 const PRODUCERS: &str =
     "SELECT producer_id, written_ms, batches FROM producers WHERE partition = ?1 AND base_offset >= ?2
      ORDER BY base_offset";
-/// Query of the newest row of each producer on the predecessor of a partition.
+/// A query for the newest row of each producer on the predecessor of a partition.
 const PRODUCERS_BEFORE: &str = "SELECT producer_id, written_ms, batches FROM
      (SELECT *, max(base_offset) FROM producers WHERE base_offset >= ?2 AND partition =
        (SELECT before.partition FROM predecessors AS before JOIN partitions AS p USING (topic, partition_index) WHERE p.id = ?1)
       GROUP BY producer_id) ORDER BY base_offset";
-/// Number of changed rows after which the write-ahead log is moved to the file, between two commits.
+/// How many rows may change before the write-ahead log is copied into the file, between two commits.
 const CHANGES_UNMOVED: u64 = 16_384;
-/// Longest time from the registration of an object to its commit, in ms.
+/// How long an object may remain uncommitted after its registration, in ms.
 const REGISTERED_MS: i64 = 3_600_000;
-/// Time after which an object is deleted from the store once more, in ms.
+/// How long after its first deletion an object is deleted from the store a second time, in ms.
 const DELETED_MS: i64 = 86_400_000;
 
-/// Open index file.
+/// An open index file.
 pub struct SqliteIndex {
     connection: Connection,
     noted: NotedChanges,
     space: Arc<DiskSpace>,
     numbers: ObjectNumbers,
-    /// Number of rows that the connection had changed at the last checkpoint.
+    /// How many rows the connection had changed at the last checkpoint.
     moved: u64,
 }
 
 impl SqliteIndex {
-    /// Opens or creates the index file in a directory. On a full disk, the opening may use the disk reserve, and so may
-    /// later transactions that free space, or that create or delete partitions.
+    /// Opens or creates the index file in a directory. If the disk is full, the disk reserve may be used. Later, only
+    /// transactions that free space or that create or delete partitions may use it.
     ///
     /// # Errors
-    /// [`OpenFileError`] if the disk fails, or the contents of the file are refused.
+    /// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
     pub fn open_in(
         folder: &Path,
         cluster_id: Uuid,
@@ -83,28 +83,28 @@ impl SqliteIndex {
         Ok(SqliteIndex { connection, noted, space, numbers: random_numbers(), moved: 0 })
     }
 
-    /// Opens the file without a reserve, for one broker of one cluster.
+    /// Opens the file without a disk reserve, with a fixed cluster and broker.
     ///
     /// # Errors
-    /// Errors of [`SqliteIndex::open_in`].
+    /// Returns an error if [`SqliteIndex::open_in`] does.
     #[cfg(test)]
     pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
         SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
     }
 
-    /// Draws ids of objects with a counter that begins at `start`.
+    /// Makes the counter in the ids of new objects start at `start`.
     #[cfg(test)]
     pub fn numbered_from(self, start: u32) -> SqliteIndex {
         SqliteIndex { numbers: ObjectNumbers::new(start), ..self }
     }
 
-    /// Makes every write fail, as a disk that refuses them does, or lets writes through again.
+    /// Makes every write fail, as if the disk refused it, or lets writes through again.
     #[cfg(test)]
     pub fn refuse_writes(&self, refuse: bool) {
         self.connection.pragma_update(None, "query_only", refuse).expect("pragma");
     }
 
-    /// Marks every partition as one that has evicted producers because of their limit.
+    /// Marks every partition as one that has evicted producers because there were too many.
     #[cfg(test)]
     pub fn have_forgotten(&self) {
         self.connection.execute("UPDATE partitions SET has_forgotten = 1", []).expect("updated");
@@ -119,8 +119,8 @@ impl SqliteIndex {
         rows.collect::<rusqlite::Result<_>>().expect("read")
     }
 
-    /// Adds `count` aborted transactions of ten offsets each to partition 1. The last stable offset of each is
-    /// `stable`, or else the offset after the transaction.
+    /// Adds `count` aborted transactions to partition 1. Each of them has ten offsets. Its last stable offset is
+    /// `stable`, or the offset after the transaction if `stable` is `None`.
     #[cfg(test)]
     pub fn add_aborted(&self, count: i64, stable: Option<i64>) {
         let rows = "WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < ?1)
@@ -128,15 +128,15 @@ impl SqliteIndex {
         self.connection.execute(rows, params![count, stable]).expect("written");
     }
 
-    /// Returns the number of rows of producers of a partition, existing or deleted.
+    /// Returns the number of producer rows of a partition, which may be deleted.
     #[cfg(test)]
     pub fn producer_rows(&self, id: DisklessPartitionId) -> usize {
         let count = "SELECT count(*) FROM producers WHERE partition = ?1";
         self.connection.query_row(count, [id], |row| row.get(0)).expect("counted")
     }
 
-    /// Returns each object, with true if it was deleted from the store, and the position of its last extent if it has
-    /// one.
+    /// Returns all objects. The second value is true if the object was deleted from the store. The third value is the
+    /// position of the object's last extent, if it has any.
     #[cfg(test)]
     pub fn objects(&self) -> Vec<(ObjectId, bool, Option<i64>)> {
         let text = "SELECT id, state, (SELECT max(position) FROM runs WHERE object = id) FROM objects";
@@ -158,15 +158,15 @@ impl SqliteIndex {
         done
     }
 
-    /// Carries out a transaction that frees space, or that creates or deletes partitions. On a full disk, moves the
-    /// write-ahead log to the file and repeats the transaction. If the disk is still full, repeats it with the disk
-    /// reserve.
+    /// Runs a transaction that frees space, or that creates or deletes partitions. If the disk is full, copies the
+    /// write-ahead log into the file and runs the transaction again. If the disk is still full, runs it once more with
+    /// the disk reserve.
     fn free<T>(&self, work: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, CommitError> {
         let attempt = || self.in_transaction(&work).map_err(|error| sqlite_not_committed(&error));
         let is_full = |error: &CommitError| *error == CommitError::Refused(StoreError::Full);
         match attempt() {
             Err(error) if is_full(&error) => {
-                // Moves as much of the log as fits, and does not wait for readers.
+                // Copies as much of the log as fits, without waiting for readers.
                 let _ = file::checkpoint(&self.connection);
                 self.space.freeing(is_full, attempt)
             }
@@ -174,7 +174,7 @@ impl SqliteIndex {
         }
     }
 
-    /// Ends a transaction that changes rows, and notes its number.
+    /// Commits a transaction that changes rows, and records its number.
     fn commit_counted(&self) -> rusqlite::Result<()> {
         let raise = "UPDATE changes SET number = number + 1 RETURNING number";
         let number = self.connection.prepare_cached(raise)?.query_row([], |row| row.get(0))?;
@@ -187,7 +187,7 @@ impl SqliteIndex {
         self.connection.prepare_cached(statement)?.execute([]).map(drop)
     }
 
-    /// Rolls back, unless SQLite has already ended the transaction.
+    /// Rolls the transaction back if SQLite has not ended it already.
     fn roll_back(&self) {
         if !self.connection.is_autocommit()
             && let Err(error) = self.run("ROLLBACK")
@@ -202,7 +202,7 @@ impl SqliteIndex {
             if let Some(row) = partition(&self.connection, *id).map_err(|error| sqlite_failed(&error))? {
                 found.partitions.push(row);
             }
-            // Also reads the rows that a deleted partition has left.
+            // A deleted partition has no row, but it may have left producer rows.
             self.producers(PRODUCERS, *id, *known_to, &mut found.producers)?;
         }
         for id in &question.objects {
@@ -271,8 +271,8 @@ impl SqliteIndex {
         let mut object = connection
             .prepare_cached("UPDATE objects SET state = ?2, live_bytes = ?3, changed_ms = ?4 WHERE id = ?1")?;
         for of in &write.decision.objects {
-            // An object without live bytes has no extents. It is marked as unused now, because no removal of extents
-            // would mark it later.
+            // An object without live bytes has no extents. It is marked as unused now, because no later removal of
+            // extents would do so.
             let state = if of.live_bytes > 0 { LIVE } else { UNUSED };
             object.execute(params![of.id, state, of.live_bytes, write.now_ms])?;
         }
@@ -487,8 +487,8 @@ impl IndexStore for SqliteIndex {
                 .query_row(params![partition, before_ms, limit], |row| Ok((row.get(0)?, row.get(1)?)))?;
             if let Some(largest) = largest {
                 let largest = largest.max(cleaning::last_forgotten(connection, partition, before_ms)?);
-                // One statement removes the rows of all these producers, because each such statement reads all producer
-                // rows of the partition.
+                // A single statement removes the rows of all these producers. Each such statement reads all producer
+                // rows of the partition, so one per producer would be slow.
                 let remove = format!("DELETE FROM producers WHERE partition = ?1 AND producer_id IN ({silent})");
                 connection.prepare_cached(&remove)?.execute(params![partition, before_ms, limit])?;
                 note_expired(connection, partition, largest)?;

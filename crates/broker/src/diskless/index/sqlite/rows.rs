@@ -1,4 +1,4 @@
-//! Rows of the tables: the meaning of their columns, and how they are read.
+//! Defines the columns of the tables, and reads their rows.
 
 use fullbore_rules::commit::{BatchRun, DisklessPartitionId};
 use rusqlite::{Connection, OptionalExtension, Params, Row};
@@ -9,16 +9,16 @@ use super::super::store::PartitionRow;
 use fullbore_db::StoreError;
 use fullbore_db::sqlite::failed as sqlite_failed;
 
-/// Columns of an extent.
+/// The columns of an extent.
 pub const RUN: &str = "partition, object, base_offset, position, max_timestamp_so_far, batches";
-/// Values of `objects.state`.
+/// The values of `objects.state`.
 pub const REGISTERED: i64 = 0;
 pub const LIVE: i64 = 1;
 pub const UNUSED: i64 = 2;
 pub const DELETED: i64 = 3;
 pub const DELETE_FAILED: i64 = 4;
 
-/// Reads the extents of a query whose columns are [`RUN`].
+/// Reads extents with a query whose columns are [`RUN`].
 pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result<Vec<BatchRun>, StoreError> {
     let failed = |error: rusqlite::Error| sqlite_failed(&error);
     let mut find = connection.prepare_cached(query).map_err(failed)?;
@@ -38,7 +38,7 @@ pub fn runs(connection: &Connection, query: &str, params: impl Params) -> Result
     Ok(runs)
 }
 
-/// Reads the row of a partition; `None` if the partition does not exist.
+/// Reads the row of a partition. Returns `None` if the partition does not exist.
 pub fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<Option<PartitionRow>> {
     let mut find = connection.prepare_cached(
         "SELECT log_start, next_offset, bytes, max_timestamp, has_forgotten, expired_to, first_unstable, aborted_to
@@ -48,7 +48,7 @@ pub fn partition(connection: &Connection, id: DisklessPartitionId) -> rusqlite::
     row.optional()
 }
 
-/// Reads a partition's row from `row`, whose column `first` is the first one after the id.
+/// Converts `row` to the row of a partition. `first` is the first column after the id.
 pub fn partition_row(id: DisklessPartitionId, row: &Row<'_>, first: usize) -> rusqlite::Result<PartitionRow> {
     Ok(PartitionRow {
         id,

@@ -1,12 +1,12 @@
-//! Confirmations by coordinators. A batch that begins a transaction may be admitted before the coordinator's
-//! confirmation, while the marker of the producer's previous transaction is still being uploaded.
+//! Handles batches that wait for a confirmation by the transaction coordinator. A batch that begins a transaction may
+//! be admitted before the coordinator has confirmed it. At that time, the marker of the producer's previous transaction
+//! is still being uploaded.
 //!
 //! An object with such a batch waits at the head of the queue, and all later objects wait behind it. After a grace
-//! period the unconfirmed batches of this object are refused, so that their clients send them again.
+//! period, the unconfirmed batches of this object are refused, so that their clients send them again. The grace period
+//! and the wait for a confirmation are in `pipeline/commit.rs`.
 //!
-//! Not here: the grace period, and the wait for a confirmation (`pipeline/commit.rs`).
-//!
-//! Invariant: no batch is committed before its confirmation.
+//! Invariant: a batch is never committed before its confirmation.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,18 +19,18 @@ use fullbore_wire::ErrorCode;
 use super::{CommitQueue, CommitResult, QueuedObject, Upload};
 use fullbore_log::partition::error::AppendError;
 
-/// Pending batch that begins a transaction without a confirmation.
+/// A pending batch that begins a transaction and is not confirmed yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnconfirmedBatch {
-    /// Internal id of the batch's partition.
+    /// The internal id of the batch's partition.
     pub partition: DisklessPartitionId,
-    /// Producer and sequence of the batch.
+    /// The producer and sequence of the batch.
     pub stamp: Stamp,
-    /// Ticket from the batch's admission.
+    /// The ticket that the batch got when it was admitted.
     pub ticket: TicketId,
 }
 
-/// Newest unconfirmed batch of each producer in each partition. A batch leaves the map when it is confirmed, refused or
+/// The newest unconfirmed batch of each producer in each partition. A batch is removed when it is confirmed, refused or
 /// given up.
 #[derive(Debug, Default)]
 pub(super) struct UnconfirmedBatches(HashMap<(DisklessPartitionId, i64), UnconfirmedBatch>);
@@ -43,12 +43,13 @@ impl UnconfirmedBatches {
 }
 
 impl CommitQueue {
-    /// Notes a batch that was admitted before its confirmation.
+    /// Records that a batch was admitted before its confirmation.
     pub fn await_word(&mut self, batch: UnconfirmedBatch) {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
-    /// Applies the confirmation of a batch, or its refusal. Returns the batches that a refusal fails.
+    /// Applies the coordinator's answer, which confirms or refuses a batch. Returns the batches that fail if it is
+    /// refused.
     pub fn word_given(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -65,19 +66,19 @@ impl CommitQueue {
         }
     }
 
-    /// Returns true if the next object has a marker of a producer. The producer's next transaction must not begin in
+    /// Returns true if the next object has a marker of this producer. The producer's next transaction must not begin in
     /// the same object.
     pub fn gathers_marker_of(&self, producer_id: i64) -> bool {
         self.gathering.has_marker_of(producer_id)
     }
 
-    /// Returns the number of the first object if its commit waits only for confirmations; `None` otherwise.
+    /// Returns the number of the first object if its commit only waits for confirmations.
     pub fn held_object(&self) -> Option<u64> {
         let first = self.objects.front().filter(|_| self.in_commit == 0)?;
         (matches!(first.upload, Upload::Done(_)) && self.lacks_word(0)).then_some(first.number)
     }
 
-    /// Refuses the unconfirmed batches of object `number`, if that is still the first and waits for confirmations.
+    /// Refuses the unconfirmed batches of object `number` if it is still the first one and waits for confirmations.
     /// Returns the batches that fail.
     pub fn give_up_words(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
         if self.held_object() != Some(number) {
@@ -90,8 +91,8 @@ impl CommitQueue {
         given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
     }
 
-    /// Returns true if the closed object at `at` has an unconfirmed batch, or a later batch of the same producer in
-    /// that partition.
+    /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch that the same producer has sent
+    /// after an unconfirmed one.
     pub(super) fn lacks_word(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {
@@ -109,7 +110,8 @@ impl CommitQueue {
         })
     }
 
-    /// Fails an unconfirmed batch and the later batches of its producer, unless the batch is no longer pending.
+    /// Fails an unconfirmed batch and the later batches of its producer. If the batch is no longer pending, does
+    /// nothing.
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,
@@ -132,7 +134,7 @@ impl CommitQueue {
 
 #[cfg(test)]
 thread_local! {
-    /// Mutation: a batch is committed before its confirmation.
+    /// Mutation: batches are committed before their confirmation.
     pub static COMMITS_UNCONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
@@ -173,7 +175,7 @@ mod tests {
         }
     }
 
-    /// Admits a batch before its confirmation.
+    /// Admits a batch before it is confirmed.
     fn ahead(queue: &mut CommitQueue, producer_id: i64) -> UnconfirmedBatch {
         let stamp = stamp(producer_id, 0);
         let ticket = queue.admit(batch(BatchKind::Transactional, stamp), AT);
@@ -186,7 +188,7 @@ mod tests {
         queue.admit(batch(BatchKind::Transactional, stamp(producer_id, base_sequence)), AT)
     }
 
-    /// Closes the next object, and marks it as uploaded.
+    /// Closes the next object and marks it as uploaded.
     fn uploaded(queue: &mut CommitQueue) -> u64 {
         let number = queue.close(AT).number;
         queue.uploaded(number, Ok(100 + number as i64));
@@ -248,7 +250,7 @@ mod tests {
         failed.sort_unstable_by_key(|(ticket, _)| *ticket);
         assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
         assert_eq!((queue.give_up_words(number, AT), appended(&mut queue)), (vec![], 1));
-        // The client sends the batch again, which is admitted before a confirmation of its own.
+        // The client sends the batch again, and again it is admitted before it is confirmed.
         let again = ahead(&mut queue, 7);
         uploaded(&mut queue);
         assert_eq!(queue.word_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);

@@ -1,4 +1,5 @@
-//! Compaction of logs with transactions: what consumers read, which markers stay, and a crash at every moment.
+//! Tests of compaction of logs with transactions: the records that consumers read, the markers that stay, and a crash
+//! at every moment.
 
 mod model;
 
@@ -13,20 +14,20 @@ use fullbore_wire::batch::{BatchView, EndTransactionMarker};
 
 use super::*;
 
-/// Value of delete.retention.ms.
+/// The value of delete.retention.ms.
 const RETENTION_MS: i64 = 1000;
 
-/// Records by offset: key, and a value unless it is a tombstone.
+/// Records by offset. The value is `None` for a tombstone.
 type Taken = BTreeMap<i64, (u8, Option<Vec<u8>>)>;
 
-/// Facts about a batch in a log.
+/// The header of a batch in a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BatchFacts {
     base_offset: i64,
     last_offset: i64,
     producer_id: i64,
     is_transactional: bool,
-    /// True for a commit, false for an abort; `None` for data, and for a marker without a record.
+    /// True for a commit and false for an abort. `None` for data, and for a marker that has lost its record.
     is_commit: Option<bool>,
     is_control: bool,
     record_count: i32,
@@ -61,7 +62,7 @@ fn open_with(dir: &Path, segment_bytes: u64, map_bytes: Option<usize>) -> (Arc<P
     (logs, partition)
 }
 
-/// Appends a batch of `records`; returns its base offset.
+/// Appends a batch of `records` and returns its base offset.
 fn put(partition: &Arc<Replica>, stamp: Stamp, is_transactional: bool, records: &[(u8, Option<Vec<u8>>)]) -> i64 {
     let builder = BatchBuilder::new(Default::default(), Compression::None, None);
     let mut builder = if is_transactional { builder.transactional() } else { builder };
@@ -101,7 +102,7 @@ fn fill_segments(partition: &Arc<Replica>, count: usize) {
     }
 }
 
-/// Reads to the end as a client does. Returns the records that the client takes, and all batches.
+/// Reads the log to the end like a client. Returns the records that a consumer gets, and all batches.
 fn consume(partition: &Replica, isolation: Isolation, max_bytes: u32) -> (Taken, Vec<BatchFacts>) {
     let (mut rows, mut all) = (Taken::new(), Vec::new());
     let mut offset = partition.offsets().expect("offsets").log_start;
@@ -177,7 +178,7 @@ fn open_transaction_ends_a_cleaning_before_its_segment() {
     assert!(0 < end_of_clean && end_of_clean <= first, "{end_of_clean}");
     let others = rows.range(end_of_clean..).filter(|(_, row)| row.0 == 250).count();
     assert!(others > 10, "what follows is as it was");
-    // The marker makes the rest cleanable.
+    // After the transaction has ended, the rest can be cleaned.
     end(&partition, 7, 0, true);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW) {}
@@ -203,8 +204,8 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
     assert!(found.iter().all(|batch| batch.base_offset != aborted), "its producer has gone on");
 }
 
-/// Cleans at several times. After each cleaning, checks the marker of a transaction whose data is gone, and its index
-/// entry.
+/// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove its entry in
+/// the index, and its marker only after the delete horizon.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");
@@ -254,7 +255,7 @@ fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
     let (logs, partition) = open_with(folder.path(), 600, None);
     raw(&partition);
     assert_eq!(producers(&partition), [(7, 4, -1, None)]);
-    // Once the producer has continued, its empty batch is removed.
+    // When the producer has continued, its empty batch is removed.
     put(&partition, stamp(7, 4, 0), false, &[(9, value(9))]);
     fill_segments(&partition, 1);
     while logs.clean_dirtiest(NOW + 3 * RETENTION_MS) {}
@@ -267,7 +268,7 @@ fn forget_snapshots(dir: &Path) {
     }
 }
 
-/// Returns producer id, epoch, last sequence and first offset of the open transaction of each producer.
+/// Returns the id, the epoch, the last sequence and the first offset of the open transaction of each producer.
 fn producers(partition: &Replica) -> Vec<(i64, i16, i32, Option<i64>)> {
     let state = partition.lock();
     let LogState::Open(log) = &state.log else { return Vec::new() };
@@ -295,7 +296,7 @@ fn fill_transactions(partition: &Arc<Replica>) {
     fill_segments(partition, 1);
 }
 
-/// Returns true if `batches` have data of the transaction that `marker` ends.
+/// Returns true if `batches` contain data of the transaction that `marker` ends.
 fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     let is_before = |batch: &&BatchFacts| {
         batch.producer_id == marker.producer_id && batch.base_offset < marker.base_offset && batch.is_transactional
@@ -303,7 +304,7 @@ fn has_data(batches: &[BatchFacts], marker: &BatchFacts) -> bool {
     batches.iter().rfind(is_before).is_some_and(|last| !last.is_control)
 }
 
-/// Checks that the indexes list every aborted transaction that still has data, and list none whose marker has a delete
+/// Checks that the indexes list every aborted transaction that still has data, and none whose marker has a delete
 /// horizon.
 fn check_index(partition: &Replica) {
     let (found, entries) = (raw(partition), aborted_in(partition));
@@ -337,7 +338,7 @@ fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);
-        // `close` flushes the records and their indexes, so the start after a kill trusts them.
+        // The records and indexes are flushed by `close`, so the start after a kill trusts them.
         logs.close();
         drop((logs, partition));
         let (logs, partition) = open_with(&dir, segment_bytes, None);

@@ -1,9 +1,9 @@
-//! Durations of commits, searches and polls for changes.
+//! Measures how long commits, searches and polls for changes take.
 
 use super::*;
 use crate::diskless::index::CommitQuestion;
 
-/// Measured and not asserted: run with `--ignored --nocapture`.
+/// Prints the durations and asserts nothing. Run it with `--ignored --nocapture`.
 #[test]
 #[ignore = "measures"]
 fn measure_commits_and_finds() {
@@ -53,7 +53,8 @@ fn measure_commits_and_finds() {
     println!("changed, nothing: {}", quantiles(&mut took));
 }
 
-/// 200 partitions with 50 producers each, of which 128 batches are retained: 1,280,000 rows.
+/// There are 200 partitions with 50 producers each, and 128 batches are retained of every producer. This makes
+/// 1,280,000 rows.
 #[test]
 #[ignore = "measures"]
 fn measure_reads_and_removals_of_rows_of_very_many_producers() {
@@ -89,7 +90,7 @@ fn measure_reads_and_removals_of_rows_of_very_many_producers() {
     println!("removed within {:?}, in {} pieces: {}", begun.elapsed(), took.len(), quantiles(&mut took));
 }
 
-/// 100,000 aborted transactions of a partition, first without and then with a transaction that stays open.
+/// Searches among 100,000 aborted transactions of a partition. The later rounds have a transaction that stays open.
 #[test]
 #[ignore = "measures"]
 fn measure_finds_of_aborted_transactions() {

@@ -1,4 +1,4 @@
-//! Upgrade of a database with the first release's schema to this version.
+//! Tests the upgrade of a database with the schema of the first release.
 
 use super::*;
 
@@ -8,7 +8,7 @@ fn database_is_of_the_first_release_it_is_migrated_and_its_producers_go_on() {
     let partition = opened.partitions[0];
     let object = opened.object();
     opened.commit(object, &[batch(partition, 0, 0)]);
-    // Rows without a transaction have the format of the first release, so that only the schema is set back.
+    // Rows without a transaction have the same format as in the first release, so only the schema must be set back.
     opened.back_end.database.run(
         "ALTER TABLE fullbore.diskless_partitions DROP COLUMN first_unstable, DROP COLUMN IF EXISTS aborted_to;
          DROP TABLE fullbore.diskless_aborted; UPDATE fullbore.schema_version SET version = 8",

@@ -1,5 +1,5 @@
-//! Model test: random logs with transactions are cleaned, restarted and killed at any step, and compared with a list of
-//! the written batches.
+//! A model test. Random logs with transactions are cleaned, restarted and killed at any step, and compared with a list
+//! of the batches that were written.
 
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -8,17 +8,17 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A batch of a producer, or of none, with `keys`; true marks a tombstone.
+    /// A batch with `keys` is appended, with or without a producer. True marks a tombstone.
     Append { producer_id: Option<i64>, is_transactional: bool, keys: Vec<(u8, bool)> },
-    /// The marker of a producer's transaction, with the next epoch if `bumps`.
+    /// The marker of a producer's transaction is appended. With `bumps`, it has the next epoch.
     End { producer_id: i64, is_commit: bool, bumps: bool },
-    /// DeleteRecords that moves the log start by `count` offsets, at most to the first open transaction.
+    /// DeleteRecords moves the log start by `count` offsets, but not past the first open transaction.
     DeleteRecords { count: i64 },
-    /// A cleaning after `later_ms`.
+    /// The log is cleaned after `later_ms`.
     Clean { later_ms: i64 },
-    /// A cleaning, and a kill at change `at` of a file.
+    /// The log is cleaned, and the broker is killed at change number `at` of a file.
     KillInCleaning { later_ms: i64, at: usize },
-    /// A start after a clean shutdown or a kill, without producer snapshots if `forgets`.
+    /// The broker restarts after a clean shutdown or a kill. With `forgets`, the producer snapshots are lost.
     Restart { is_clean: bool, forgets: bool },
 }
 
@@ -35,9 +35,9 @@ enum Outcome {
     Open,
 }
 
-/// Log, and the list of the batches written to it.
+/// A log, and the list of the batches that were written to it.
 struct World {
-    /// The data directory. After a kill, it is a copy made at the moment of the kill.
+    /// The data directory. After a kill, this is a copy that was made at the moment of the kill.
     dirs: Vec<TempDir>,
     open: Option<(Arc<Partitions>, Arc<Replica>)>,
     map_bytes: Option<usize>,
@@ -75,7 +75,8 @@ impl World {
         })
     }
 
-    /// Returns epoch, next sequence and first offset of the open transaction of each producer that has written.
+    /// Returns the epoch, the next sequence and the first offset of the open transaction of each producer that has
+    /// written.
     fn producers(&self) -> BTreeMap<i64, (i16, i32, Option<i64>)> {
         let mut known = BTreeMap::new();
         for (base, written) in &self.written {
@@ -97,7 +98,7 @@ impl World {
         known
     }
 
-    /// Returns the outcome of each batch, by its base offset.
+    /// Returns the outcome of the transaction of each batch, by base offset.
     fn outcomes(&self) -> BTreeMap<i64, Outcome> {
         let (mut outcomes, mut open) = (BTreeMap::new(), BTreeMap::<i64, Vec<i64>>::new());
         for (base, written) in &self.written {
@@ -116,7 +117,7 @@ impl World {
         outcomes
     }
 
-    /// Returns the records whose batch has one of `outcomes`, from the log start to `end`.
+    /// Returns the records from the log start to `end` whose batches have one of `outcomes`.
     fn records(&self, outcomes: &[Outcome], end: i64) -> Taken {
         let of = self.outcomes();
         let batches = self.written.iter().filter_map(|(base, written)| match written {
@@ -224,7 +225,7 @@ impl World {
                 newest(rows).into_iter().filter(|(_, (_, value))| value.is_some()).collect::<BTreeMap<_, _>>()
             };
             assert_eq!(without_tombstones(&read), without_tombstones(&committed), "at read_committed");
-            // A record may be gone only if a later committed one superseded it, or it is a tombstone.
+            // A record may be missing only if a later committed one superseded it, or if it is a tombstone.
             let last = newest(&committed);
             for (at, (key, value)) in committed.iter().filter(|(at, _)| !read.contains_key(at)) {
                 assert!(last[key].0 > *at || value.is_none(), "{at} is gone");
@@ -242,7 +243,8 @@ impl World {
         }
     }
 
-    /// Ends all transactions, and cleans until nothing changes. Returns the offset before which the log is clean.
+    /// Ends all transactions and cleans until nothing changes any more. Returns the offset up to which the log is
+    /// clean.
     fn settle(&mut self) -> i64 {
         for (producer_id, _) in self.producers().into_iter().filter(|(_, (.., open))| open.is_some()) {
             self.end_transaction(producer_id, producer_id % 2 == 0, true);
