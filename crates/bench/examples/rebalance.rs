@@ -32,7 +32,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(120);
 /// The pause between two changes, in which the heartbeats of the first one end.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
-/// Bytes that each member adds to its own subscription and assignment.
+/// The bytes that each member adds to its own subscription and assignment.
 const USER_DATA: [u8; 32] = [7; 32];
 
 /// The state that members share with the measuring thread.
@@ -58,8 +58,8 @@ struct State {
 }
 
 impl Board {
-    /// Waits until `members` members are in one generation, which is later than `after`. Returns when this was the
-    /// case.
+    /// Waits until `members` members are in one generation, which is later than `after`. Returns the time at which this
+    /// was the case.
     fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");

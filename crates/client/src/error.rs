@@ -4,7 +4,7 @@
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
 
-/// The text of a connection error begins like this if the host's name has no address.
+/// The beginning of a connection error's text if the host's name has no address.
 const UNKNOWN_HOST: &str = "no address is known for the host";
 
 /// Turns a failure to look up a host into an error with this program's text.

@@ -43,7 +43,7 @@ pub struct Serve {
     log_format: LogFormat,
 }
 
-/// A message about a mistake in a `--set` begins with this.
+/// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
 
 impl Serve {

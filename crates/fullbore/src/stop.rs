@@ -23,7 +23,7 @@ const HEARD_WITHIN: Duration = Duration::from_secs(3);
 /// commit, and its leave of a group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// The time between two polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the
+/// The interval of the polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the
 /// polling thread, it is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 

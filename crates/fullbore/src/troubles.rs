@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// An obstacle is printed after this time. The move of a coordinator takes less.
 const AFTER: Duration = Duration::from_secs(1);
-/// The time between two lines of the same source.
+/// The minimum time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
 
 /// The state of the lines about the obstacles of one source.

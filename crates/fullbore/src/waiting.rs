@@ -17,7 +17,7 @@ use tokio::runtime::Runtime;
 pub const TOLD_AFTER: Duration = Duration::from_secs(2);
 /// The time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
-/// The time between two checks of the waits.
+/// How often the waits are checked.
 const TICK: Duration = Duration::from_millis(100);
 /// How much longer to wait for a producer. Its own time limit may be the same, and its error is more precise.
 const GRACE: Duration = Duration::from_secs(1);

@@ -92,7 +92,7 @@ impl BatchOutcome {
         })
     }
 
-    /// Records that an attempt of a part may be in the log, until the guard is dropped.
+    /// Marks a part of the batch as possibly written, until the guard is dropped.
     pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
         self.doubts.fetch_add(1, Ordering::Relaxed);
         Doubt(self.clone())

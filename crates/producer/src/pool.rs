@@ -64,7 +64,7 @@ struct PooledChunks {
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
     chunks: usize,
-    /// Chunks to return to the pool.
+    /// The chunks that go back to the pool when the lease is dropped.
     returned: Vec<BytesMut>,
 }
 

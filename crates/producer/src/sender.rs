@@ -239,8 +239,8 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Returns true if batches wait that another connection could carry. If partitions keep to one connection, there
-    /// must be waiting batches of more partitions than there are connections.
+    /// Returns true if another connection could carry batches that now have to wait. If partitions keep to one
+    /// connection, this requires waiting batches of more partitions than there are connections.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
@@ -249,8 +249,8 @@ impl Sender {
         wait.take(enough).count() == enough
     }
 
-    /// Begins to open another connection if one is wanted. Returns when to try again after a failed attempt, or `None`
-    /// if there is nothing to wait for.
+    /// Begins to open another connection if one is wanted. Returns the time of the next attempt after a failed one, or
+    /// `None` if there is nothing to wait for.
     fn grow(&mut self) -> Option<Instant> {
         let (core, id) = (self.core.clone(), self.broker.id);
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))
@@ -262,8 +262,8 @@ impl Sender {
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the connections accept. Returns when to check again for batches that are not ready, or `None`
-    /// if an event will wake the task.
+    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready, or
+    /// `None` if an event will wake the task.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
         while self.may_send()
@@ -319,7 +319,7 @@ impl Sender {
     }
 
     /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
-    /// time, because brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
+    /// time. The reason is that brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }

@@ -45,7 +45,7 @@ impl<T> DelayLine<T> {
         Some(oldest.item)
     }
 
-    /// Returns when the oldest item is due, or `None` if nothing is in transit.
+    /// Returns the time at which the oldest item is due, or `None` if nothing is in transit.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.front().map(|oldest| oldest.due_ns)
     }
@@ -79,7 +79,7 @@ impl Bottleneck {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues `bytes` bytes and returns when the last of them has left.
+    /// Queues `bytes` bytes. Returns the time at which the last of them will have left.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;
@@ -94,7 +94,7 @@ impl Bottleneck {
         (u128::from(left_ns) * u128::from(rate) / NS_PER_SEC) as u64
     }
 
-    /// Returns from when on no more than `buffer_bytes` are queued.
+    /// Returns the time from which on no more than `buffer_bytes` are queued.
     pub fn room_at_ns(&self, buffer_bytes: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let buffer_ns = (u128::from(buffer_bytes) * NS_PER_SEC / u128::from(rate)).min(u128::from(u64::MAX)) as u64;

@@ -35,7 +35,7 @@ pub struct Workload {
     pub topic: String,
     /// How many records to send.
     pub records: u64,
-    /// When to stop sending records, or `None` for no limit.
+    /// How long records are sent, or `None` for no limit.
     pub duration: Option<Duration>,
     /// How many records are sent before the steady state.
     pub warmup_records: u64,
@@ -239,7 +239,7 @@ impl Pacer {
         self.set(Instant::now());
     }
 
-    /// Returns when the first record was meant to leave.
+    /// Returns the time at which the first record was meant to leave.
     pub fn started_at(&self) -> Instant {
         self.start
     }

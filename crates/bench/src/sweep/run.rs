@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 /// The client id of every point.
 pub const CLIENT_ID: &str = "fullbore-sweep";
-/// The time between two polls for the topic's leaders.
+/// How often the topic's leaders are polled.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
 /// How long a measurement by time may always wait for the last acknowledgements. A longer measurement may wait as long
 /// as it has sent.

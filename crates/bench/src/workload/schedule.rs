@@ -21,7 +21,7 @@ impl Schedule {
         Schedule { start, interval_ns }
     }
 
-    /// Returns when record `number` should be sent, or `None` without a rate.
+    /// Returns the time at which record `number` should be sent, or `None` without a rate.
     pub fn intended(&self, number: u64) -> Option<Instant> {
         let interval_ns = self.interval_ns?;
         if number == 0 {

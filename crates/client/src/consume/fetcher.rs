@@ -41,9 +41,9 @@ pub struct FetchSettings {
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True to skip batches that a producer has sent broken, and records whose object is lost.
+    /// If true, batches that a producer has sent broken are skipped, and so are records whose object is lost.
     pub skip_bad_batches: bool,
-    /// True for isolation.level=read_committed. Records of aborted and open transactions are then left out.
+    /// If true, records of aborted and open transactions are left out (isolation.level=read_committed).
     pub read_committed: bool,
     /// auto.offset.reset, which decides where a partition continues if its unread records were deleted. `None` ends the
     /// run.

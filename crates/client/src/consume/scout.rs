@@ -17,10 +17,10 @@ use std::time::Instant;
 
 /// Starts look-ups and connections.
 pub(super) struct Scout {
-    /// The cluster through which leaders are connected.
+    /// The cluster through which the scout connects to leaders.
     cluster: Cluster,
     servers: String,
-    /// The cluster through which leaders are looked up. `None` during a look-up, whose thread owns it.
+    /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns it.
     asked: Option<Cluster>,
     /// The connection of `asked` between two look-ups. If it leads to a leader, a thread that connects to this leader
     /// takes it.

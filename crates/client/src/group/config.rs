@@ -42,8 +42,8 @@ pub struct GroupConfig {
     pub assignors: Vec<Assignor>,
     /// group.remote.assignor, for KIP-848 only.
     pub remote_assignor: Option<Text>,
-    /// True to read committed offsets only once no open transaction can change them (KIP-447). Brokers before 2.5 are
-    /// then refused.
+    /// If true, committed offsets are read only once no open transaction can change them (KIP-447). Brokers before 2.5
+    /// are then refused.
     pub require_stable: bool,
 }
 

@@ -23,7 +23,7 @@ const REPLICAS: &str = "default.replication.factor";
 const REPLICAS_MAX: u32 = 3;
 const MIN_IN_SYNC: &str = "min.insync.replicas";
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
-/// A message about a mistake in a `--set` begins with this.
+/// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
 /// The setting that determines how many brokers groups need, with its default. A smaller cluster gets a smaller value.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The time between two checks of a process.
+/// How often a process is checked.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How many bytes at the end of a log are read.
 const LOG_BYTES: u64 = 64 << 10;

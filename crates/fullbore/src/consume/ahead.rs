@@ -17,7 +17,7 @@ const FRESH: Duration = Duration::from_secs(10);
 /// Maximum number of partitions whose start offsets are looked up in advance. If there are more, only those of the
 /// assignment are looked up, after the join.
 const STARTS_MAX: usize = 1000;
-/// The time between two checks of the stop signal.
+/// How often the stop signal is checked.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The results of the look-ups.

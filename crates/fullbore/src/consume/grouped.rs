@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The time between two checks for signals while there are no partitions to read.
+/// How often signals are checked while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
 /// How long to wait for brokers before the command fails.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The time between two checks for signals while there are no partitions to read.
+/// How often signals are checked while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
 /// How long a request for committed offsets may take before the copier checks for signals and for a new assignment.
 const LOOK: Duration = Duration::from_millis(200);

@@ -23,7 +23,7 @@ use tokio::sync::mpsc as orders;
 const ENDING_MAX: usize = 2;
 /// How long connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// The time between two checks of the condition that ends a wait for the transfer.
+/// How often a wait for the transfer checks the condition that would end it.
 const TICK: Duration = Duration::from_millis(20);
 
 /// The topics, the group and the limits of a copy.

@@ -13,7 +13,7 @@ use tokio::runtime::Runtime;
 
 /// How long the stream is sent.
 const SENT_FOR: Duration = Duration::from_secs(3);
-/// The time between two checks for a stop.
+/// How often the sender checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// How many bytes one write sends, and one read receives at most.
 const CHUNK: usize = 256 * 1024;

@@ -33,7 +33,7 @@ pub struct Phase {
     pub records: u64,
     /// How many records are sent per second. Below zero there is no limit.
     pub throughput: f64,
-    /// When to stop sending further records, or `None` for no limit.
+    /// How long records are sent, or `None` for no limit.
     pub limit: Option<Duration>,
 }
 

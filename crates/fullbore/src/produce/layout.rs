@@ -50,7 +50,7 @@ pub struct Separators {
     pub header_key: Vec<u8>,
     /// The text that stands for a null key, value, or header value (null.marker).
     pub null_marker: Option<Vec<u8>>,
-    /// True to refuse a line without its separators (ignore.error=false). Otherwise the whole line is the value.
+    /// If true, a line without its separators is refused (ignore.error=false). Otherwise the whole line is the value.
     pub strict: bool,
 }
 

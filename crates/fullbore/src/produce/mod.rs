@@ -33,9 +33,9 @@ use std::time::Duration;
 
 /// The client id if no property names one.
 const CLIENT_ID: &str = "fullbore-produce";
-/// The time between two checks for results while there is no input.
+/// How often results are checked while there is no input.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
-/// The time between two checks for signals while there is no input.
+/// How often signals are checked while there is no input.
 const IDLE_TICK: Duration = Duration::from_millis(100);
 /// The number of records between two checks for results and signals.
 const RECORDS_PER_LOOK: u64 = 256;

@@ -34,7 +34,7 @@ pub(crate) struct Round<'a> {
 pub(crate) struct Path {
     /// The number of the connection. A later connection never gets the same number.
     pub(crate) connection: u64,
-    /// The index of the connection among those to the broker, and how many of these there are.
+    /// The index of this connection among those to the broker, and their number.
     pub(crate) lane: usize,
     pub(crate) lanes: usize,
 }

@@ -201,18 +201,18 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns when the open batch may leave, or `None` if it may leave now. Once half of the window is in use, batches
-    /// leave evenly spaced over a round trip. If all left together, the records behind them would wait for the first
-    /// acknowledgement, in each round trip. Records that may join any of several partitions have the windows of all of
-    /// them.
+    /// Returns the time at which the open batch may leave, or `None` if it may leave now. Once half of the window is in
+    /// use, batches leave evenly spaced over a round trip. If all left together, the records behind them would wait for
+    /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
+    /// of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
         let (own, step) = self.own_turn()?;
         let peers = u32::try_from(self.peers).unwrap_or(u32::MAX);
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// Returns when this partition's own window lets the next batch leave, and the interval between its batches.
-    /// Returns `None` on a short path, and until half of the window is in use.
+    /// Returns the time at which this partition's own window lets the next batch leave, and the interval between its
+    /// batches. Returns `None` on a short path, and until half of the window is in use.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();

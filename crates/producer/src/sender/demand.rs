@@ -28,7 +28,7 @@ const STEADY: f64 = 1.1;
 const TRIAL_EPOCHS: u32 = 5;
 /// The first pause after a failed trial.
 const PAUSE: Duration = Duration::from_secs(60);
-/// Longest pause after a failed trial.
+/// The maximum pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
 /// Connections are closed if no batch has waited for this time.
 const UNUSED: Duration = Duration::from_secs(30);

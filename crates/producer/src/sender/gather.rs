@@ -13,7 +13,7 @@ use std::time::Instant;
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,
-    /// When to check again for batches that are not ready.
+    /// The time of the next check for batches that are not ready.
     pub(super) next: Option<Instant>,
     /// True if some partition has a full batch that waits only for its window.
     pub(super) window_binds: bool,

@@ -108,8 +108,8 @@ impl Lanes {
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another connection with `connect`, if one is wanted. Returns when to try again after a failed
-    /// attempt, or `None` if there is nothing to wait for.
+    /// Begins to open another connection with `connect`, if one is wanted. Returns the time of the next attempt after a
+    /// failed one, or `None` if there is nothing to wait for.
     pub(super) fn grow(
         &mut self,
         now: Instant,

@@ -68,7 +68,7 @@ impl Direction {
         }
     }
 
-    /// Returns when an event that is sent now reaches the other side.
+    /// Returns the time at which an event that is sent now reaches the other side.
     pub fn arrival_ns(&self) -> u64 {
         self.clock.now_ns() + self.delay_ns
     }
@@ -173,7 +173,7 @@ impl<'a> RelayLane<'a> {
         Ok(())
     }
 
-    /// Returns when to read next. Returns `None` while the direction is full, and once the source has ended.
+    /// Returns the time of the next read, or `None` while the direction is full, and once the source has ended.
     fn read_at_ns(&self) -> Option<u64> {
         let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
         if !self.source_open || full {

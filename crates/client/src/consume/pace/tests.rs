@@ -27,7 +27,7 @@ impl Link {
         Link { round_trip, bytes_s, free_at: 0.0, window: 14_480.0, window_since: 0.0 }
     }
 
-    /// Sends a fetch at the time `sent`. Returns when the first and the last byte of its response arrive.
+    /// Sends a fetch at the time `sent`. Returns the times at which the first and the last byte of its response arrive.
     fn answer(&mut self, sent: f64, bytes: u64) -> (f64, f64) {
         let mut at = self.free_at.max(sent + self.round_trip / 2.0);
         let began = at;
@@ -48,7 +48,7 @@ impl Link {
     }
 }
 
-/// Runs a consumer at a leader that reads ahead and has records for `busy` of `partitions`. Returns the bytes per
+/// Runs a consumer with a leader that reads ahead and has records for `busy` of `partitions`. Returns the bytes per
 /// second in the second half of the run.
 fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
@@ -79,7 +79,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     read_late / (now - RUN / 2.0)
 }
 
-/// Runs a consumer at a leader that does not read ahead. Returns the bytes per second in the second half of the run.
+/// Runs a consumer with a leader that does not read ahead. Returns the bytes per second in the second half of the run.
 fn by_size(link: &mut Link, partitions: usize) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 /// The superuser of the cluster's PostgreSQL.
 const ROLE: &str = "fullbore";
-/// Database that exists from the start.
+/// The database that exists from the start.
 const DATABASE: &str = "postgres";
 /// The port, which is part of the socket's name.
 const PORT: u16 = 5432;

@@ -91,7 +91,7 @@ impl Transactions {
         (self.script)(key, *asked)
     }
 
-    /// Begins another producer with the same id, which fences the present one.
+    /// Starts another producer with the same id, which fences the present one.
     pub fn fence(&mut self) {
         self.end_open(false);
         self.identity.1 += 1;
