@@ -32,7 +32,7 @@ const CHANGE_MAX: Duration = Duration::from_secs(120);
 /// The pause between two changes, in which the heartbeats of the first one end.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
-/// The bytes that each member adds to its own subscription and assignment.
+/// The user data that each member adds to its subscription and assignment.
 const USER_DATA: [u8; 32] = [7; 32];
 
 /// The state that members share with the measuring thread.

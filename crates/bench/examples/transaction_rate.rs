@@ -24,8 +24,8 @@ struct Load {
     until: Instant,
 }
 
-/// Waits for a commit that began at `asked`. If it lies in the interval of the load, records how many nanoseconds it
-/// took.
+/// Waits for a commit that began at `asked`. If the commit falls into the interval of the load, records how many
+/// nanoseconds it took.
 async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
     ending.await?;
     let now = Instant::now();

@@ -97,7 +97,7 @@ impl Producer {
     /// Starts a producer from settings by Kafka's names.
     ///
     /// # Errors
-    /// Returns [`ConfigError`] of the first setting that is not allowed, or of the first contradiction.
+    /// Returns [`ConfigError`] for the first setting that is not allowed, or for the first contradiction.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         Self::new(ProducerConfig::from_properties(properties)?)
     }

@@ -277,7 +277,7 @@ impl Cluster {
         Ok(brokers)
     }
 
-    /// Returns the partitions of those of `topics` that exist.
+    /// Returns the partitions of the existing topics among `topics`.
     ///
     /// # Errors
     /// Returns the error of the connection if no broker answers, or the error of a topic that this client may not read.

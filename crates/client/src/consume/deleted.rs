@@ -14,8 +14,8 @@ pub struct DeletedOffsets {
     pub topic: Text,
     /// The number of the partition.
     pub partition: i32,
-    /// From the reader's position to its new position, which is the log's start, or its end if auto.offset.reset is
-    /// latest. The range includes markers, and records that compaction had removed.
+    /// The range from the reader's position to its new position, which is the log's start, or its end if
+    /// auto.offset.reset is latest. It includes markers, and records that compaction had removed.
     pub offsets: Range<i64>,
 }
 

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// How long the fetcher waits before it requests a session again, if the leader had no free session or lost too many.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// How many sessions may be lost before a new one is no longer opened at once. After that, fetches carry offsets for
-/// [`AGAIN_AFTER`].
+/// A new session is opened at once after each of this many lost sessions. After one more loss, fetches carry offsets
+/// for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
 /// The special epochs of a fetch (KIP-227). 0 opens a session. -1 closes a session, or belongs to none.
 const OPENS: i32 = 0;

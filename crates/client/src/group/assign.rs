@@ -153,7 +153,7 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     }
 }
 
-/// The share of a member while shares are balanced.
+/// The partitions of a member, while the shares of all members are being balanced.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,

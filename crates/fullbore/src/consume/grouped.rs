@@ -33,7 +33,7 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// How long after Ctrl-C the last commit and the request to leave must have ended.
+/// The times after Ctrl-C at which the last commit and the request to leave must have ended.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 
 /// How long the member waits for a write to standard output before it gives up partitions. If the write takes longer,
@@ -259,7 +259,7 @@ impl<'a> Grouped<'a> {
         Ok(())
     }
 
-    /// Returns the partitions of those of `topics` that exist.
+    /// Returns the partitions of the existing topics among `topics`.
     fn found(&mut self, topics: &BTreeSet<Text>) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         let topics: Vec<Text> = topics.iter().cloned().collect();
         patiently(self.stop, || self.cluster.partitions_of(&topics))

@@ -14,9 +14,9 @@ pub struct Figures {
     pub produce_time: Duration,
     /// The time until the last record was read and verified.
     pub read_time: Duration,
-    /// The latencies from each record's send to its acknowledgement.
+    /// The latencies until each record was acknowledged.
     pub acknowledged: Latencies,
-    /// The latencies from each record's send until it was read and verified.
+    /// The latencies until each record was read and verified.
     pub read: Latencies,
 }
 

@@ -29,8 +29,8 @@ const RECORDS: u64 = 1_000_000;
 const DISTANT_RECORDS: u64 = 400_000;
 /// The number of records in the first phase on an object store.
 const DISKLESS_RECORDS: u64 = 200_000;
-/// The number of records per second in the second phase. The rate is low, so that the latency is not the wait in a full
-/// buffer.
+/// The number of records per second in the second phase. The rate is low, so that the latencies do not include waiting
+/// in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
 /// How long the removal of the data may take after Ctrl-C.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);

@@ -22,8 +22,8 @@ use tokio::time::Instant;
 
 /// Maximum number of records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// How long after SIGTERM the command may take to get the records acknowledged that it has read. After Ctrl-C it takes
-/// this long only if brokers are slow.
+/// How long the records that were read may take to be acknowledged after SIGTERM. After Ctrl-C this limit applies only
+/// if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
 /// If brokers have responded fast, this is the limit of that time after Ctrl-C. No limit is shorter.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);

@@ -173,7 +173,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the error code to assume for a request without a response. It is retriable, except UNSUPPORTED_VERSION.
+/// Returns the error code to assume for a request without a response. The code is retriable, unless it is
+/// UNSUPPORTED_VERSION.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

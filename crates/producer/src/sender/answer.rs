@@ -169,7 +169,7 @@ impl Core {
         partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 
-    /// Moves the partition to the leader that the response names (KIP-951). If it names none, fetches metadata.
+    /// Moves the partition to the leader that the response names (KIP-951). If that is not possible, fetches metadata.
     fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();

@@ -9,7 +9,7 @@ use crate::worklist::Worklist;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The batches of a request, and the reasons why others are not in it.
+/// The batches of a request, and what the other partitions wait for.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,

@@ -284,7 +284,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     assert_eq!(run(setup, &split, None), Ok(()));
 }
 
-/// The checks find each planted fault, by the right violation.
+/// Each planted fault must be found, and reported as the right violation.
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {
