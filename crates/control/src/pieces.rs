@@ -10,13 +10,13 @@ use super::decide::ChangeBudget;
 
 /// Number of partitions in the first piece.
 const FIRST: usize = 1_000;
-/// Minimum and maximum number of partitions in a piece.
+/// Minimum number of partitions in a piece.
 const MIN: usize = 50;
-/// Largest number of registrations in a piece.
+/// Maximum number of partitions in a piece.
 const MAX: usize = 10_000;
-/// How long a full piece should hold the lock. If it takes less time than this range, the next piece is larger; if it
-/// takes more, the next piece is smaller.
+/// If a full piece holds the lock for less than this time, the next piece is larger.
 const BRIEF: Duration = Duration::from_millis(150);
+/// If a full piece holds the lock for more than this time, the next piece is smaller.
 const LONG: Duration = Duration::from_millis(500);
 
 /// The size of the next piece, adapted to the store's speed.

@@ -17,9 +17,11 @@ static FAILED: OnceLock<io::Error> = OnceLock::new();
 /// True with `--json`. This is global, because the code that prints failures does not have the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Escape sequences for a terminal: the start of a heading, the end of a style, and the start of an error.
+/// The escape sequence that begins a heading on a terminal.
 const BOLD: &str = "\x1b[1m";
+/// The escape sequence that ends a style.
 const PLAIN: &str = "\x1b[0m";
+/// The escape sequence that begins an error message.
 const BOLD_RED: &str = "\x1b[1;31m";
 
 /// Maximum number of bytes that are read of the user's answer to a question.

@@ -12,10 +12,9 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// How long, and for how many bytes, this end still reads after it has refused a handshake. This gives the peer time to
-/// read the alert.
+/// How long this end still reads after it has refused a handshake. This gives the peer time to read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
-/// Most bytes of these reads.
+/// Maximum number of bytes that this end still reads after it has refused a handshake.
 const LINGER_BYTES: usize = 64 * 1024;
 
 /// A connection on which the TLS handshake is done.

@@ -24,9 +24,9 @@ use tokio::time::{sleep, timeout};
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// How long the broker pauses after a shard could not be loaded. The pause grows with each failure up to `RELOAD_MOST`.
+/// How long the broker pauses after a shard could not be loaded. The pause doubles with each further failure.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
-/// Longest pause after further failed loads of a shard.
+/// Maximum pause before the broker tries again to load a shard.
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.

@@ -20,9 +20,9 @@ use super::tries::Tries;
 
 /// How long the store may fail before it counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// How long the store may fail before the broker sends probes. A probe is followed by a pause of `PROBE_EVERY`.
+/// How long the store may fail or be silent before the broker sends probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
-/// Pause between two probes.
+/// How long the broker pauses after a probe.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How long a successful probe counts as a sign that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);

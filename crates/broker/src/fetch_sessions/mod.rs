@@ -40,9 +40,9 @@ const PARTITIONS_MAX: usize = 500_000;
 /// A session that was unused for this long may be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// A fetch with the first epoch ends its session, and one with the second opens a session.
+/// A fetch with this epoch ends its session.
 const FINAL_EPOCH: i32 = -1;
-/// Epoch of a fetch that opens a session.
+/// A fetch with this epoch opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// A fetch with this id has no session.
 const NO_SESSION: i32 = 0;

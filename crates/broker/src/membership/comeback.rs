@@ -9,10 +9,9 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// The longest pause, and how long after its last return a broker no longer has to wait. Both are counted in session
-/// timeouts.
+/// Maximum pause before a fenced broker returns, in session timeouts.
 const PAUSE_MAX: u32 = 8;
-/// Shortest time since the last return, in session timeouts, after which a fenced broker returns without a pause.
+/// How long a broker must have been back, in session timeouts, to return without a pause if it is fenced again.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.

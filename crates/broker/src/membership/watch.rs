@@ -17,11 +17,10 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// How long the probe of a port may take: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is
-/// shorter. A probe delays this broker's next check, and after a long gap between checks it must not consider any
-/// broker failed (see [`FailureDetector::may_judge`]).
+/// How long the probe of a port may take. A probe delays this broker's next check, and after a long gap between checks
+/// it must not consider any broker failed (see [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
-/// A probe lasts at most the session timeout divided by this, if that is shorter than [`PROBE_MAX`].
+/// With a short session timeout, a probe may only take the timeout divided by this number.
 const PROBE_SHARE: u32 = 8;
 
 /// The failure detector and the heartbeats that it knows.

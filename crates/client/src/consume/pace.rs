@@ -15,6 +15,7 @@ pub(super) const FETCHES_MAX: u64 = 32;
 /// Minimum number of fetches in flight at a leader whose delay exceeds [`NEAR`]. TCP starts slowly, so the first
 /// measured rate is too low.
 const FETCHES_FIRST: u64 = 4;
+/// Maximum delay at which a leader counts as near.
 const NEAR: Duration = Duration::from_millis(1);
 /// The size of the window, as a multiple of bandwidth times delay. A fetch takes effect one round trip after the
 /// measurement, and TCP doubles its bytes in flight each round trip. A smaller window would hold TCP back.

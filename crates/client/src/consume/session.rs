@@ -17,8 +17,9 @@ const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// A new session is opened at once after each of this many lost sessions. After one more loss, fetches carry offsets
 /// for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// The special epochs of a fetch (KIP-227). 0 opens a session. -1 closes a session, or belongs to none.
+/// The epoch of a fetch that opens a session (KIP-227).
 const OPENS: i32 = 0;
+/// The epoch of a fetch that closes its session, or that belongs to no session.
 const NONE: i32 = -1;
 
 /// How a response identifies a partition: by the topic's id from version 13 on, or by the topic's name before.

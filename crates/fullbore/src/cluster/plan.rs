@@ -17,16 +17,20 @@ pub const CONTROL_PLANE: &str = "control.plane";
 const PORT_DEFAULT: u16 = 9092;
 /// The default number of brokers in a new directory.
 const BROKERS_DEFAULT: u32 = 3;
-/// The settings of replicas and of in-sync replicas, with their values in a new cluster. With these values, the death
-/// of one broker loses no record and stops no topic.
+/// The key of the number of replicas that new topics have.
 const REPLICAS: &str = "default.replication.factor";
+/// Maximum number of replicas that a new cluster sets. A smaller cluster has as many as it has brokers.
 const REPLICAS_MAX: u32 = 3;
+/// The key of the number of in-sync replicas that a topic needs.
 const MIN_IN_SYNC: &str = "min.insync.replicas";
+/// The number of in-sync replicas if there are three replicas. With it, the death of one broker loses no record and
+/// stops no topic.
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
 /// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
-/// The setting that determines how many brokers groups need, with its default. A smaller cluster gets a smaller value.
+/// The key of the number of replicas that the offsets of groups have.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
+/// The default of that number. A cluster with fewer brokers sets a smaller value.
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
 /// The setting of the store of diskless topics, which all brokers share.

@@ -26,9 +26,9 @@ const GAIN: f64 = 1.2;
 const STEADY: f64 = 1.1;
 /// The number of epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// The first pause after a failed trial.
+/// How long the sender pauses after a failed trial. The pause doubles with each further failure.
 const PAUSE: Duration = Duration::from_secs(60);
-/// The maximum pause after a failed trial.
+/// Maximum pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
 /// Connections are closed if no batch has waited for this time.
 const UNUSED: Duration = Duration::from_secs(30);

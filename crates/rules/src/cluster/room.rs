@@ -40,10 +40,10 @@ pub enum RoomReport {
 
 /// How long a disk must be full before the broker reports it, in ms.
 const FULL_MS: i64 = 1_000;
-/// How long a disk must have ample room before the broker reports it, in ms. The wait doubles from the minimum up to
-/// the maximum.
+/// How long a disk must have ample room before the broker reports it, in ms. The wait doubles if the disk soon fills up
+/// again.
 const ROOM_MIN_MS: i64 = 5_000;
-/// Longest time with ample room before the report of room, in ms.
+/// Maximum of that wait, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
 /// How soon after a report of room a disk must fill up again, in ms, for the next wait to be twice as long.
 const SOON_MS: i64 = 60_000;

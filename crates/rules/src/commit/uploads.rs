@@ -18,10 +18,10 @@ const SLOW: Duration = Duration::from_secs(2);
 const QUICK: Duration = Duration::from_secs(1);
 /// A step down is kept if at least this share of the former rate remains, in tenths.
 const KEPT_TENTHS: u64 = 9;
-/// How many rounds the window waits after it has undone a step down. The number doubles with each step that is undone,
-/// up to the maximum. A step that is kept resets it.
+/// How many rounds the window waits after it has undone a step down. The number doubles with each step that is undone.
+/// A step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
-/// Most rounds that the window waits.
+/// Maximum number of rounds that the window waits after it has undone a step down.
 const HELD_ROUNDS_MAX: u32 = 256;
 
 /// Limits how many uploads a broker runs at a time.

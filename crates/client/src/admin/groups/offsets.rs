@@ -21,10 +21,10 @@ const COMMIT_PARTITIONS_MAX: usize = 10_000;
 const FETCH_SEVERAL_VERSION: i16 = 8;
 /// Maximum number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// A commit weighs this much, in addition to 1 for each of its partitions.
+/// The weight of a commit without its partitions, each of which adds 1.
 const COMMIT_WEIGHT: usize = 31;
-/// Maximum weight of the commits in flight. There may be 32 commits of one partition each, or one of many partitions.
-/// Without the limit, a broker that is still writing responses might not read the next request.
+/// Maximum weight of all commits in flight. This allows 32 commits of one partition each, or one of many partitions.
+/// Without the limit, a broker that still writes responses might not read the next request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
 /// The committed offset of a partition.

@@ -12,8 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The minimum and maximum capacity for one read. Between them, the capacity is the length of the last response.
+/// Minimum capacity for one read, in bytes. Up to the maximum, the capacity is the length of the last response.
 const READ_BYTES: usize = 16 * 1024;
+/// Maximum capacity for one read, in bytes.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
 /// The reason that is reported when the broker has closed the connection.

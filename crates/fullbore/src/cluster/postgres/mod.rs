@@ -24,9 +24,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The superuser of the cluster's PostgreSQL.
+/// The superuser of the cluster's PostgreSQL server.
 const ROLE: &str = "fullbore";
-/// The database that exists from the start.
+/// The database that the brokers use. `initdb` creates it in every new server.
 const DATABASE: &str = "postgres";
 /// The port, which is part of the socket's name.
 const PORT: u16 = 5432;

@@ -20,9 +20,9 @@ use super::view::{BatchError, BatchView, Compression};
 
 /// Size of a piece of gzip or zstd, in bytes. No zstd block is larger.
 const PIECE: usize = 128 << 10;
-/// How many bytes a buffer and a context may keep for the next batch.
+/// Maximum size of a buffer that is kept for the next batch, in bytes.
 const BLOCK_KEPT: usize = 256 << 10;
-/// Most bytes that a decompression context keeps for the next batch.
+/// Maximum memory of a zstd decoder that is kept for the next batch, in bytes.
 const CONTEXT_KEPT: usize = 3 << 20;
 
 /// The decoder and the buffers, which are reused for one batch after another.
