@@ -389,7 +389,8 @@ impl<B> Window<B> {
         self.within_reach()
     }
 
-    /// Returns the `place` of the round's next batch. Returns `None` if it may not leave or there is no round.
+    /// Returns the `place` of the round's next batch. Returns `None` if there is no round, or if that batch is too far
+    /// after the oldest one in flight.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);

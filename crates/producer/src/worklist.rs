@@ -14,7 +14,7 @@ pub(crate) struct Worklist<T> {
     /// Items that the task has not seen yet.
     pub(crate) incoming: Mutex<Vec<T>>,
     pub(crate) wake: Notify,
-    /// When another broker last took over an item.
+    /// When another broker last took over an item, or `None` before the first time.
     left_at: Mutex<Option<Instant>>,
 }
 

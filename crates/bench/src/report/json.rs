@@ -3,7 +3,7 @@
 //!
 //! Invariant: with valid parts, each function returns a valid text.
 
-/// Returns null.
+/// Returns the text `null`.
 pub fn null() -> String {
     "null".to_owned()
 }

@@ -78,7 +78,7 @@ impl Direction {
     }
 }
 
-/// Returns true if the bytes begin a request of Kafka's protocol with which clients begin: Metadata or ApiVersions.
+/// Returns true if the bytes look like the first request of a Kafka client, which is Metadata or ApiVersions.
 fn is_first_request(bytes: &[u8]) -> bool {
     matches!(bytes, [0, 0, _, _, 0, 3 | 18, 0, version, ..] if *version < 64)
 }
