@@ -202,8 +202,8 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
 async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let claim = format!("{cluster_id} {}", random_id());
     let mut put = put_if_absent(of, key, &claim).await?;
-    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one did not
-    // replace the marker of another broker.
+    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has not
+    // replaced another broker's marker.
     if put == ConditionalPut::Written && put_if_absent(of, key, &claim).await? == ConditionalPut::Refused {
         return store_of(&claim, cluster_id);
     }
