@@ -256,8 +256,8 @@ mod tests {
     async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -279,9 +279,9 @@ mod tests {
     #[tokio::test]
     async fn waiters_for_the_flush_of_a_deleted_topic_are_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let mut log =
-            Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &broker.topics.defaults).expect("opened");
+            Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &broker.topics.defaults).expect("opened");
         log.log_end = 3;
         let waiting = log.flush_ticket(3);
         log.went_with_its_topic();
@@ -293,8 +293,8 @@ mod tests {
     fn segments_that_a_killed_broker_had_not_flushed_are_before_the_recovery_point_passes_them() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = fullbore_config::TopicConfig { segment_bytes: 1000, ..broker.topics.defaults };
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir: Arc<Path> = folder.path().into();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir: Arc<Path> = directory.path().into();
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 700]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");

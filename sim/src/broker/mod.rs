@@ -35,7 +35,7 @@ pub struct Disk {
     /// The last version of the database that this broker has seen.
     known: SeenVersion,
     ended: PreviousShutdown,
-    folder: u128,
+    directory: u128,
     /// The process that was registered when the last process joined, followed by that last process.
     users: Option<[u128; 2]>,
     /// How many heartbeats were noted on the disk before they were sent. A power loss may undo the last notes.
@@ -142,7 +142,7 @@ impl Broker {
             is_full: false,
             known: None,
             ended: PreviousShutdown::Clean,
-            folder: id as u128,
+            directory: id as u128,
             users: None,
             noted: 0,
             has_lost: false,

@@ -128,7 +128,7 @@ impl Partitions {
             opener: Arc::default(),
             carried_tails: CarriedTails::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
-            aside: aside::SetAsideFolders::default(),
+            aside: aside::SetAsideDirectories::default(),
             pending_removal: Mutex::new(pending_removal),
             leftovers: Default::default(),
             transient_read: LogRateLimit::default(),

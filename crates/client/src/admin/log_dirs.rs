@@ -60,7 +60,7 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
         ));
     }
     let known = |bytes: i64| (bytes >= 0).then_some(bytes);
-    let folder = |found: DescribeLogDirsResult| {
+    let directory = |found: DescribeLogDirsResult| {
         let logs = found.topics.into_iter().flat_map(|topic| {
             let name = topic.name;
             topic.partitions.into_iter().map(move |log| LogDirPartition {
@@ -81,7 +81,7 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
             usable_bytes: known(found.usable_bytes),
         }
     };
-    Ok(answer.results.into_iter().map(folder).collect())
+    Ok(answer.results.into_iter().map(directory).collect())
 }
 
 /// Files that are kept beside a log. A power loss has separated their records from the log.
@@ -141,7 +141,7 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
 
 /// Reads the response of one broker.
 fn damaged(answer: DescribeLogDirsResponse) -> Vec<((Text, i32), LogDamage)> {
-    let topics = answer.results.into_iter().flat_map(|folder| folder.topics);
+    let topics = answer.results.into_iter().flat_map(|directory| directory.topics);
     let partitions = topics.flat_map(|topic| {
         let name = topic.name;
         topic.partitions.into_iter().map(move |partition| (name.clone(), partition))

@@ -63,7 +63,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     brokers.insert(wanted.id, member.registration);
     let node = RegisteredBroker {
         registration: member.registration,
-        folder: Uuid(member.folder.to_be_bytes()),
+        directory: Uuid(member.directory.to_be_bytes()),
         process: Uuid(member.process.to_be_bytes()),
         rack: wanted.rack.clone(),
         serves_diskless: wanted.serves_diskless,

@@ -145,7 +145,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
         };
         let node = RegisteredBroker {
             registration,
-            folder: id(&row, 4)?,
+            directory: id(&row, 4)?,
             process: id(&row, 5)?,
             rack: optional(&row, 6)?.map(|rack| Text::from(as_typed(rack))),
             serves_diskless: flag(&row, 7)?,

@@ -86,7 +86,8 @@ enum ChangeRecord {
 #[derive(Serialize, Deserialize)]
 struct NodeRecord {
     epoch: i64,
-    folder: String,
+    #[serde(rename = "folder")]
+    directory: String,
     process: String,
     fenced: bool,
     shutting_down: bool,
@@ -261,7 +262,7 @@ fn past_topic(record: PastRecord) -> Result<PastTopic, String> {
 fn node_record(node: &RegisteredBroker) -> NodeRecord {
     NodeRecord {
         epoch: node.registration.epoch,
-        folder: node.folder.to_string(),
+        directory: node.directory.to_string(),
         process: node.process.to_string(),
         fenced: node.registration.is_fenced,
         shutting_down: node.registration.is_shutting_down,
@@ -281,7 +282,7 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
             is_shutting_down: record.shutting_down,
             is_full: record.disk_full,
         },
-        folder: id(&record.folder)?,
+        directory: id(&record.directory)?,
         process: id(&record.process)?,
         rack: record.rack.map(Text::from),
         serves_diskless: record.serves_diskless,

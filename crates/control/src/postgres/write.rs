@@ -138,7 +138,8 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     let rack = node.rack.as_ref();
     let (fenced, stopping, full) = (of.is_fenced, of.is_shutting_down, of.is_full);
     let serves = node.serves_diskless;
-    statements.add(insert, &[&id, &of.epoch, &node.folder, &node.process, &fenced, &stopping, &full, &rack, &serves]);
+    statements
+        .add(insert, &[&id, &of.epoch, &node.directory, &node.process, &fenced, &stopping, &full, &rack, &serves]);
     statements.add("DELETE FROM fullbore.broker_endpoints WHERE broker_id = ?", &[&id]);
     let insert = "INSERT INTO fullbore.broker_endpoints (broker_id, listener, host, port) VALUES (?, ?, ?, ?)";
     for (listener, at) in &node.endpoints {

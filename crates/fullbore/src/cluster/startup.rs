@@ -29,7 +29,7 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The startup of a cluster.
 pub struct Startup<'a> {
-    folder: &'a Path,
+    directory: &'a Path,
     /// How long brokers may take to respond.
     patience: Duration,
     /// The program that runs brokers.
@@ -54,10 +54,10 @@ struct Readiness {
 
 impl<'a> Startup<'a> {
     /// Creates a startup that has not started any process.
-    pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
-        let postgres = OwnPostgres::of(folder);
+    pub fn new(directory: &'a Path, program: PathBuf, patience: Duration) -> Self {
+        let postgres = OwnPostgres::of(directory);
         let (started_postgres, started, made, changed) = Default::default();
-        Startup { folder, patience, program, postgres, started_postgres, started, made, changed }
+        Startup { directory, patience, program, postgres, started_postgres, started, made, changed }
     }
 
     /// Starts the directory's own PostgreSQL, unless it runs.
@@ -79,13 +79,13 @@ impl<'a> Startup<'a> {
         }
         if planned.is_changed {
             match planned.is_new {
-                true => self.made.push(broker::path(self.folder, id)),
-                false => self.changed.push((id, broker::text(self.folder, id)?)),
+                true => self.made.push(broker::path(self.directory, id)),
+                false => self.changed.push((id, broker::text(self.directory, id)?)),
             }
-            planned.file.write(self.folder)?;
+            planned.file.write(self.directory)?;
         }
-        let daemon = broker::daemon(self.folder, id);
-        let started = daemon.start(broker::command(&self.program, self.folder, id));
+        let daemon = broker::daemon(self.directory, id);
+        let started = daemon.start(broker::command(&self.program, self.directory, id));
         let started = started.map_err(|error| Failure::new(format!("cannot start broker {id}: {error}")))?;
         let pid = started.child.id();
         self.started.push(started);
@@ -129,7 +129,7 @@ impl<'a> Startup<'a> {
                 return Err(Failure::interrupted("interrupted while the brokers started"));
             }
             if Instant::now() > until {
-                let (within, log) = (self.patience, broker::daemon(self.folder, first.id).log);
+                let (within, log) = (self.patience, broker::daemon(self.directory, first.id).log);
                 let what = first.missing.as_deref().unwrap_or_default();
                 let (id, log) = (first.id, log.display());
                 return Err(Failure::new(format!(
@@ -161,7 +161,7 @@ impl<'a> Startup<'a> {
             wait_until_gone([&self.postgres.daemon], END_WITHIN);
         }
         for (id, text) in &self.changed {
-            if let Err(failure) = broker::write(self.folder, *id, text) {
+            if let Err(failure) = broker::write(self.directory, *id, text) {
                 output::tell(failure);
             }
         }
@@ -228,8 +228,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     /// Creates a script that serves as the program of brokers. Its `$3` is the broker's file.
-    fn program(folder: &Path, script: &str) -> PathBuf {
-        let path = folder.join("program");
+    fn program(directory: &Path, script: &str) -> PathBuf {
+        let path = directory.join("program");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
         path
@@ -256,29 +256,29 @@ mod tests {
 
     #[test]
     fn a_broker_that_ends_is_reported_with_its_last_lines_and_the_others_are_stopped() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
         let brokers = [planned(1, NO_LISTENER), planned(2, NO_LISTENER)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
-        let first = broker::daemon(folder.path(), 1);
+        let first = broker::daemon(directory.path(), 1);
         let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
-        let log = folder.path().join("broker-2.log");
+        let log = directory.path().join("broker-2.log");
         let log = log.display();
         assert_eq!(told, format!("broker 2 ended with status 1; {log}:\n  start\n  fullbore: no such thing"));
         assert!(first.pid().is_some());
         running.undo();
         assert_eq!(first.pid(), None);
-        assert!(!first.pid_file.exists() && !broker::path(folder.path(), 1).exists() && first.log.exists());
+        assert!(!first.pid_file.exists() && !broker::path(directory.path(), 1).exists() && first.log.exists());
     }
 
     #[test]
     fn a_failed_start_restores_the_files() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"), PATIENCE);
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut running = Startup::new(directory.path(), program(directory.path(), "exit 1"), PATIENCE);
         let mut broker = PlannedBroker { is_new: false, ..planned(1, NO_LISTENER) };
-        let path = broker::path(folder.path(), 1);
+        let path = broker::path(directory.path(), 1);
         fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
         let before = fs::read_to_string(&path).expect("there");
         broker.file.properties.set("a", "2");
@@ -291,9 +291,9 @@ mod tests {
 
     #[test]
     fn a_signal_ends_the_wait_for_brokers() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
         let brokers = [planned(1, NO_LISTENER)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();
@@ -305,9 +305,9 @@ mod tests {
 
     #[test]
     fn a_broker_that_does_not_know_all_others_is_not_ready() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut properties = Properties::default();
-        properties.set("log.dirs", folder.path().join("data").display().to_string());
+        properties.set("log.dirs", directory.path().join("data").display().to_string());
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
         properties.set("fullbore.admin.listener", "");
         let config = fullbore_config::BrokerConfig::from_properties(&properties).expect("valid").0;

@@ -144,9 +144,9 @@ mod tests {
         let phases = vec![Phase::flat_out("some", 500)];
         let (sets, configs, producer) = Default::default();
         let play = Play { sets, configs, phases, record_size: 64, partitions: 2, distance: None, producer };
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &Stop::new() };
+        let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &Stop::new() };
         run(&store, play, false, &ground).expect("verified");
     }
 }

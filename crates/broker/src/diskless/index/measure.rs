@@ -92,14 +92,14 @@ async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64)
 #[ignore = "a measurement"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_of_many_partitions_and_finds() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let mut store = SqliteIndex::open(folder.path()).expect("made");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let mut store = SqliteIndex::open(directory.path()).expect("made");
     let rows = store.create(("topic", Uuid([1; 16])), PARTITIONS).expect("made");
     let partitions: Vec<_> = rows.iter().map(|row| row.id).collect();
     let mut commits = Commits { index: Index::new(store, 128), partitions: partitions.clone(), made: 0 };
     let took = (0..COMMITS).map(|_| commits.one()).collect();
     println!("commit of {PARTITIONS} partitions: {}", told(took));
-    let finder = RunFinder::open(folder.path()).expect("opened");
+    let finder = RunFinder::open(directory.path()).expect("opened");
     let end = i64::from(commits.made * RECORDS);
     finds(&finder, &partitions, end).await;
     let alone = finds(&finder, &partitions, end).await;
@@ -125,9 +125,9 @@ async fn commits_of_many_partitions_and_finds() {
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {
     for stable in [None, Some(5)] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        SqliteIndex::open(folder.path()).expect("made").add_aborted(100_000, stable);
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        SqliteIndex::open(directory.path()).expect("made").add_aborted(100_000, stable);
+        let finder = RunFinder::open(directory.path()).expect("opened");
         for (length, count) in [(1_000, 10_001), (1_000_000, 512)] {
             let mut took = Vec::new();
             for number in 0..2_000 {
