@@ -4,7 +4,7 @@
 //! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
 //! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. It vouches only for logs that
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. It counts only for logs that
 //! are complete on the disk, because the other logs are in the list of unrecovered partitions.
 
 mod any;
