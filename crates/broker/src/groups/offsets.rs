@@ -1,4 +1,4 @@
-//! The committed offsets of groups in memory, as requests read them. They are ordered by group, topic id and partition.
+//! The committed offsets of groups in memory, as requests read them. They are found by group, topic id and partition.
 //! Offsets that are pending in transactions are next to them.
 //!
 //! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
