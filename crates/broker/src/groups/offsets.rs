@@ -100,7 +100,7 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Lists the groups with pending offsets for each open transaction. Locked only after a stripe.
+    /// Lists the groups with pending offsets for each open transaction. No stripe may be locked while this is locked.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,
