@@ -66,7 +66,7 @@ pub struct InternalTopicSettings {
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// The internal topic of a coordinator, with the shards that this broker serves or loads.
+/// The internal topic of a coordinator, with its shards. Some of them may be led by other brokers.
 pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,
@@ -288,7 +288,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Checks if all shards are loaded. From then on, requests no longer wait.
+    /// Checks if all shards are loaded. If they are, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

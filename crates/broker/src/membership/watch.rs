@@ -1,5 +1,5 @@
-//! The failure detector. It reads the heartbeats of the other brokers. If a heartbeat is older than
-//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port still accepts connections.
+//! The failure detector. It reads the heartbeats of the other brokers. If the age of a heartbeat reaches
+//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port refuses connections.
 //!
 //! The rule is in [`fullbore_rules::cluster::lease`].
 

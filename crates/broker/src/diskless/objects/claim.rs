@@ -7,9 +7,9 @@
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: if two clusters claim a store, one of them is refused. In a store without conditional PUTs, this is
-//! guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or deleted before it is
-//! certain that the index and the store belong together.
+//! Invariants: if two clusters claim a store, one of them is refused. If the store has no conditional PUTs or ignores
+//! the condition, this is guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or
+//! deleted before it is certain that the index and the store belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ const CLAIM_MAX: usize = 1000;
 const PROBE: &str = "probe";
 /// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// How long the broker waits after an unconditional PUT of a marker before it reads which marker is in the store.
+/// How long the broker waits before it reads which marker is in the store, if the PUT of its own marker was
+/// unconditional or the store ignored the condition.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
 /// The state of a store's ownership marker, which is either verified or not yet.
@@ -202,8 +203,8 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
 async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
     let claim = format!("{cluster_id} {}", random_id());
     let mut put = put_if_absent(of, key, &claim).await?;
-    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has not
-    // replaced another broker's marker.
+    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has
+    // not replaced another broker's marker.
     if put == ConditionalPut::Written && put_if_absent(of, key, &claim).await? == ConditionalPut::Refused {
         return store_of(&claim, cluster_id);
     }

@@ -9,8 +9,8 @@
 //! not confirmed. The queue has no clock, does no I/O, and does not decide on commits.
 //!
 //! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
-//! outcome of its commit is known. If a batch fails, the pending batches that its producer sent after it to the
-//! partition are dead. A dead batch is never committed, unless its commit was already attempted.
+//! outcome of its commit is known. If a batch fails, the batches of its producer that the partition admitted after it
+//! are dead. A dead batch is never committed, unless its commit was already attempted.
 
 mod words;
 

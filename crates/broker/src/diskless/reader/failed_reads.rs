@@ -1,7 +1,8 @@
 //! Turns failures of the index and of the store into the errors that readers get.
 //!
-//! A failure is logged here, at a limited rate. Batches whose bytes are missing or stay wrong are reported as lost, so
-//! that readers skip them.
+//! A failure is logged here, at a limited rate. Batches whose bytes are missing or stay wrong are reported as lost,
+//! together with the next offset. A consumer stands still there, unless it skips them, as `fullbore consume` does with
+//! `--skip-bad-batches`.
 
 use fullbore_rules::commit::{BatchRun, PackedBatch};
 
