@@ -224,7 +224,7 @@ fn other_directory(
     let Some((_, marks)) = own.filter(|(directory, _)| *directory == registered.directory) else {
         return Some(DirectoryFinding::Replaced { node_id, registered: registered.directory, lives });
     };
-    let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.told);
+    let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.reported);
     is_older.then_some(DirectoryFinding::Older { node_id, lives })
 }
 
@@ -248,11 +248,11 @@ fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFindin
     }
     let lost =
         ends.into_iter().filter(|((topic, index), end)| *end > 0 && !partition_dir(directory, topic, *index).exists());
-    let told = lost.filter_map(|((topic, partition), end)| {
+    let absent = lost.filter_map(|((topic, partition), end)| {
         let is_in_sync = *found.replicas.get(&(topic.clone(), partition))?;
         Some(DirectoryFinding::Missing { topic, partition, end, is_in_sync })
     });
-    told.collect()
+    absent.collect()
 }
 
 /// Adds the first `LINES_MAX` of the findings, and how many were left out.

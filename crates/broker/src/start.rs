@@ -184,7 +184,7 @@ impl Broker {
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
         follow_images(&control, &partitions, &config);
-        partitions.all_told();
+        partitions.note_all_registered();
         warn_of_strays(&partitions);
         let addrs = listeners.iter().map(|bound| bound.addr).collect();
         let stop = watch::channel(false).0;

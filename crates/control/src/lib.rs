@@ -176,14 +176,14 @@ impl Control {
             broker.membership.heartbeat_interval_ms,
             broker.membership.session_timeout_ms,
         ));
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let path = directory.clone();
         let control = Control::start(broker, arrival, move || {
             let (store, identity, of_directory) = plane::of_cluster(&path, id, of_metadata)?;
-            let _ = tell.send(of_directory);
+            let _ = sender.send(of_directory);
             Ok((store, identity))
         })?;
-        let of_directory = told.recv().expect("it is opened");
+        let of_directory = receiver.recv().expect("it is opened");
         Ok((control, PendingJoin { directory, of_directory, of_beats, every }))
     }
 
@@ -226,17 +226,17 @@ impl Control {
     ) -> Result<Self, OpenError> {
         let id = broker.node.id;
         let (queue, served) = queue::queue();
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let work = move || match started(broker, arrival, open) {
             Ok((owner, started)) => {
-                let _ = tell.send(Ok(started));
+                let _ = sender.send(Ok(started));
                 served.run(owner);
             }
-            Err(error) => drop(tell.send(Err(error))),
+            Err(error) => drop(sender.send(Err(error))),
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(work).map_err(OpenError::Thread)?;
         let ended = |_| Err(OpenError::Thread(std::io::Error::other("it has panicked")));
-        let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
+        let Started { identity, images, process } = match receiver.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
                 // Wait for the thread, so that the store is closed on return.

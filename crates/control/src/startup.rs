@@ -47,7 +47,7 @@ pub fn started<S: Store>(
     let (store, identity) = open()?;
     let [directory, process] = [identity.directory, random_id()].map(|id| u128::from_be_bytes(id.0));
     let marks = identity.used.as_ref().map(|used| used.marks(arrival.is_same_boot)).unwrap_or_default();
-    let mut joining = Joining { directory, process, ended: arrival.ended, marks, told: 0 };
+    let mut joining = Joining { directory, process, ended: arrival.ended, marks, reported: 0 };
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node.id, broker.membership.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
@@ -67,8 +67,8 @@ pub fn started<S: Store>(
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
         let registered = image.node(id).filter(|node| node.directory == identity.directory).map(|node| node.process);
-        let told = registered.map(|process| owner.store.noted_by(id, process)).transpose();
-        joining.told = told.map_err(|error| refused(error.into()))?.unwrap_or(0);
+        let reported = registered.map(|process| owner.store.noted_by(id, process)).transpose();
+        joining.reported = reported.map_err(|error| refused(error.into()))?.unwrap_or(0);
         let former = registered.filter(|process| !is_older_copy(used, &joining, *process));
         let unusable = |source| OpenError::DirectoryIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
@@ -95,7 +95,7 @@ pub fn started<S: Store>(
 /// Returns true, with a warning, if the directory is an older copy. The registered process has then used a newer state
 /// of it.
 fn is_older_copy(used: &UsedDirectory, joining: &Joining, registered: Uuid) -> bool {
-    let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
+    let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.reported);
     if is_older {
         tracing::warn!(
             file = %used.file().display(),

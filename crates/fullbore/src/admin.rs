@@ -139,7 +139,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
         line(&object([("database", string(&name)), ("findings", findings)]));
     } else {
         line(&name);
-        findings.iter().for_each(|finding| line(&told(finding)));
+        findings.iter().for_each(|finding| line(&text_of(finding)));
     }
     match findings.iter().filter(|finding| finding.is_wrong).count() {
         0 => Ok(()),
@@ -156,7 +156,7 @@ fn of_directory(directory: &str, finding: &DirectoryFinding) -> PrintedFinding {
     PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data directory {directory}: {finding}") }
 }
 
-fn told(found: &PrintedFinding) -> String {
+fn text_of(found: &PrintedFinding) -> String {
     let mark = if found.is_wrong { "WRONG  " } else { "       " };
     format!("{mark}{}", found.finding)
 }
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn a_wrong_finding_is_marked() {
-        assert_eq!(told(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
-        assert_eq!(told(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
+        assert_eq!(text_of(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
+        assert_eq!(text_of(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
         let json = document(&of_finding(&Finding::Clock(1500)));
         assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
     }

@@ -186,7 +186,7 @@ struct PageCacheQueue {
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
     /// True once the stop of growth has been logged.
-    is_told: bool,
+    is_logged: bool,
     stopping: bool,
 }
 
@@ -247,7 +247,7 @@ impl PageCacheQueue {
             (self.kept, self.kept_bytes) = (VecDeque::new(), 0);
             return;
         }
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_logged, true) {
             tracing::info!(
                 kept_max,
                 "growing the page cache is expensive on this machine: only the newest records stay in it"

@@ -94,7 +94,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     }
     let told = |now| {
         let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("ends are not looked at there");
-        acceptor.expiry().expect("it has an end").told(now, days(30))
+        acceptor.expiry().expect("it has an end").warning(now, days(30))
     };
     assert_eq!(told(ends - days(31)), None);
     let soon = told(ends - days(30)).expect("in time");
@@ -105,8 +105,8 @@ fn the_warning_names_the_certificate_that_expires_first() {
 
     settings.set("ssl.keystore.certificate.chain", &issued.chain).expect("PEM");
     let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("good");
-    assert_eq!(acceptor.expiry().expect("it has an end").told(SystemTime::now(), days(30)), None);
-    let ended = acceptor.expiry().expect("it has an end").told(ends + days(999_999), days(30)).expect("long ago");
+    assert_eq!(acceptor.expiry().expect("it has an end").warning(SystemTime::now(), days(30)), None);
+    let ended = acceptor.expiry().expect("it has an end").warning(ends + days(999_999), days(30)).expect("long ago");
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
 

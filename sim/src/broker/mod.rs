@@ -328,12 +328,12 @@ impl Broker {
     }
 
     /// Applies an event to the partition and carries out its effects.
-    fn event(&mut self, context: &mut Context, tell: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
+    fn event(&mut self, context: &mut Context, apply: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
         let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
         let none = Brokers::new();
         let brokers = image.as_ref().map_or(&none, |image| &image.cluster.brokers);
         let now = Now { ms: context.now, broker_epoch: broker_epoch.unwrap_or(-1), brokers };
-        let effects = tell(partition, &now);
+        let effects = apply(partition, &now);
         match effects.role {
             Some(RoleChange::Lead { epoch, .. }) => {
                 context.check.leads(epoch, self.id);

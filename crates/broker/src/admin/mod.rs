@@ -121,15 +121,15 @@ async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, Str
         }
         unhealthy => unhealthy,
     };
-    told(found)
+    response_of(found)
 }
 
 async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) {
-    told(life(&node).map(|()| None))
+    response_of(life(&node).map(|()| None))
 }
 
 /// Turns the outcome of a check into an HTTP status and a text. The text is `ok` with the note, or the fault.
-fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
+fn response_of(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),
         Ok(Some(note)) => (StatusCode::OK, format!("ok\n{note}\n")),

@@ -30,15 +30,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Describes the data directory, and the object store if there are diskless topics.
 fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
-    let tells = tells_of_store(broker, &broker.control.image(), listener);
-    let store = tells.then(|| describe_store(broker, asked.clone())).flatten();
+    let reports = reports_store(broker, &broker.control.image(), listener);
+    let store = reports.then(|| describe_store(broker, asked.clone())).flatten();
     std::iter::once(describe_directory(broker, asked)).chain(store).collect()
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
 /// one may report it. That is the one with the lowest id among the brokers that use the store and that clients of this
 /// listener can reach.
-fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
+fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)

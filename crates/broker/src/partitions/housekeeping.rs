@@ -225,7 +225,7 @@ impl Housekeeping {
     }
 
     fn find_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
-        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_told() {
+        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_known() {
             agenda.unchecked = Some(partitions.to_vec());
         }
         if let Some(unchecked) = &mut agenda.unchecked {

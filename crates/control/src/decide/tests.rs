@@ -267,7 +267,7 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 
 fn join(image: &mut Image, id: i32, process: u128, ended: PreviousShutdown) -> Result<(), Refusal> {
     let joining =
-        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), told: 0 };
+        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     done(image, &ChangeCommand::RegisterBroker(wanted))
 }
@@ -435,7 +435,7 @@ fn live_broker_stays_registered_against_another_directory() {
         process: 99,
         ended: PreviousShutdown::Clean,
         marks: DirectoryMarks::default(),
-        told: 0,
+        reported: 0,
     };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     let register = ChangeCommand::RegisterBroker(wanted);
@@ -537,8 +537,8 @@ fn longest_of_all_truncated_logs_leads() {
         ];
         let broker = BrokerState { broker_id: id, broker_epoch };
         let stale = BrokerState { broker_epoch: broker_epoch - 1, ..broker };
-        assert_eq!(tell_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
-        let changes = tell_log_ends(&image, &broker, &told).expect("taken");
+        assert_eq!(report_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
+        let changes = report_log_ends(&image, &broker, &told).expect("taken");
         apply(&mut image, changes);
     }
     assert_eq!(state(&image), (Some(3), 6, vec![3], vec![], vec![]));

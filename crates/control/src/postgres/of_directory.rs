@@ -45,7 +45,7 @@ pub struct RegisteredDirectory {
     /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub beaten: Option<Duration>,
     /// The newest number of the directory that the process has sent with a heartbeat; 0 if it has sent none.
-    pub told: u64,
+    pub reported: u64,
 }
 
 /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
@@ -93,8 +93,8 @@ async fn look_up(
         Some(row) => {
             let age_ms: Option<i64> = optional_number(row, 2)?;
             let beaten = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
-            let told = number::<i64>(row, 3)?.cast_unsigned();
-            Some(RegisteredDirectory { directory: id(row, 0)?, process: id(row, 1)?, beaten, told })
+            let reported = number::<i64>(row, 3)?.cast_unsigned();
+            Some(RegisteredDirectory { directory: id(row, 0)?, process: id(row, 1)?, beaten, reported })
         }
         None => None,
     };

@@ -40,7 +40,8 @@ enum ChangeRecord {
         first: usize,
         partitions: Vec<RunRecord>,
     },
-    LogEndTold {
+    #[serde(rename = "log_end_told")]
+    LogEndReported {
         id: String,
         partition: i32,
         broker: i32,
@@ -164,7 +165,7 @@ fn record(change: &Change) -> ChangeRecord {
             let partitions = run_records(partitions);
             ChangeRecord::PartitionsChanged { id: topic.to_string(), first: *first, partitions }
         }
-        Change::LogEndTold { topic, partition, end } => ChangeRecord::LogEndTold {
+        Change::LogEndReported { topic, partition, end } => ChangeRecord::LogEndReported {
             id: topic.to_string(),
             partition: *partition,
             broker: end.broker_id,
@@ -207,10 +208,10 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
         ChangeRecord::PartitionsChanged { id, first, partitions } => {
             Change::PartitionsChanged { topic: self::id(&id)?, first, partitions: self::partitions(partitions)? }
         }
-        ChangeRecord::LogEndTold { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
+        ChangeRecord::LogEndReported { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
             let position = Position { last_epoch, offset: end_offset };
             let end = LogEndReport { broker_id: broker, broker_epoch, position };
-            Change::LogEndTold { topic: self::id(&id)?, partition, end }
+            Change::LogEndReported { topic: self::id(&id)?, partition, end }
         }
         ChangeRecord::TopicConfigured { id, configs } => {
             Change::TopicConfigured { topic: self::id(&id)?, overrides: configs }

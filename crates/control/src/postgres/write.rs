@@ -62,7 +62,7 @@ fn one(statements: &mut Statements, change: &Change) {
             topic_configs(statements, *topic, overrides);
         }
         Change::PartitionsChanged { .. } => unreachable!("they are gathered"),
-        Change::LogEndTold { topic, partition, end } => log_end(statements, *topic, *partition, end),
+        Change::LogEndReported { topic, partition, end } => log_end(statements, *topic, *partition, end),
         Change::TopicConfigured { topic, overrides } => {
             statements.add("DELETE FROM fullbore.topic_configs WHERE topic_id = ?", &[topic]);
             topic_configs(statements, *topic, overrides);
@@ -159,11 +159,11 @@ fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEn
 fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let newest = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
     let nonce = version.nonce.cast_signed();
-    let told = record::write(changes);
+    let serialized = record::write(changes);
     let insert = "INSERT INTO fullbore.versions (version, mark, at, changes) VALUES (?, ?, clock_timestamp(), ";
     statements.fill(insert, &[&newest, &nonce]);
-    match told.len() <= CHANGES_BYTES_MAX {
-        true => statements.add("?)", &[&told]),
+    match serialized.len() <= CHANGES_BYTES_MAX {
+        true => statements.add("?)", &[&serialized]),
         false => statements.add("null)", &[]),
     }
     statements.add("DELETE FROM fullbore.versions WHERE version <= ?", &[&(newest - MARKS_MAX)]);

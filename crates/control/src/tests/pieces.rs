@@ -162,7 +162,7 @@ fn register_in(id: i32, process: u128) -> ChangeCommand {
         process,
         ended: PreviousShutdown::Killed,
         marks: DirectoryMarks::default(),
-        told: 0,
+        reported: 0,
     };
     let endpoints = BTreeMap::new();
     ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })

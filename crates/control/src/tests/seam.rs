@@ -206,7 +206,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
             let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
             let end = LogEndReport { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
             let partition = (*at).min(count) as i32;
-            commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
+            commit_beside(&mut owner.store, image.version(), Change::LogEndReported { topic, partition, end });
             owner.catch_up();
         }
     }

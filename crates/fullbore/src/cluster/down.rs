@@ -33,7 +33,7 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
     for (_, daemon) in &daemons {
         match daemon.may_run_elsewhere() {
-            true => output::tell(runs_elsewhere(daemon)),
+            true => output::remark(runs_elsewhere(daemon)),
             false => forget(daemon),
         }
     }
@@ -44,7 +44,7 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     if down.format.json {
         line(&object([("stopped", list(stopped))]));
     } else {
-        line(&told(&stopped, had_postgres, &directory.path.display().to_string()));
+        line(&summary(&stopped, had_postgres, &directory.path.display().to_string()));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn runs_elsewhere(daemon: &Daemon) -> String {
     )
 }
 
-fn told(stopped: &[String], had_postgres: bool, directory: &str) -> String {
+fn summary(stopped: &[String], had_postgres: bool, directory: &str) -> String {
     let brokers = match stopped {
         [] => None,
         [one] => Some(format!("broker {one}")),
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn the_sentence_names_the_stopped_processes() {
         let ids = ["1".to_owned(), "2".to_owned()];
-        assert_eq!(told(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
-        assert_eq!(told(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
-        assert_eq!(told(&[], false, "/c"), "No process of the cluster in /c runs.");
+        assert_eq!(summary(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
+        assert_eq!(summary(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
+        assert_eq!(summary(&[], false, "/c"), "No process of the cluster in /c runs.");
     }
 }

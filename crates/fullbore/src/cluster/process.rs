@@ -128,8 +128,8 @@ impl StartedProcess {
         let Daemon { name, log, .. } = &self.daemon;
         let lines = self.last_lines(10);
         let how = status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"));
-        let told = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
-        Ok(Some(format!("{name} ended with {how}; {}:{told}", log.display())))
+        let rest = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
+        Ok(Some(format!("{name} ended with {how}; {}:{rest}", log.display())))
     }
 
     /// Returns the last lines that the process has logged, at most `count`.

@@ -105,7 +105,12 @@ impl<'a> Startup<'a> {
         outcome
     }
 
-    fn wait_for(&mut self, told: &Receiver<Readiness>, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
+    fn wait_for(
+        &mut self,
+        receiver: &Receiver<Readiness>,
+        brokers: &[PlannedBroker],
+        stop: &Stop,
+    ) -> Result<(), Failure> {
         let until = Instant::now() + self.patience;
         let mut wait = Wait::begin();
         let silent = |of: &PlannedBroker| Readiness {
@@ -115,9 +120,9 @@ impl<'a> Startup<'a> {
         };
         let mut missing: Vec<Readiness> = brokers.iter().map(silent).collect();
         loop {
-            while let Ok(told) = told.try_recv() {
-                missing.retain(|other| other.id != told.id);
-                missing.extend(told.missing.is_some().then_some(told));
+            while let Ok(readiness) = receiver.try_recv() {
+                missing.retain(|other| other.id != readiness.id);
+                missing.extend(readiness.missing.is_some().then_some(readiness));
             }
             let Some(first) = to_blame(&missing) else { return Ok(()) };
             for started in &mut self.started {
@@ -150,7 +155,7 @@ impl<'a> Startup<'a> {
             daemon.signal(Signal::TERM);
         }
         let left = wait_until_gone(brokers, END_WITHIN);
-        left.iter().for_each(|daemon| output::tell(still_runs(daemon, END_WITHIN)));
+        left.iter().for_each(|daemon| output::remark(still_runs(daemon, END_WITHIN)));
         for started in &self.started {
             if started.daemon.pid().is_none() {
                 forget(&started.daemon);
@@ -162,7 +167,7 @@ impl<'a> Startup<'a> {
         }
         for (id, text) in &self.changed {
             if let Err(failure) = broker::write(self.directory, *id, text) {
-                output::tell(failure);
+                output::remark(failure);
             }
         }
         // If a file cannot be removed, it stays, and the next `cluster up` uses it.
@@ -173,7 +178,7 @@ impl<'a> Startup<'a> {
 /// Returns the broker that the others wait for, or `None` if all are ready. This is the first that does not respond, or
 /// else the first that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
-    missing.iter().min_by_key(|told| (told.answers, told.id))
+    missing.iter().min_by_key(|readiness| (readiness.answers, readiness.id))
 }
 
 /// Returns a sentence about a process that has not ended within the time `within`.
@@ -192,9 +197,9 @@ pub fn forget(daemon: &Daemon) {
 /// Polls each broker until it is ready or until `over` is set. Each has its own thread, because a broker may take any
 /// time to respond.
 fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
-    let (tells, told) = channel();
+    let (sender, receiver) = channel();
     for broker in brokers {
-        let (file, count, over, tells) = (broker.file.clone(), brokers.len(), over.clone(), tells.clone());
+        let (file, count, over, sender) = (broker.file.clone(), brokers.len(), over.clone(), sender.clone());
         let asking = move || {
             while !over.load(Ordering::Relaxed) {
                 let (answers, missing) = match missing(&file, count) {
@@ -202,7 +207,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
                     Err(error) => (false, Some(error.to_string())),
                 };
                 let is_ready = missing.is_none();
-                if tells.send(Readiness { id: file.id, answers, missing }).is_err() || is_ready {
+                if sender.send(Readiness { id: file.id, answers, missing }).is_err() || is_ready {
                     return;
                 }
                 std::thread::sleep(ASK_EVERY);
@@ -211,7 +216,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
         // If no thread can be started, the broker never becomes ready.
         let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
     }
-    told
+    receiver
 }
 
 /// Returns the reason why a broker that responds is not ready, or `None` if it knows all `count` brokers.

@@ -105,7 +105,7 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
     for (at, broker) in brokers.iter().enumerate() {
         let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
         if at == 0 {
-            warnings.iter().for_each(output::tell);
+            warnings.iter().for_each(output::remark);
         }
         let address = broker.file.address().unwrap_or_default();
         TcpListener::bind(&address).map_err(|error| {

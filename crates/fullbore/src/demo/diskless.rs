@@ -73,8 +73,8 @@ pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>)
         line(&serial.document(played.records + one_by_one.records, documents, None));
         return Ok(());
     }
-    played.tell(&serial);
-    one_by_one.tell(&serial);
+    played.print(&serial);
+    one_by_one.print(&serial);
     let mut rows = vec![["", "MB/s", "MB per PUT", "PUTs/s", "GETs", "$ a month"].map(str::to_owned).to_vec()];
     rows.extend(phases().map(|(name, figures, used)| row(name, figures, used)));
     line(&format!("\nA PUT takes {} ms and a GET {} ms.\n", store.put().as_millis(), store.get().as_millis()));

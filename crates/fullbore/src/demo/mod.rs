@@ -143,7 +143,7 @@ fn classic(demo: &Demo, ground: &Ground<'_>) -> Result<(), Failure> {
         line(&play.document(played.records, documents, None));
         return Ok(());
     }
-    played.tell(&play);
+    played.print(&play);
     line("\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.");
     Ok(())
 }

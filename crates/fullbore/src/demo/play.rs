@@ -115,7 +115,7 @@ impl Play {
 
 impl Played {
     /// Prints the result for the user.
-    pub fn tell(&self, play: &Play) {
+    pub fn print(&self, play: &Play) {
         line(&format!(
             "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
             grouped(self.records),

@@ -48,7 +48,7 @@ const AMPLE_MIN: u64 = 1 << 20;
 /// reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// How long a disk must have had space again before the log reports this.
-const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
+const ROOM_LOGGED_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait between two attempts to allocate space that the system reports as free but refuses to give.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
@@ -201,11 +201,11 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Logs that the disk has space, once it has had some for [`ROOM_TOLD_AFTER`]. If it were logged at once, the next
-    /// write could use up the space, and a full disk would be reported again.
-    fn tell_room(&self) {
+    /// Logs that the disk has space, once it has had some for [`ROOM_LOGGED_AFTER`]. If it were logged at once, the
+    /// next write could use up the space, and a full disk would be reported again.
+    fn log_room(&self) {
         let mut times = self.times.lock();
-        if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
+        if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
             // This is a warning, so that a log that shows the error also shows that it is over.
             tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
@@ -288,7 +288,7 @@ impl DiskSpace {
             self.note_room();
         }
         self.ample.store(taken && self.free() >= self.wanted.max(AMPLE_MIN), Ordering::Relaxed);
-        self.tell_room();
+        self.log_room();
     }
 
     /// Returns the state of the disk, as the last check and the writes since then have found it.

@@ -77,7 +77,7 @@ fn the_last_log_line_gives_the_state_of_the_disk() {
     space.note_full();
     assert!(space.times.lock().room.is_none() && says_full());
     space.note_written();
-    space.times.lock().room = Instant::now().checked_sub(ROOM_TOLD_AFTER);
+    space.times.lock().room = Instant::now().checked_sub(ROOM_LOGGED_AFTER);
     space.check();
     assert!(!says_full());
     space.note_full();

@@ -24,18 +24,18 @@ pub struct SetAside {
 #[derive(Debug, Default)]
 pub struct SetAsideDirectories {
     directories: Mutex<HashMap<PathBuf, SetAside>>,
-    all_told: AtomicBool,
+    all_known: AtomicBool,
 }
 
 impl SetAsideDirectories {
     /// Records that all partitions of earlier processes are known, so that housekeeping may scan their directories.
-    pub fn set_all_told(&self) {
-        self.all_told.store(true, Relaxed);
+    pub fn set_all_known(&self) {
+        self.all_known.store(true, Relaxed);
     }
 
     /// Returns true once all partitions of earlier processes are known.
-    pub fn is_all_told(&self) -> bool {
-        self.all_told.load(Relaxed)
+    pub fn is_all_known(&self) -> bool {
+        self.all_known.load(Relaxed)
     }
 
     /// Scans a partition's directory and returns its count.

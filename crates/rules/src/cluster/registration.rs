@@ -56,11 +56,11 @@ pub struct DirectoryMarks {
 }
 
 impl DirectoryMarks {
-    /// Returns true if the `registered` process used a newer state of the directory than this one. `told` is the newest
-    /// number that it reported to the database, or 0 if it reported none.
-    pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
+    /// Returns true if the `registered` process used a newer state of the directory than this one. `reported` is the
+    /// newest number that it reported to the database, or 0 if it reported none.
+    pub fn is_older_than(&self, registered: u128, reported: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
-        names_others || self.noted.is_some_and(|noted| noted < told)
+        names_others || self.noted.is_some_and(|noted| noted < reported)
     }
 }
 
@@ -76,7 +76,7 @@ pub struct Joining {
     /// The numbers in the data directory.
     pub marks: DirectoryMarks,
     /// The newest number that the previous process reported to the database; 0 if it reported none.
-    pub told: u64,
+    pub reported: u64,
 }
 
 /// Registers a process, and returns the new member and how the previous process ended. The member is fenced until it
@@ -98,7 +98,7 @@ pub fn register(
     if before.process == joining.process {
         return Ok((*before, PreviousShutdown::Clean));
     }
-    let is_older = joining.marks.is_older_than(before.process, joining.told);
+    let is_older = joining.marks.is_older_than(before.process, joining.reported);
     let is_its_directory = before.directory == joining.directory && !is_older;
     if !is_its_directory && !before.registration.is_fenced {
         return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);

@@ -207,7 +207,7 @@ fn process_with_the_directory_of_a_broker_is_registered_as_it() {
         process: 11,
         ended: PreviousShutdown::Killed,
         marks: DirectoryMarks::default(),
-        told: 0,
+        reported: 0,
     };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
@@ -225,7 +225,7 @@ fn process_with_the_directory_of_a_broker_is_registered_as_it() {
         process: 13,
         ended: PreviousShutdown::Clean,
         marks: DirectoryMarks::default(),
-        told: 0,
+        reported: 0,
     };
     assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
@@ -239,7 +239,7 @@ fn directory_that_does_not_name_the_registered_process_counts_as_another_one() {
         process: 11,
         ended: PreviousShutdown::Clean,
         marks: DirectoryMarks::default(),
-        told: 0,
+        reported: 0,
     };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
     let ended = |before: &Member, users| {
@@ -258,15 +258,19 @@ fn directory_that_does_not_name_the_registered_process_counts_as_another_one() {
 fn directory_with_a_smaller_number_than_reported_counts_as_another_one() {
     let of = |users, noted| DirectoryMarks { users, noted };
     let joining =
-        Joining { directory: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), told: 0 };
+        Joining { directory: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), reported: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
-    let ended = |before: &Member, marks, told| {
-        let joining = Joining { process: 12, marks, told, ..joining };
+    let ended = |before: &Member, marks, reported| {
+        let joining = Joining { process: 12, marks, reported, ..joining };
         register(Some(before), &joining, 5).map(|(_, ended)| ended)
     };
     let users = Some([10, 11]);
-    for (noted, told) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
-        assert_eq!(ended(&before, of(users, Some(noted)), told), Ok(PreviousShutdown::Killed), "{noted} of {told}");
+    for (noted, reported) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
+        assert_eq!(
+            ended(&before, of(users, Some(noted)), reported),
+            Ok(PreviousShutdown::Killed),
+            "{noted} of {reported}"
+        );
     }
     assert_eq!(
         ended(&before, of(users, None), 7),
@@ -312,8 +316,13 @@ fn replaced_log_leads_only_if_no_replica_has_more() {
 
 #[test]
 fn process_registered_again_by_a_late_attempt_loses_its_older_epoch() {
-    let joining =
-        Joining { directory: 1, process: 12, ended: PreviousShutdown::Lost, marks: DirectoryMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 1,
+        process: 12,
+        ended: PreviousShutdown::Lost,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
     assert!(first.is_held_by(12, 7));
     let older = Joining { process: 11, ended: PreviousShutdown::Killed, ..joining };

@@ -377,13 +377,13 @@ pub(super) fn carry_out<S: IndexStore>(
 
 /// Repeats a change until it succeeds. Returns `None` if the broker stops first.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match change() {
             Ok(done) => return Some(done),
             Err(_) if stopping.load(Ordering::SeqCst) => return None,
             Err(error) => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(
                         ?error,
                         "cannot write a change of topics to the index of diskless topics: retried each second; check the index"

@@ -40,7 +40,7 @@ fn settle() -> ChangeCommand {
 
 fn register(id: i32, process: u128, ended: PreviousShutdown) -> ChangeCommand {
     let joining =
-        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), told: 0 };
+        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
     let endpoints = BTreeMap::new();
     ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
 }

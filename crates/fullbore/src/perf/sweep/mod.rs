@@ -423,7 +423,7 @@ impl Sweep {
         facts.splice(0..0, note);
         for target in &plan.targets {
             let mut cluster = cluster(plan, target)?.patient(self.patience.duration());
-            waiting::tell_of(cluster.awaited(), self.patience)?;
+            waiting::report_late_responses(cluster.awaited(), self.patience)?;
             let brokers = cluster.metadata(Some(&[]))?.brokers.len();
             let about = match own.filter(|own| own.address() == target.bootstrap_servers) {
                 Some(own) => format!(

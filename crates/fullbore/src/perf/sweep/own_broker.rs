@@ -80,7 +80,7 @@ fn config(directory: &Path, settings: &[(String, String)]) -> Result<BrokerConfi
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     let (config, warnings) = BrokerConfig::from_properties(&properties)
         .map_err(|error| Failure::new(format!("the sweep's own broker does not start: {error}")))?;
-    warnings.iter().for_each(output::tell);
+    warnings.iter().for_each(output::remark);
     Ok(config)
 }
 
