@@ -46,7 +46,7 @@ enum ClusterCommand {
     /// broker's plus N-1 (fullbore.admin.listener).
     ///
     /// In an existing directory, the command starts the brokers that do not run; a larger --brokers adds brokers.
-    /// --json prints {"folder", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
+    /// --json prints {"directory", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
     /// "postgres": {"pid", "log"}}; postgres is null with --control-plane.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3

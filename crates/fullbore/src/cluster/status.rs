@@ -80,7 +80,7 @@ pub fn document(directory: &Path, brokers: &[BrokerFile]) -> String {
     let servers: Vec<String> = brokers.iter().filter_map(BrokerFile::address).collect();
     let postgres = OwnPostgres::of(directory);
     object([
-        ("folder", string(&directory.display().to_string())),
+        ("directory", string(&directory.display().to_string())),
         ("bootstrap_servers", string(&servers.join(","))),
         ("brokers", array(brokers.iter().map(broker))),
         ("postgres", if postgres.is_there() { object(process(&postgres.daemon)) } else { null() }),
