@@ -103,8 +103,8 @@ impl Producer {
     }
 
     /// Queues a record for sending. If there is no memory (of buffer.memory, or of the partition's share), waits for
-    /// it, at most for max.block.ms. Does the same if the topic or the partition is not known yet. The [`Delivery`]
-    /// resolves when the record is acknowledged or has failed.
+    /// it, at most for max.block.ms. Also waits for the metadata of an unknown topic, and for fresh metadata if the
+    /// partition is unknown. The [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// Returns [`SendError`] if the record is refused. It was then certainly not written.
