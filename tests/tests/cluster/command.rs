@@ -114,8 +114,8 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
-/// A new user runs `up` without settings. The topics survive the loss of a broker, and `up` prints the address of the
-/// metrics.
+/// Checks the defaults for a new user. Topics survive the loss of one of three brokers, and `up` prints the address of
+/// the metrics.
 #[test]
 fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
