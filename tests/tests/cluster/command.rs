@@ -177,7 +177,7 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
-    // No database listens at this address. The broker's error must name the address.
+    // No database listens at this address. The error must not contain the password.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
     let told = cluster.refused("up", &nowhere);
     assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");
