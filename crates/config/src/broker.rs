@@ -23,7 +23,7 @@ use super::storage::StorageConfig;
 use super::topics::TopicsConfig;
 use super::transaction_keys::TransactionConfig;
 
-/// All settings of a broker. The names and meanings are Kafka's, and each name ends with its unit.
+/// All settings of a broker. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
     pub node: NodeConfig,

@@ -52,7 +52,8 @@ pub struct S3Storage {
     pub credentials: Option<(String, Secret)>,
     /// A PEM file with certificate authorities to trust in addition to the system's.
     pub truststore: Option<PathBuf>,
-    /// True if the store must refuse a PUT with `If-None-Match: *` when the key already exists.
+    /// True if a PUT that must not replace an object is sent with `If-None-Match: *`. False for a store that does not
+    /// support this header.
     pub has_conditional_put: bool,
 }
 

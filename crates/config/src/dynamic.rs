@@ -1,7 +1,7 @@
 //! Dynamic settings (KIP-226), which clients set for one broker or for all brokers of the cluster.
 //!
-//! The control plane stores them. After each change, the settings in force are computed again: those of topics, and the
-//! broker's own in `live`. The broker reads every other setting only once, at its start.
+//! The control plane stores them. After each change, the settings in force are computed again: those of topics, groups
+//! and the log cleaner, and the broker's own in `live`. The broker reads every other setting only once, at its start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
 

@@ -10,7 +10,7 @@ use super::error::ConfigError;
 use super::listener::parse_per_ip;
 use super::reader::ConfigReader;
 
-/// Settings in force. The names and meanings are Kafka's, and each name ends with its unit.
+/// Settings in force. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
     /// Maximum number of connections on all listeners together.

@@ -91,7 +91,7 @@ pub struct TopicConfig {
     pub max_compaction_lag_ms: i64,
     /// How long a tombstone is kept after the first cleaning that has read it.
     pub delete_retention_ms: i64,
-    /// How many records of a partition may be unflushed before the log is flushed; `None` for no limit.
+    /// The number of unflushed records at which a partition's log is flushed; `None` for no limit.
     pub flush_messages: Option<u64>,
     /// How long a record may stay unflushed; `None` for no limit.
     pub flush_ms: Option<u64>,
@@ -121,8 +121,8 @@ impl TopicConfig {
         }
     }
 
-    /// Returns true if a producer's timestamp is close enough to the broker's clock, both in ms. A batch without a
-    /// timestamp (-1) is always allowed.
+    /// Returns true if a producer's timestamp is close enough to the broker's clock, both in ms. -1 stands for no
+    /// timestamp, and is always allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
             || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms

@@ -1,5 +1,6 @@
 //! A command that changes many partitions is split into pieces. This module decides how many partitions a piece has,
-//! such that the store commits it in a fraction of a second.
+//! such that the store commits it in a fraction of a second. Consecutive partitions that share a registration count as
+//! one.
 //!
 //! Invariant: the size of a piece is bounded. A broker that waits for the lock, or a caller that waits for its commit,
 //! therefore waits for one piece at most.

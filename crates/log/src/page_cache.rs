@@ -195,7 +195,7 @@ struct PageCacheQueue {
 enum PageCacheJob {
     /// Begin to write the pages to the disk.
     Write(Stretch),
-    /// Drop the pages, which are on the disk by now.
+    /// Drop the pages, which should be on the disk by now.
     LetGo(Stretch),
 }
 

@@ -245,9 +245,9 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first batch after byte `from` that could continue a log whose next offset is `next_offset`; `None` if
-/// there is none. The batch must be complete, and its checksum correct. This distinguishes corruption from an
-/// incomplete write, after which no batch can follow.
+/// Returns the first batch that begins at byte `from` or later, and could continue a log whose next offset is
+/// `next_offset`; `None` if there is none. The batch must be complete, and its checksum correct. This distinguishes
+/// corruption from an incomplete write, after which no batch can follow.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,

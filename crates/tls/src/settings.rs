@@ -114,7 +114,7 @@ impl Settings {
     /// Sets a setting by its name in Kafka.
     ///
     /// # Errors
-    /// Returns a text with the allowed values if `value` is not one of them.
+    /// Returns a text with the allowed values if `value` is not one of them. Also fails if there is no such setting.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
