@@ -186,8 +186,7 @@ impl Broker {
         follow_images(&control, &partitions, &config);
         partitions.note_all_registered();
         warn_of_strays(&partitions);
-        let addrs = listeners.iter().map(|bound| bound.addr).collect();
-        let stop = watch::channel(false).0;
+        let (addrs, stop) = (listeners.iter().map(|bound| bound.addr).collect(), watch::channel(false).0);
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
         let shared = (control.clone(), Arc::clone(&partitions), metrics.clone());
