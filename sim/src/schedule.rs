@@ -21,8 +21,9 @@ pub struct Report {
     pub leader_epochs: i32,
 }
 
-/// How long faults are injected, and how long the recovery may take.
+/// How long faults are injected, in microseconds.
 const TROUBLE_US: i64 = 5_000_000;
+/// How long the recovery may take, in microseconds.
 const RECOVERY_US: i64 = 20_000_000;
 
 /// Runs the schedule of `seed`.

@@ -275,8 +275,12 @@ fn figures_of_pages_are_those_of_one_file() {
 #[test]
 fn links_of_the_pages_have_a_target() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let docs = std::fs::read_dir(root.join("docs")).expect("a folder").map(|entry| entry.expect("readable").path());
-    let pages = docs.chain(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
+    let docs =
+        ["docs", "docs/internals", "docs/decisions", "docs/plans", "docs/history"].map(|folder| root.join(folder));
+    let docs = docs.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder"));
+    let docs = docs.map(|entry| entry.expect("readable").path());
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+    let pages = docs.chain(others.map(|name| root.join(name)));
     for page in pages.filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
         let text = std::fs::read_to_string(&page).expect("UTF-8");
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());

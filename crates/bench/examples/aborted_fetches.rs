@@ -1,11 +1,11 @@
-//! Timed fetches from partition 0 of a topic whose log has many aborted transactions.
+//! Times fetches from partition 0 of a topic whose log has many aborted transactions.
 //!
 //! - `fill BOOTSTRAP TOPIC COUNT [long]` aborts COUNT transactions of one record each, one after the other. With
 //!   `long`, another transaction is open meanwhile, and is committed at the end.
 //! - `measure BOOTSTRAP TOPIC FETCHES` fetches 1 MiB from random offsets, FETCHES times at each isolation level.
 //!
-//! `fill ... long` also measures while the long transaction is open. Not a part of `fullbore`: docs/benchmarks.md has
-//! the figures.
+//! `fill ... long` also measures while the long transaction is open. This is not a part of `fullbore`. The figures are
+//! in docs/benchmarks.md.
 
 use fullbore_client::Security;
 use fullbore_client::blocking::Connection;
@@ -17,15 +17,15 @@ use hdrhistogram::Histogram;
 use std::error::Error;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Newest version that names topics.
+/// The newest version of Fetch that names topics.
 const FETCH: i16 = 12;
 const BYTES: i32 = 1 << 20;
-/// Fetches while the long transaction is open.
+/// How many fetches are made while the long transaction is open.
 const OPEN_FETCHES: usize = 2_000;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Partition 0 of a topic, with begin and end of its log.
+/// Partition 0 of a topic, and where its log begins and ends.
 struct Log {
     connection: Connection,
     topic: Text,
@@ -49,7 +49,7 @@ impl Log {
         Ok(Log { connection, topic, start, end })
     }
 
-    /// Returns the number of aborted transactions in the response, and the bytes of its records.
+    /// Returns how many aborted transactions the response has, and the size of its records.
     fn fetch(&mut self, isolation_level: i8, fetch_offset: i64) -> Result<(usize, usize), Failure> {
         let partition = FetchPartition { fetch_offset, partition_max_bytes: BYTES, ..Default::default() };
         let topic = FetchTopic { topic: self.topic.clone(), partitions: vec![partition], ..Default::default() };
@@ -70,7 +70,7 @@ impl Log {
         for (isolation_level, name) in [(1, "read_committed"), (0, "read_uncommitted")] {
             let (mut taken, mut place, mut aborted) = (Histogram::<u64>::new(3)?, 1_u64, 0);
             for _ in 0..fetches {
-                // Knuth's multiplier: the upper bits are random enough.
+                // This is Knuth's multiplier, whose upper bits are random enough.
                 place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let offset = self.start + i64::try_from((place >> 20) % range)?;
                 let began = Instant::now();

@@ -1,9 +1,11 @@
-//! Offset commits a second of a broker, or of the cluster that it belongs to: HOST:PORT CONNECTIONS IN_FLIGHT SECONDS.
+//! Measures the offset commits per second of a broker, or of the cluster that it belongs to. Arguments: HOST:PORT
+//! CONNECTIONS IN_FLIGHT SECONDS.
 //!
 //! Each connection commits for a group of its own at that group's coordinator, one partition a request. It sends
-//! IN_FLIGHT requests together once the responses to the previous ones are in: one as `commitSync` does, more as a
-//! consumer with `commitAsync`. Requests are encoded once and then patched, so that the client's own work limits the
-//! rate little. Not a part of `fullbore`: `bench/compare commit` runs this against two brokers in turn.
+//! IN_FLIGHT requests together once the responses to the previous ones are in. With one request it behaves like
+//! `commitSync`, with more like a consumer with `commitAsync`. Requests are encoded once and then patched, so that the
+//! client's own work limits the rate little. This is not a part of `fullbore`. `bench/compare commit` runs it against
+//! two brokers in turn.
 
 use fullbore_wire::api::{Request, decode_response, encode_request};
 use fullbore_wire::apis::create_topics::{CreatableTopic, CreateTopicsRequest};
@@ -16,23 +18,23 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most threads among which connections are shared.
+/// Maximum number of threads that share the connections.
 const THREADS_MAX: usize = 2;
-/// Most bytes of one read.
+/// Maximum number of bytes of one read.
 const READ_MAX: usize = 16 * 1024;
-/// Version with topics by name that every current broker serves.
+/// The version with topics by name that every current broker serves.
 const COMMIT: i16 = 8;
 const WARM_UP: Duration = Duration::from_secs(2);
-/// Committed offset in the encoded request. A search for it finds the bytes to patch.
+/// The committed offset in the encoded request. A search for it finds the bytes to patch.
 const MARK: i64 = 0x0102_0304_0506_0708;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
 struct Connection {
     stream: TcpStream,
-    /// Requests that are sent together.
+    /// The requests that are sent together.
     requests: Vec<u8>,
-    /// Positions of the offsets in `requests`.
+    /// The positions of the offsets in `requests`.
     offsets_at: Vec<usize>,
     offset: i64,
     sent: Instant,
@@ -48,7 +50,7 @@ fn encoded<R: Request>(request: &R, version: i16) -> Result<Vec<u8>, Failure> {
         .collect())
 }
 
-/// Reads the next frame, without its length, in as few reads as possible. `buffer` keeps the bytes after the frame.
+/// Reads the next frame without its length, in as few reads as possible. `buffer` keeps the bytes after the frame.
 fn read_frame(stream: &mut TcpStream, buffer: &mut Vec<u8>) -> Result<Vec<u8>, Failure> {
     loop {
         if let Some((length, rest)) = buffer.split_first_chunk()
@@ -118,7 +120,7 @@ impl Connection {
         Ok(self.stream.write_all(&self.requests)?)
     }
 
-    /// Receives the next response, and returns its latency.
+    /// Receives the next response and returns its latency.
     fn receive(&mut self) -> Result<Duration, Failure> {
         let frame = read_frame(&mut self.stream, &mut self.received)?;
         let took = self.sent.elapsed();
@@ -131,7 +133,7 @@ impl Connection {
     }
 }
 
-/// Keeps the requests of each connection in flight until the time is up.
+/// Keeps the requests of each connection in flight until the time is over.
 fn drive(mut connections: Vec<Connection>, from: Instant, until: Instant) -> Result<Histogram<u64>, Failure> {
     let mut taken = Histogram::new_with_max(60_000_000_000, 3)?;
     while Instant::now() < until {

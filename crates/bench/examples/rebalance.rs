@@ -1,12 +1,13 @@
-//! Time from a change of a classic group's members until all are stable again, at any Kafka broker.
+//! Measures how long a classic group needs after a change of its members until all are stable again, at any Kafka
+//! broker.
 //!
-//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval;
-//! nothing is fetched or committed. Four changes are timed: all members join an empty group; all join again at once, as
-//! after a change of their subscription; one more joins; one leaves. A change ends when every member has an assignment
-//! of one generation with exactly the expected members. In all but the second, members learn of the change by their
-//! next heartbeat, which depends on the interval and not on the broker.
+//! Raw members have one thread and one connection each. They join, sync, and send heartbeats at a fixed interval, but
+//! fetch and commit nothing. Four changes are timed. First all members join an empty group. Then all join again at
+//! once, as after a change of their subscription. Then one more joins, and finally one leaves. A change ends when every
+//! member has an assignment of one generation with exactly the expected members. In all but the second change, members
+//! notice the change by their next heartbeat, which depends on the interval and not on the broker.
 //!
-//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]`;
+//! `cargo run --release -p fullbore-bench --example rebalance -- HOST:PORT [MEMBERS [ROUNDS [HEARTBEAT_MS]]]` runs it.
 //! `bench/compare rebalance` runs it against two brokers in turn.
 
 use fullbore_client::ClientError;
@@ -26,38 +27,39 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest time of a change, after which it has failed.
+/// How long a change may take before it counts as failed.
 const CHANGE_MAX: Duration = Duration::from_secs(120);
-/// Pause between two changes, in which the heartbeats of the first end.
+/// The pause between two changes, in which the heartbeats of the first one end.
 const SETTLE: Duration = Duration::from_millis(200);
 const CHANGES: [&str; 4] = ["all join", "all rejoin", "one joins", "one leaves"];
-/// Bytes of its own that each member adds to its subscription and assignment.
+/// The user data that each member adds to its subscription and assignment.
 const USER_DATA: [u8; 32] = [7; 32];
 
-/// State that members share with the measuring thread.
+/// The state that members share with the measuring thread.
 #[derive(Default)]
 struct Board {
     state: Mutex<State>,
     changed: Condvar,
-    /// Notifies members to act before the next heartbeat.
+    /// Wakes members that must act before the next heartbeat.
     ordered: Condvar,
 }
 
 #[derive(Default)]
 struct State {
-    /// Generation of each member's assignment; absent while the member joins.
+    /// The generation of each member's assignment. A member that is joining has none.
     stable: HashMap<usize, i32>,
-    /// Number of members of each generation, as the generation's leader received it.
+    /// How many members each generation has, as the generation's leader received it.
     sizes: HashMap<i32, usize>,
     leaving: Option<usize>,
-    /// Number of orders to all members to join again.
+    /// How many times all members were ordered to join again.
     rejoins: u8,
     failed: Option<String>,
     is_over: bool,
 }
 
 impl Board {
-    /// Waits until `members` members are in one generation, which is later than `after`. Returns the time.
+    /// Waits until `members` members are in one generation, which is later than `after`. Returns the time at which this
+    /// was the case.
     fn wait_until_stable(&self, members: usize, after: Option<i32>) -> Result<Instant, String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut state = self.state.lock().expect("no holder panics");
@@ -82,7 +84,7 @@ impl Board {
         }
     }
 
-    /// Returns the newest generation of any member; None if none has an assignment.
+    /// Returns the newest generation of any member, or `None` if none has an assignment.
     fn generation(&self) -> Option<i32> {
         self.state.lock().expect("no holder panics").stable.values().max().copied()
     }
@@ -106,7 +108,7 @@ struct Member {
     connection: Connection,
     board: Arc<Board>,
     heartbeat: Duration,
-    /// Number of orders to join again that this member has followed.
+    /// How many orders to join again this member has followed.
     rejoins: u8,
 }
 
@@ -135,8 +137,8 @@ impl Member {
     }
 
     fn join(&mut self) -> Result<JoinGroupResponse, ClientError> {
-        // The subscription has Kafka's format: Kafka's group would ignore a change of a subscription that it cannot
-        // parse.
+        // The subscription has Kafka's format, because Kafka's group would ignore a change of a subscription that it
+        // cannot parse.
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("rebalance")],
             user_data: Some([&[self.rejoins], &USER_DATA[..]].concat().into()),
@@ -154,7 +156,7 @@ impl Member {
             ..Default::default()
         };
         let joined = self.connection.call(&request)?;
-        // A member that the group has removed begins again, without an id.
+        // If the group has removed the member, the member begins again, without an id.
         let is_unknown = joined.error_code == ErrorCode::UNKNOWN_MEMBER_ID;
         self.id = if is_unknown { Text::default() } else { joined.member_id.clone() };
         Ok(joined)
@@ -185,7 +187,7 @@ impl Member {
         Ok(self.connection.call(&request)?.error_code == ErrorCode::NONE)
     }
 
-    /// Sends heartbeats while the generation stands. Returns true once the member has left.
+    /// Sends heartbeats as long as the generation lasts. Returns true once the member has left.
     fn stay(&mut self, generation_id: i32) -> Result<bool, ClientError> {
         loop {
             let state = self.board.state.lock().expect("no holder panics");
@@ -248,7 +250,7 @@ impl Plan {
         Ok(Member { number, group, id: Text::default(), connection, board, heartbeat: self.heartbeat, rejoins: 0 })
     }
 
-    /// Waits for the coordinator: Kafka's creates the topic for its groups at the first request.
+    /// Waits for the coordinator. Kafka's broker creates the topic for its groups at the first request.
     fn wait_for_coordinator(&self, group: &Text) -> Result<(), String> {
         let deadline = Instant::now() + CHANGE_MAX;
         let mut connection = Connection::connect(&self.address, "rebalance", &Security::default()).map_err(words)?;
@@ -263,14 +265,14 @@ impl Plan {
         }
     }
 
-    /// Returns the milliseconds until stable after each of the changes.
+    /// Returns how many milliseconds the group needed to become stable after each of the changes.
     fn round(&self, round: usize) -> Result<[f64; CHANGES.len()], String> {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let group = Text::from(format!("rebalance-{since}-{round}"));
         let board = Arc::new(Board::default());
         let member = |number| self.start(number, &group, &board).map_err(words);
         self.wait_for_coordinator(&group)?;
-        // Connections are open before the clock starts.
+        // All connections are opened before the clock starts.
         let first: Vec<Member> = (0..self.members).map(member).collect::<Result<_, _>>()?;
         let last = member(self.members)?;
         let mut threads = Vec::new();

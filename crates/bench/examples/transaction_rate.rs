@@ -1,8 +1,9 @@
-//! Transactions a second of our producer: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS [KEY=VALUE ...].
+//! Measures the transactions per second of our producer. Arguments: BOOTSTRAP TOPIC PRODUCERS RECORDS SIZE SECONDS
+//! [KEY=VALUE ...].
 //!
 //! Each producer has a transactional id of its own and commits RECORDS records of SIZE bytes a transaction. The records
-//! of a transaction gather while the previous one commits. Not a part of `fullbore`: `bench/compare tx-rate` runs it
-//! beside Java's producer (bench/java/TransactionBench.java).
+//! of a transaction gather while the previous one commits. This is not a part of `fullbore`. `bench/compare tx-rate`
+//! runs it beside Java's producer (bench/java/TransactionBench.java).
 
 use fullbore_producer::{Ending, Producer, ProducerConfig, ProducerRecord};
 use hdrhistogram::Histogram;
@@ -13,7 +14,7 @@ const WARM_UP: Duration = Duration::from_secs(3);
 
 type Failure = Box<dyn Error + Send + Sync>;
 
-/// Load of one producer, and the interval in which its transactions count.
+/// The load of one producer, and the interval in which its transactions count.
 #[derive(Clone)]
 struct Load {
     topic: String,
@@ -23,7 +24,8 @@ struct Load {
     until: Instant,
 }
 
-/// Waits for a commit that began at `asked`, and records its nanoseconds.
+/// Waits for a commit that began at `asked`. If the commit falls into the interval of the load, records how many
+/// nanoseconds it took.
 async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
     ending.await?;
     let now = Instant::now();

@@ -1,8 +1,8 @@
-//! Cost of many transactional ids: the broker's memory, and the time from a start until all ids are served.
+//! Measures what many transactional ids cost: the broker's memory, and the time from a start until all ids are served.
 //!
-//! `FULLBORE_BIN=target/release/fullbore cargo run --release -p fullbore-bench --example transactional_ids -- [IDS]
-//! [OPEN]` creates IDS ids (100,000) by InitProducerId, of which OPEN (1,000) have a transaction open; then it stops
-//! and kills the broker, and prints the time of each start.
+//! Run it with `cargo run --release -p fullbore-bench --example transactional_ids -- [IDS] [OPEN]`, with
+//! `FULLBORE_BIN=target/release/fullbore` in the environment. It creates IDS ids (100,000) by InitProducerId, of which
+//! OPEN (1,000) have a transaction open. Then it stops and kills the broker, and prints the time of each start.
 
 use fullbore_tests::{Broker, Client, Protocol, Transactional, transactional_request};
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const TOPIC: &str = "t";
 const PARTITIONS: i32 = 4;
-/// Requests in flight at a time.
+/// How many requests are in flight at a time.
 const WINDOW: usize = 500;
 const VERSION: i16 = 5;
 
@@ -64,7 +64,7 @@ fn name(n: usize) -> String {
     format!("an-application-with-a-name-{n:06}")
 }
 
-/// Creates ids, with a window of requests in flight.
+/// Creates ids, with [`WINDOW`] requests in flight.
 fn begin_all(client: &mut Client, ids: usize) -> Vec<(i64, i16)> {
     let mut producers = Vec::with_capacity(ids);
     for n in 0..ids + WINDOW {
@@ -80,7 +80,7 @@ fn begin_all(client: &mut Client, ids: usize) -> Vec<(i64, i16)> {
     producers
 }
 
-/// Writes a record in a transaction of each of these producers.
+/// Writes a record in a transaction of each of these producers, and leaves the transactions open.
 fn open_some(client: &mut Client, producers: &[(i64, i16)]) {
     for (n, &(id, epoch)) in producers.iter().enumerate() {
         let mut producer = Transactional::resume(&name(n), Protocol::New, id, epoch);

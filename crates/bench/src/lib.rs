@@ -4,10 +4,10 @@
 //! * [`produce`]: a load that a producer sends.
 //! * [`measure`]: counts and latencies in bounded memory.
 //! * [`link`]: distance, simulated on one machine.
-//! * [`sweep`]: one workload over a product of settings.
+//! * [`sweep`]: one workload, measured for every combination of settings.
 //! * [`report`]: the exact lines of Kafka's perf tools, and a sweep's files and page.
 //!
-//! Works against any Kafka; nothing here knows Fullbore's broker.
+//! This works against any Kafka. Nothing here knows Fullbore's broker.
 
 pub mod link;
 pub mod measure;

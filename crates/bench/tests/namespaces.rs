@@ -1,5 +1,5 @@
-//! The link between network namespaces, with real TCP over it. Needs root, /dev/net/tun and `ip`. If one of these is
-//! missing, the tests print the reason and pass.
+//! Tests the link between network namespaces, with real TCP over it. This needs root, /dev/net/tun and `ip`. If one of
+//! these is missing, the tests print the reason and pass.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::namespaces::{ADDRESSES, LinkError, NamespaceSettings, Pair};
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 
 const RTT: Duration = Duration::from_millis(30);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Number of bytes sent: more than one frame has, and no multiple of a segment's size.
+/// How many bytes are sent. This is more than one frame has, and no multiple of a segment's size.
 const BYTES: usize = 3_000_007;
 
-/// Returns the reason why these tests cannot run here; None if they can.
+/// Returns the reason why these tests cannot run here, or `None` if they can.
 fn hindrance() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
         Some("not root")
@@ -61,7 +61,7 @@ fn pattern(seed: usize) -> Vec<u8> {
     (0..BYTES).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
 
-/// Sends `bytes`, and receives the other end's bytes at the same time.
+/// Sends `bytes` and receives the other end's bytes at the same time.
 fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
     stream.set_write_timeout(Some(PATIENCE)).expect("a timeout");
@@ -74,7 +74,7 @@ fn exchange(stream: &TcpStream, bytes: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Exchanges bytes over a link and checks them. Returns the time of the connect, and the counts.
+/// Exchanges bytes over a link and checks them. Returns how long connecting took, and the counts.
 fn over(settings: NamespaceSettings) -> (Duration, [u64; 4]) {
     let names = settings.names.clone();
     let pair = Pair::new(settings).expect("a link");

@@ -1,4 +1,5 @@
-//! The relay between real sockets: bytes come out as they went in, and never too soon. No test measures its speed.
+//! Tests the relay between real sockets. Bytes must come out as they went in, and never too soon. No test measures its
+//! speed.
 
 use fullbore_bench::link::Shape;
 use fullbore_bench::link::relay::{CONNECTIONS_MAX, IN_FLIGHT_BYTES_MAX, LossStall, Relay, RelaySettings, Totals};
@@ -7,7 +8,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
-/// Time after which a test stops waiting.
+/// How long a test waits before it fails.
 const PATIENCE: Duration = Duration::from_secs(60);
 const RTT: Duration = Duration::from_millis(60);
 
@@ -24,7 +25,7 @@ fn distant() -> RelaySettings {
     RelaySettings { shape: Shape { rtt: RTT, ..Shape::default() }, ..settings() }
 }
 
-/// Relay on a thread, and a listener behind it.
+/// A relay on a thread, and a listener behind it.
 struct Link {
     at: SocketAddr,
     server: TcpListener,
@@ -69,7 +70,7 @@ fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed) * 31 + (i >> 8) * 7 + (i >> 16)) as u8).collect()
 }
 
-/// Sends in pieces of many sizes, and ends.
+/// Sends the bytes in pieces of many sizes, and then ends the stream.
 fn send(mut stream: &TcpStream, mut bytes: &[u8]) {
     for size in (1..).map(|round: usize| 1 + round * 7919 % 70_000) {
         let (piece, rest) = bytes.split_at(size.min(bytes.len()));
@@ -132,7 +133,8 @@ fn everything_sees_the_distance() {
     let link = Link::new(&distant());
     let started = Instant::now();
     let mut client = link.connect();
-    // The bytes and the end of the stream are sent before the far end knows of the connection, and cross with it.
+    // The bytes and the end of the stream are sent before the far end knows of the connection, and cross together with
+    // it.
     client.write_all(b"ping").expect("open");
     let mut server = link.accept();
     assert!(started.elapsed() >= RTT / 2, "the connection: {:?}", started.elapsed());
@@ -193,7 +195,7 @@ fn a_reset_crosses_too() {
     let server = link.accept();
     server.peek(&mut [0; 1]).expect("it comes");
     let reset = Instant::now();
-    // Closing with unread bytes resets.
+    // If a socket is closed with unread bytes, it sends a reset.
     drop(server);
     let error = client.read(&mut [0; 1]).expect_err("reset");
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
@@ -206,8 +208,8 @@ fn a_full_lane_does_not_read() {
     let shape = Shape { rtt: 4 * PATIENCE, ..Shape::default() };
     let link = Link::new(&RelaySettings { shape, in_flight_max, ..settings() });
     let mut client = link.connect();
-    // The round trip is longer than the test, so no byte arrives. The relay must stop reading at its limit, and the
-    // sender's writes time out.
+    // The round trip is longer than the test, so no byte arrives. The relay must stop reading at its limit, and then
+    // the sender's writes time out.
     client.set_write_timeout(Some(Duration::from_millis(300))).expect("a timeout");
     let piece = pattern(64 * 1024, 0);
     let mut sent = 0;
@@ -220,7 +222,7 @@ fn a_full_lane_does_not_read() {
     }
     assert!(sent < 256 << 20, "the relay took everything");
     let read = link.end().bytes_there;
-    // The limit may be exceeded by one read.
+    // One read may exceed the limit.
     assert!(read <= in_flight_max as u64 + 128 * 1024, "{read} bytes under way");
 }
 

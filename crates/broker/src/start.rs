@@ -168,8 +168,8 @@ impl Broker {
         let Registered { config, loggers, metrics, listeners, admin_listener, lock, space, control, unsettled } =
             registered;
         let apart = Apart::start().map_err(OpenError::Thread)?;
-        // The store is opened before the partitions. If the start is refused, mostly because of a wrong object store,
-        // the partitions are still unchanged.
+        // A wrong object store is the usual reason why a start is refused. The store is therefore opened before the
+        // partitions, so that they are still unchanged in this case.
         let diskless = match config.diskless.is_served {
             true => Some(Diskless::open(&config, control.cluster_id(), Arc::clone(&space), metrics.clone()).await?),
             false => None,

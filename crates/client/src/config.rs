@@ -1,7 +1,6 @@
-//! Settings of every connection: Kafka's names and defaults.
+//! The settings of every connection, with Kafka's names and defaults.
 //!
-//! Not here: `bootstrap.servers`, which the creator of a cluster passes, and the settings of TLS, which are in
-//! [`security`](crate::security).
+//! The creator of a cluster passes `bootstrap.servers`, and the settings of TLS are in [`security`](crate::security).
 
 use crate::error::ConfigError;
 use crate::key::{self, Key, Setting, ms, number};
@@ -10,31 +9,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Settings of every connection.
+/// The settings of every connection.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
-    /// Name of the client, sent with every request (client.id).
+    /// The name of the client, which is sent with every request (client.id).
     pub client_id: String,
-    /// Time without a response after which a request ends its connection (request.timeout.ms).
+    /// How long a request may be without a response before its connection ends (request.timeout.ms).
     pub request_timeout: Duration,
-    /// Longest time that connecting may take (socket.connection.setup.timeout.ms).
+    /// How long connecting may take (socket.connection.setup.timeout.ms).
     pub connect_timeout: Duration,
-    /// Size of the send buffer (send.buffer.bytes); None lets the system choose and adapt it.
+    /// The size of the send buffer (send.buffer.bytes). `None` lets the system choose and adapt it.
     pub send_buffer_bytes: Option<u32>,
-    /// Size of the receive buffer (receive.buffer.bytes); None lets the system choose and adapt it.
+    /// The size of the receive buffer (receive.buffer.bytes). `None` lets the system choose and adapt it.
     pub receive_buffer_bytes: Option<u32>,
-    /// Time without traffic after which a connection is closed (connections.max.idle.ms).
+    /// How long a connection may be without traffic before it is closed (connections.max.idle.ms).
     pub connections_max_idle: Duration,
-    /// Largest number of bytes of a response; a longer response ends the connection.
+    /// Maximum size of a response, in bytes. A longer response ends the connection.
     pub response_bytes_max: usize,
-    /// First pause after a failed attempt to connect (reconnect.backoff.ms).
+    /// The pause after the first failed attempt to connect (reconnect.backoff.ms).
     pub reconnect_backoff: Duration,
-    /// Longest pause after a failed attempt to connect (reconnect.backoff.max.ms).
+    /// The maximum pause after a failed attempt to connect (reconnect.backoff.max.ms).
     pub reconnect_backoff_max: Duration,
     /// Plain connections, or TLS with its settings (security.protocol, ssl.*).
     pub security: Security,
-    /// Addresses of relays by advertised address, both host:port: the client connects to the relay instead.
-    /// Certificates and messages still have the advertised names. For tools; no key sets this field.
+    /// The addresses of relays by advertised address, both as host:port. The client connects to the relay instead.
+    /// Certificates and messages still have the advertised names. Meant for tools, so there is no key for this field.
     pub detours: Arc<HashMap<String, String>>,
 }
 
@@ -56,7 +55,7 @@ impl Default for ClientConfig {
     }
 }
 
-/// Settings of connections other than those of security, by name.
+/// The settings of connections by name, without those of security.
 const KEYS: &[Key<ClientConfig>] = crate::keys! {
     "client.id", "fullbore", "Sent with every request (Kafka's default is empty).",
         |c, v| c.client_id = v.to_owned();
@@ -85,7 +84,7 @@ impl ClientConfig {
     /// Sets one setting by its name in Kafka. Returns false if connections have no setting of this name.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
+    /// Returns [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.security.set(name, value)?)
     }

@@ -1,7 +1,7 @@
-//! Settings of a consumer by Kafka's names: of its fetches, and of its membership in a group.
+//! The settings of a consumer by Kafka's names: of its fetches, and of its membership in a group.
 //!
-//! Not here: settings of connections ([`security`](crate::security)), and the group's name. `docs/consumer.md` is
-//! generated from these tables.
+//! The settings of connections are in [`security`](crate::security). The group's name is not a setting here.
+//! `docs/consumer.md` is generated from these tables.
 
 use crate::consume::{FetchSettings, StartOffset};
 use crate::error::ConfigError;
@@ -10,18 +10,18 @@ use crate::key::{self, Key, Setting, boolean};
 use fullbore_wire::Text;
 use std::time::Duration;
 
-/// Settings of a consumer that may be in a group, with Kafka's names and defaults.
+/// The settings of a consumer that may be in a group, with Kafka's names and defaults.
 #[derive(Clone, Debug)]
 pub struct ConsumerConfig {
-    /// Settings of fetches, and the start of a partition (auto.offset.reset).
+    /// The settings of fetches, and where a partition starts (auto.offset.reset).
     pub fetch: FetchSettings,
-    /// Settings of the membership. The creator sets the group and the topics.
+    /// The settings of the membership. Their creator sets the group and the topics.
     pub group: GroupConfig,
     /// True if the consumer commits offsets (enable.auto.commit).
     pub commits: bool,
-    /// Time between two commits (auto.commit.interval.ms).
+    /// The time between two commits (auto.commit.interval.ms).
     pub commit_interval: Duration,
-    /// True if patterns match no internal topics (exclude.internal.topics).
+    /// True if patterns do not match internal topics (exclude.internal.topics).
     pub exclude_internal: bool,
 }
 
@@ -55,7 +55,7 @@ const FETCH_KEYS: &[Key<FetchSettings>] = crate::keys! {
         |c, v| c.partition_max_bytes = count(v)?;
 };
 
-/// Settings of a consumer other than those of its fetches, by name.
+/// The settings of a consumer without those of its fetches, by name.
 const KEYS: &[Key<ConsumerConfig>] = crate::keys! {
     "auto.commit.interval.ms", "5000", "Time between two commits of the records that were written out.",
         |c, v| c.commit_interval = milliseconds(v)?;
@@ -92,7 +92,7 @@ impl FetchSettings {
     /// Sets one setting by its name in Kafka. Returns false if fetches have no setting of this name.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
+    /// Returns [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         key::set(FETCH_KEYS, self, name, value)
     }
@@ -107,7 +107,7 @@ impl ConsumerConfig {
     /// Sets one setting by its name in Kafka. Returns false if consumers have no setting of this name.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
+    /// Returns [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         Ok(key::set(KEYS, self, name, value)? || self.fetch.set(name, value)?)
     }
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use crate::security::Security;
 
-    /// Other keys of Kafka's consumer, each with the user's alternative here.
+    /// The other keys of Kafka's consumer. Each comes with a sentence about the alternative here.
     const OTHERS: &[(&str, &str)] = &[
         ("allow.auto.create.topics", "The consumer never creates a topic."),
         ("client.rack", "The consumer reads from leaders."),
@@ -197,7 +197,7 @@ mod tests {
         settings.map(|setting| (setting.name, setting.default, setting.doc))
     }
 
-    /// Returns the text of docs/consumer.md.
+    /// Builds the text of docs/consumer.md.
     fn page() -> String {
         let mut page = "\
 # Consumer configuration

@@ -1,21 +1,21 @@
-//! Errors of settings, of a shared connection, of a cluster, and of a tool. The text of a tool's error is a sentence
-//! with the user's next step.
+//! The errors of settings, of a shared connection, of a cluster, and of a tool. The text of a tool's error is a
+//! sentence that includes the user's next step.
 
 use crate::protocol::ProtocolError;
 use fullbore_wire::{DecodeError, EncodeError, ErrorCode, has_port_too_large};
 
-/// Beginning of the text of a connection error if the host's name has no address.
+/// The beginning of a connection error's text if the host's name has no address.
 const UNKNOWN_HOST: &str = "no address is known for the host";
 
-/// Returns the failure of the look-up of a host with this program's text.
+/// Turns a failure to look up a host into an error with this program's text.
 pub(crate) fn unknown_host(error: &std::io::Error) -> std::io::Error {
-    // Removes the action, which the standard library puts before the reason.
+    // The standard library puts the action before the reason. It is removed.
     let text = error.to_string();
     let reason = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);
     std::io::Error::new(std::io::ErrorKind::NotFound, format!("{UNKNOWN_HOST} ({reason})"))
 }
 
-/// Returns the user's next step after [`ClientError::Connect`].
+/// Returns the next step of a user who gets [`ClientError::Connect`].
 fn next_step(source: &std::io::Error) -> &'static str {
     match source.to_string().starts_with(UNKNOWN_HOST) {
         true => "correct the name in --bootstrap-server, or in advertised.listeners of the broker that gave it",
@@ -23,7 +23,7 @@ fn next_step(source: &std::io::Error) -> &'static str {
     }
 }
 
-/// Returns the reason why a text is no address, for [`ClientError::Address`].
+/// Returns the reason why a text is not an address, for [`ClientError::Address`].
 fn address_mistake(text: &str) -> &'static str {
     match has_port_too_large(text) {
         true => "has a port above 65535",
@@ -31,140 +31,140 @@ fn address_mistake(text: &str) -> &'static str {
     }
 }
 
-/// Error of a request to a broker, as a tool shows it.
+/// The error of a request to a broker, as a tool shows it.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Failed connection: no broker of the list answers.
+    /// No broker of the list answers.
     #[error("cannot connect to {address}: {source}; {}", next_step(source))]
     Connect {
         /// Address as `host:port`.
         address: String,
-        /// Error of the last attempt.
+        /// The error of the last attempt.
         source: std::io::Error,
     },
-    /// Failed TLS handshake with a host that answers.
+    /// The host answers, but the TLS handshake failed.
     #[error("cannot connect to {address}: {source}")]
     Handshake {
         /// Address as `host:port`.
         address: String,
-        /// Reason as a sentence.
+        /// The reason, as a sentence.
         source: std::io::Error,
     },
-    /// Text that is not `host:port`.
+    /// The text is not `host:port`.
     #[error(
         "{address:?} {}; write --bootstrap-server localhost:9092, several separated by commas",
         address_mistake(.0),
         address = .0
     )]
     Address(String),
-    /// Connection that broke.
+    /// The connection broke.
     #[error("the connection to {address} broke: {source}; see the broker's log")]
     Io {
         /// Address as `host:port`.
         address: String,
-        /// Error of the socket.
+        /// The error of the socket.
         source: std::io::Error,
     },
-    /// Response that did not arrive in time.
+    /// The response did not arrive in time.
     #[error("{address} gave no answer in {patience:?}; see whether it is stopped or overloaded")]
     Silent {
         /// Address as `host:port`.
         address: String,
-        /// Time for which the client waited.
+        /// How long the client waited.
         patience: std::time::Duration,
     },
-    /// Frame that is not a response.
+    /// The received frame is not a response.
     #[error("{address} answered {api} with bytes that are no response: {source}; is it a Kafka broker?")]
     Decode {
         /// Address as `host:port`.
         address: String,
-        /// Name of the request's API.
+        /// The name of the request's API.
         api: &'static str,
-        /// Fault of the bytes or of the request.
+        /// The fault of the bytes.
         source: DecodeError,
     },
-    /// Request that cannot be encoded.
+    /// The request cannot be encoded.
     #[error("cannot encode the {api} request: {source}")]
     Encode {
-        /// Name of the request's API.
+        /// The name of the request's API.
         api: &'static str,
-        /// Fault of the bytes or of the request.
+        /// The fault of the request.
         source: EncodeError,
     },
-    /// Response that is longer than this program accepts.
+    /// The response is longer than this program accepts.
     #[error("{address} announced a response of {len} bytes, more than {max}; is it a Kafka broker?")]
     TooLarge {
         /// Address as `host:port`.
         address: String,
-        /// Number of bytes that the broker announced.
+        /// How many bytes the broker announced.
         len: u32,
-        /// Largest accepted number of bytes.
+        /// How many bytes are accepted.
         max: usize,
     },
-    /// API of which broker and client have no version in common.
+    /// Broker and client have no version of the API in common.
     #[error("{address} does not offer {api} in a version this program speaks; use a Kafka broker of 2.1 or later")]
     Version {
         /// Address as `host:port`.
         address: String,
-        /// Name of the request's API.
+        /// The name of the request's API.
         api: &'static str,
     },
-    /// Error code of a broker.
+    /// A broker answered with an error code.
     #[error("{what}: {message}")]
     Kafka {
-        /// Description of the attempt that failed.
+        /// A description of the attempt that failed.
         what: String,
         /// Kafka's error code.
         code: ErrorCode,
-        /// Message of the broker, or meaning of the code.
+        /// The broker's message, or the meaning of the code.
         message: String,
     },
-    /// Topic that does not exist.
+    /// The topic does not exist.
     #[error(
         "topic '{0}' does not exist; `fullbore topics list` shows those that do, `fullbore topics create` makes one"
     )]
     NoTopic(String),
-    /// Group that does not exist: it has neither members nor offsets.
+    /// The group does not exist, because it has neither members nor offsets.
     #[error("consumer group '{0}' does not exist; `fullbore groups list` shows those that do")]
     NoGroup(String),
-    /// Group whose members are not consumers, such as those of Kafka Connect.
+    /// The members of the group are not consumers. They belong to Kafka Connect, for example.
     #[error("group '{id}' is not a consumer group ({protocol_type}); `fullbore groups list` shows those that are")]
     NotConsumers {
-        /// Id of the group.
+        /// The id of the group.
         id: String,
-        /// Protocol type with which its members joined.
+        /// The protocol type that its members joined with.
         protocol_type: String,
     },
-    /// Broker id that no live broker has.
+    /// No live broker has this id.
     #[error(
         "broker '{0}' does not exist or is not running; see the ids with `fullbore configs describe --entity-type brokers`"
     )]
     NoBroker(String),
-    /// Partition without a leader.
+    /// The partition has no leader.
     #[error("partition {partition} of topic '{topic}' has no leader; see whether its brokers are running")]
     NoLeader {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
     },
-    /// Partition that the topic does not have.
+    /// The topic does not have the partition.
     #[error("topic '{topic}' has no partition {partition}; it has 0 to {last}")]
     NoPartition {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// Number of the topic's last partition.
+        /// The number of the topic's last partition.
         last: i32,
     },
-    /// Transactional id that no coordinator has.
+    /// No coordinator has this transactional id.
     #[error("transactional id '{0}' does not exist; `fullbore transactions list` shows those that do")]
     NoTransactionalId(String),
 }
 
 impl ClientError {
-    /// Returns the client's error for a protocol fault on the connection to this address.
+    /// Converts a protocol error on the connection to this address.
     pub(crate) fn of_protocol(error: ProtocolError, address: &str) -> Self {
         let address = address.to_owned();
         match error {
@@ -177,19 +177,19 @@ impl ClientError {
         }
     }
 
-    /// Returns the error of a code, with the broker's message if it sent one, otherwise with the meaning of the code.
+    /// Creates the error for a code. The text is the broker's message if it sent one, or else the meaning of the code.
     pub fn kafka(what: impl Into<String>, code: ErrorCode, message: Option<&str>) -> Self {
         let message = message.filter(|text| !text.is_empty()).unwrap_or_else(|| code.message());
         ClientError::Kafka { what: what.into(), code, message: message.to_owned() }
     }
 
-    /// Returns the error of a code with the code's name. For requests that are retried: a waiting user may want to look
-    /// up the name.
+    /// Creates the error for a code, with the code's name. Used for requests that are retried, because a user who waits
+    /// may want to look up the name.
     pub fn refused(what: impl std::fmt::Display, code: ErrorCode) -> Self {
         ClientError::kafka(format!("{what}: {code}"), code, None)
     }
 
-    /// Returns true if a retry, perhaps with another broker, may succeed.
+    /// Returns true if a retry may succeed, perhaps with another broker.
     pub fn is_retriable(&self) -> bool {
         match self {
             ClientError::Connect { .. }
@@ -201,8 +201,8 @@ impl ClientError {
         }
     }
 
-    /// Returns true if the broker has closed the connection, as it closes idle ones (connections.max.idle.ms). A retry
-    /// over a new connection may succeed.
+    /// Returns true if the broker has closed the connection, as it does with idle ones (connections.max.idle.ms). A
+    /// retry over a new connection may succeed.
     pub fn is_closed(&self) -> bool {
         use std::io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         let ClientError::Io { source, .. } = self else { return false };
@@ -210,77 +210,77 @@ impl ClientError {
     }
 }
 
-/// Error of settings with which a client cannot start.
+/// The reason why a client cannot start with its settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// Missing value of a setting that has no default.
+    /// A setting without a default has no value.
     #[error("{0} must be set")]
     Missing(&'static str),
-    /// Value that is not allowed.
+    /// The value of a setting is not allowed.
     #[error("{key}={value}: {allowed}")]
     Value {
-        /// Name of the setting.
+        /// The name of the setting.
         key: &'static str,
-        /// Refused value.
+        /// The refused value.
         value: String,
-        /// Sentence with the allowed values.
+        /// A sentence with the allowed values.
         allowed: String,
     },
-    /// Two settings that contradict each other.
+    /// Two settings contradict each other.
     #[error("{first} contradicts {second}: {why}")]
     Conflict {
-        /// First setting, with its value.
+        /// The first setting, with its value.
         first: String,
-        /// Second setting, with its value.
+        /// The second setting, with its value.
         second: String,
-        /// Rule that both break together.
+        /// The rule that both break together.
         why: &'static str,
     },
-    /// Settings of TLS that contradict each other, or keys or certificates that cannot be used.
+    /// The settings of TLS contradict each other, or its keys or certificates cannot be used.
     #[error("{0}")]
     Security(#[from] fullbore_tls::MaterialError),
-    /// Refusal of the client's thread by the system.
+    /// The system refused to start the client's thread.
     #[error("the client's thread does not start: {0}")]
     Thread(String),
 }
 
-/// Reason why a request has no response.
+/// The reason why a request has no response.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConnectionError {
-    /// Failed attempt to connect; nothing was sent.
+    /// Connecting failed, so nothing was sent.
     #[error("cannot connect to {address}: {reason}")]
     Connect {
         /// Address as `host:port`.
         address: String,
-        /// Error of the system.
+        /// The error of the system.
         reason: String,
     },
-    /// Failed start of a connection to a host that answers: of TLS, or of the negotiation of API versions.
+    /// The host answers, but TLS or the negotiation of API versions failed.
     #[error("cannot connect to {address}: {reason}")]
     Handshake {
         /// Address as `host:port`.
         address: String,
-        /// Reason as a sentence.
+        /// The reason, as a sentence.
         reason: String,
     },
-    /// End of the connection before the request was written.
+    /// The connection ended before the request was written.
     #[error("the connection to {0} is closed")]
     NotSent(String),
-    /// End of the connection after the request, or a part of it, was written.
+    /// The connection ended after the request, or a part of it, was written.
     #[error("the connection to {address} ended before the response: {reason}")]
     Disconnected {
         /// Address as `host:port`.
         address: String,
-        /// Error of the system, or fault of the broker.
+        /// The error of the system, or the fault of the broker.
         reason: String,
     },
-    /// Request that cannot be encoded, or response that cannot be used.
+    /// The request cannot be encoded, or its response cannot be used.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
 }
 
 impl ConnectionError {
-    /// Returns true if a retry, perhaps later or with another broker, may succeed.
+    /// Returns true if a retry may succeed, perhaps later or with another broker.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Connect { .. } | Self::Handshake { .. } | Self::NotSent(_) | Self::Disconnected { .. })
     }
@@ -291,30 +291,30 @@ impl ConnectionError {
     }
 }
 
-/// Reason why a request to the cluster has no result.
+/// The reason why a request to the cluster has no result.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum MetadataError {
-    /// Failed requests to all brokers.
+    /// The requests to all brokers failed.
     #[error("no broker answered; the last error: {0}")]
     Connection(#[from] ConnectionError),
-    /// Broker id that is not in the cluster's metadata.
+    /// The cluster's metadata has no broker with this id.
     #[error("broker {0} is not known")]
     UnknownBroker(i32),
-    /// Error code of a broker's response.
+    /// A broker answered with this error code.
     #[error("the cluster answered {0}")]
     Broker(ErrorCode),
-    /// Error code of a search for a coordinator.
+    /// The search for a coordinator was answered with an error code.
     #[error("the cluster answered {code}: {message}")]
     Coordinator {
         /// Kafka's error code.
         code: ErrorCode,
-        /// Message of the broker, or meaning of the code.
+        /// The broker's message, or the meaning of the code.
         message: String,
     },
 }
 
 impl MetadataError {
-    /// Returns the error as a command shows it to its user; `servers` is the bootstrap list.
+    /// Converts the error into the one that a command shows to its user. `servers` is the bootstrap list.
     pub fn for_user(self, servers: &str) -> ClientError {
         let other = |reason: String| std::io::Error::other(reason);
         let error = match self {

@@ -1,31 +1,31 @@
 //! Tables of settings. A row has the key, the default, the meaning and the parser of a setting.
 //!
-//! Parsers and documentation are made from such tables; each crate has those of its own settings. Invariant: the error
-//! of a refused value has the key and the allowed values, but never shows a secret.
+//! Parsers and documentation are made from such tables, and each crate has a table of its own settings. Invariant: the
+//! error of a refused value has the key and the allowed values, but never shows a secret.
 
 use crate::error::ConfigError;
 use std::time::Duration;
 
-/// Description of a setting for users.
+/// The description of a setting for users.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name of the setting in Kafka.
+    /// Kafka's name of the setting.
     pub name: &'static str,
-    /// Default in Kafka, unless `doc` names another one; empty if there is none.
+    /// Kafka's default, unless `doc` names another one. Empty if there is none.
     pub default: &'static str,
-    /// Effect of the setting.
+    /// The effect of the setting.
     pub doc: &'static str,
 }
 
-/// Row of a table: a setting of the configuration `C`.
+/// A row of a table, which describes a setting of the configuration `C`.
 pub struct Key<C> {
-    /// Description for users.
+    /// The description for users.
     pub setting: Setting,
-    /// Function that parses and sets a value, or returns a sentence with the allowed values.
+    /// Parses and sets a value, or returns a sentence with the allowed values.
     pub set: fn(&mut C, &str) -> Result<(), String>,
 }
 
-/// Makes a table. A row is name, default, meaning, and the code that sets a value.
+/// Creates a table. A row has the name, the default, the meaning, and the code that sets a value.
 #[macro_export]
 macro_rules! keys {
     ($( $name:literal, $default:literal, $doc:literal, |$config:ident, $value:ident| $set:expr; )*) => {
@@ -37,7 +37,7 @@ macro_rules! keys {
 }
 
 impl Setting {
-    /// Returns the error of a refused value.
+    /// Returns the error for a refused value.
     pub(crate) fn refused(&self, value: &str, allowed: String) -> ConfigError {
         let value = if fullbore_tls::is_secret(self.name) { "[hidden]" } else { value };
         ConfigError::Value { key: self.name, value: value.to_owned(), allowed }
@@ -47,14 +47,14 @@ impl Setting {
 /// Sets one setting by its name. Returns false if the table has no setting of this name.
 ///
 /// # Errors
-/// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
+/// Returns [`ConfigError::Value`] with the allowed values, if the value is not allowed.
 pub fn set<C>(table: &[Key<C>], config: &mut C, name: &str, value: &str) -> Result<bool, ConfigError> {
     let Some(key) = table.iter().find(|key| key.setting.name == name) else { return Ok(false) };
     (key.set)(config, value.trim()).map_err(|allowed| key.setting.refused(value, allowed))?;
     Ok(true)
 }
 
-/// Returns the values of a list, which commas separate.
+/// Splits a list at its commas.
 pub fn list(value: &str) -> Vec<String> {
     value.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
@@ -62,16 +62,16 @@ pub fn list(value: &str) -> Vec<String> {
 /// Parses a whole number from `min` to `max`.
 ///
 /// # Errors
-/// Sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn number(value: &str, min: i64, max: i64) -> Result<i64, String> {
     let parsed = value.parse().ok().filter(|n| (min..=max).contains(n));
     parsed.ok_or_else(|| format!("must be a number from {min} to {max}"))
 }
 
-/// Parses a size: a whole number of at least `min`.
+/// Parses a size, which is a whole number of at least `min`.
 ///
 /// # Errors
-/// Sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn size(value: &str, min: i64) -> Result<usize, String> {
     number(value, min, i64::from(i32::MAX)).map(|n| n as usize)
 }
@@ -79,7 +79,7 @@ pub fn size(value: &str, min: i64) -> Result<usize, String> {
 /// Parses a time in milliseconds.
 ///
 /// # Errors
-/// Sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is not one of them.
 pub fn ms(value: &str) -> Result<Duration, String> {
     number(value, 0, i64::from(i32::MAX)).map(|n| Duration::from_millis(n as u64))
 }
@@ -87,7 +87,7 @@ pub fn ms(value: &str) -> Result<Duration, String> {
 /// Parses true or false.
 ///
 /// # Errors
-/// Sentence with the allowed values.
+/// Returns a text with the allowed values if `value` is neither.
 pub fn boolean(value: &str) -> Result<bool, String> {
     match value {
         "true" => Ok(true),

@@ -1,13 +1,13 @@
-//! Client of a Kafka cluster: connections, administration, consumers and groups. Works with any Kafka, and does not
+//! A client of a Kafka cluster: connections, administration, consumers and groups. It works with any Kafka and does not
 //! depend on Fullbore's broker.
 //!
 //! * [`config`], [`security`]: settings by Kafka's names.
 //! * [`protocol`]: the protocol of one connection, without the connection.
 //! * [`mod@tokio`]: connections that carry any number of concurrent requests, and a cluster of them.
-//! * [`blocking`]: connections that block their thread: one request after another, or pipelined fetches.
+//! * [`blocking`]: connections that block their thread, for one request after another or for pipelined fetches.
 //! * [`admin`]: requests that describe and change topics, configurations and groups.
-//! * [`consume`]: reader of whole topics.
-//! * [`group`]: member of a consumer group.
+//! * [`consume`]: reads whole topics.
+//! * [`group`]: a member of a consumer group.
 //! * [`consumer_config`]: settings of readers and members by Kafka's names.
 //! * [`error`]: errors with their remedies.
 

@@ -1,5 +1,5 @@
-//! Settings `security.protocol` and `ssl.*` of every client in this repository: plain connections or TLS, with keys and
-//! certificates.
+//! The settings `security.protocol` and `ssl.*` of every client in this repository. They choose plain connections or
+//! TLS, with keys and certificates.
 //!
 //! SASL is refused. Invariant: a new connection uses the present contents of the files. If these cannot be used, it
 //! uses the contents that were loaded last.
@@ -10,7 +10,7 @@ use fullbore_tls::{Connector, FileStamp, MaterialError, Settings};
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Security of a client's connections.
+/// The security of a client's connections.
 #[derive(Clone, Debug, Default)]
 pub struct Security {
     is_tls: bool,
@@ -19,17 +19,17 @@ pub struct Security {
     connector: Arc<Mutex<Option<Loaded>>>,
 }
 
-/// Connector, with the stamps of the files from which it was loaded.
+/// A connector, with the stamps of the files from which it was loaded.
 #[derive(Debug)]
 struct Loaded {
     stamps: Vec<FileStamp>,
     connector: Connector,
 }
 
-/// Name of the setting that chooses TLS.
+/// The name of the setting that chooses TLS.
 const PROTOCOL: &str = "security.protocol";
 
-/// Settings of security, with their defaults and meanings.
+/// The settings of security, with their defaults and meanings.
 const SETTINGS: [Setting; 16] = [
     setting("security.protocol", "PLAINTEXT", "PLAINTEXT, or SSL for TLS. SASL is not offered yet."),
     setting("ssl.cipher.suites", "", "Cipher suites that may be used, by Java's names, with commas; empty for all."),
@@ -66,12 +66,11 @@ const fn setting(name: &'static str, default: &'static str, doc: &'static str) -
 }
 
 impl Security {
-    /// Returns the security that these properties set, for clients that are not producers. Ignores all other
-    /// properties.
+    /// Reads the settings of security from these properties and ignores all others. For clients that are not producers.
     ///
     /// # Errors
-    /// [`ConfigError`] if a value is not allowed, if settings contradict each other, or if keys or certificates cannot
-    /// be used.
+    /// Returns [`ConfigError`] if a value is not allowed, if settings contradict each other, or if keys or certificates
+    /// cannot be used.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut security = Security::default();
         for (name, value) in properties {
@@ -81,7 +80,7 @@ impl Security {
         Ok(security)
     }
 
-    /// Returns TLS with settings that the caller has read. With `compares_names`, a server's certificate must have the
+    /// Creates TLS from settings that the caller has read. With `compares_names`, a server's certificate must have the
     /// name of the host.
     pub fn tls(settings: Settings, compares_names: bool) -> Self {
         Security { is_tls: true, any_host_name: !compares_names, settings, ..Security::default() }
@@ -95,7 +94,7 @@ impl Security {
     /// Sets one setting by its name in Kafka. Returns false if it is not a setting of security.
     ///
     /// # Errors
-    /// [`ConfigError::Value`] with the allowed values, if the value is not allowed.
+    /// Returns [`ConfigError::Value`] with the allowed values, if the value is not allowed.
     pub fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         let Some(setting) = SETTINGS.iter().find(|setting| setting.name == name) else { return Ok(false) };
         self.take(name, value.trim()).map_err(|allowed| setting.refused(value, allowed))?;
@@ -103,7 +102,7 @@ impl Security {
     }
 
     fn take(&mut self, name: &str, value: &str) -> Result<(), String> {
-        // Drops the loaded connector, which belongs to the old settings.
+        // The loaded connector belongs to the old settings, so it is dropped.
         self.connector = Arc::default();
         match (name, value) {
             (PROTOCOL, _) if value.eq_ignore_ascii_case("PLAINTEXT") => self.is_tls = false,
@@ -131,7 +130,7 @@ impl Security {
     /// Checks that the settings do not contradict each other, and loads keys and certificates.
     ///
     /// # Errors
-    /// [`ConfigError`] with the setting that cannot be used.
+    /// Returns [`ConfigError`] with the setting, if it cannot be used.
     pub fn check(&self) -> Result<(), ConfigError> {
         let contradiction =
             |(key, reason): (&str, &str)| MaterialError { setting: key.to_owned(), reason: reason.to_owned() };
@@ -140,10 +139,10 @@ impl Security {
         Ok(())
     }
 
-    /// Returns the connector of TLS sessions; `None` for plain connections.
+    /// Returns the connector of TLS sessions, or `None` if connections are plain.
     ///
     /// # Errors
-    /// [`MaterialError`] if keys or certificates cannot be used, and none were loaded before.
+    /// Returns [`MaterialError`] if keys or certificates cannot be used and none were loaded before.
     pub fn connector(&self) -> Result<Option<Connector>, MaterialError> {
         if !self.is_tls {
             return Ok(None);

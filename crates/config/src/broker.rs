@@ -1,7 +1,7 @@
-//! The broker's configuration, checked.
+//! The broker's configuration after all checks.
 //!
-//! Not here: the user's text, which is [`Properties`]. A `BrokerConfig` exists only when every value was
-//! checked, and every key of the table ends in a field here or accepts a single value.
+//! The text as the user typed it is in [`Properties`]. A `BrokerConfig` exists only if every value has passed its
+//! check. Every key of the table either becomes a field here or accepts only one value.
 
 use super::broker_keys::{broker_key, meant_broker_key};
 use super::diskless::DisklessConfig;
@@ -23,7 +23,7 @@ use super::storage::StorageConfig;
 use super::topics::TopicsConfig;
 use super::transaction_keys::TransactionConfig;
 
-/// The broker's settings in force. Names and meanings are Kafka's, units are in the names.
+/// All settings of a broker. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
 #[derive(Debug, Clone)]
 pub struct BrokerConfig {
     pub node: NodeConfig,
@@ -37,16 +37,16 @@ pub struct BrokerConfig {
     pub reorder: ReorderConfig,
     pub groups: GroupConfig,
     pub transactions: TransactionConfig,
-    /// Settings that may change while the broker runs, as the file and the command line set them.
+    /// The settings that may change while the broker runs, as the file and the command line set them.
     pub live: LiveConfig,
     checked: Properties,
 }
 
 impl BrokerConfig {
-    /// Returns the checked configuration, with a warning for each key that has no effect.
+    /// Checks what the user typed and returns the configuration, with a warning for each key that has no effect.
     ///
     /// # Errors
-    /// [`Mistakes`] if a key or a value is refused: all mistakes, each with the place where its key was set.
+    /// Returns all [`Mistakes`] if a key or a value is refused, each with the place where its key was set.
     pub fn from_properties(typed: &Properties) -> Result<(Self, Vec<Warning>), Mistakes> {
         let mut mistakes = Mistakes::default();
         let (checked, mut warnings) = check(typed, &mut mistakes);
@@ -63,8 +63,8 @@ impl BrokerConfig {
         Ok((config, warnings))
     }
 
-    /// Returns the unknown keys whose names are close to a known key's, as mistakes. The caller reports them beside
-    /// other mistakes, since a misspelt key may have caused those.
+    /// Returns a mistake for each unknown key whose name is close to that of a known key. The caller reports these
+    /// together with other mistakes, because the misspelt key may have caused them.
     pub fn misspelt(typed: &Properties) -> Mistakes {
         let mut mistakes = Mistakes::default();
         let is_unknown = |name: &str| broker_key(name).is_none() && ssl::of_one_listener(name).is_none();
@@ -80,7 +80,7 @@ impl BrokerConfig {
         mistakes
     }
 
-    /// Returns the checked values of known keys, with the dynamic ones.
+    /// Returns the values that the broker reads its settings from: the checked ones, and the dynamic ones over them.
     pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
         BrokerValues { properties: &self.checked, dynamic }
     }
@@ -134,7 +134,8 @@ impl BrokerConfig {
     }
 }
 
-/// Checks each value against its row. A key without a row becomes a warning or a refusal; a refused value is left out.
+/// Checks each value against the row of its key. A key without a row becomes a warning or a mistake, and a refused
+/// value is left out.
 fn check(typed: &Properties, mistakes: &mut Mistakes) -> (Properties, Vec<Warning>) {
     let mut checked = Properties::default();
     let mut warnings = Vec::new();

@@ -1,7 +1,7 @@
-//! The broker's half of the table of keys, with the names, types, defaults and ranges of Apache Kafka 4.3.
+//! The table of broker keys, with the names, types, defaults and ranges of Apache Kafka 4.3.
 //!
-//! Not topic settings (`topic_keys`), and not Kafka's keys without effect here (`kafka_keys`).
-//! `ssl` checks the keys of TLS. Every key here is read by `broker`, or accepts a single value.
+//! The keys of topics are in `topic_keys`, and Kafka's keys that have no effect here are in `kafka_keys`. `ssl` checks
+//! the values of the TLS keys. Every key here is read by `broker` or accepts only one value.
 
 use super::cleaner_keys::CLEANER_KEYS;
 use super::diskless_keys::DISKLESS_KEYS;
@@ -25,7 +25,7 @@ pub(super) const HOUR_MS: i64 = 3_600_000;
 const PEM_ONLY: &str = "JKS, Kafka's default, and PKCS12 are not read: export to PEM, and name the files with ssl.keystore.location and \
                         ssl.truststore.location, or give the text with ssl.keystore.key, ssl.keystore.certificate.chain and ssl.truststore.certificates";
 
-/// Broker keys of this module, in the order of the documentation.
+/// The broker keys of this module, in the order of the documentation.
 const KEYS: &[Key] = &[
     // Identity and addresses.
     Key::int("node.id", Some("1"), 0, "This broker's number in the cluster.")
@@ -62,7 +62,7 @@ const KEYS: &[Key] = &[
     Key::int("broker.session.timeout.ms", Some("9000"), 1, "Time without a heartbeat after which the cluster considers a broker failed, in milliseconds."),
     Key::int("broker.heartbeat.interval.ms", Some("500"), 1, "Time between two heartbeats of a broker of a cluster, in milliseconds. A broker sends at least eight in broker.session.timeout.ms, whatever is set here.")
         .differs("Kafka's default is 2000; here a heartbeat also polls for changes of the metadata"),
-    // TLS. Each may be set for one listener: listener.name.<name in lower case>.ssl...
+    // TLS. Each of these keys may also be set for a single listener, as listener.name.<name in lower case>.ssl...
     Key::new("ssl.keystore.type", Type::String, Some("PEM"), "Format of ssl.keystore.location.")
         .allow(Allowed::OneOf(&["PEM"]))
         .differs(PEM_ONLY),
@@ -248,7 +248,7 @@ pub fn broker_keys() -> impl Iterator<Item = &'static Key> {
     TABLES.into_iter().flatten()
 }
 
-/// Returns the key that `name` probably means, as the end of a sentence; nothing if `name` is a key.
+/// Returns a sentence ending that suggests the key that `name` probably means. The text is empty if `name` is a key.
 pub(super) fn meant_broker_key(name: &str) -> String {
     did_you_mean(name, broker_keys().map(|key| key.name))
 }

@@ -1,29 +1,29 @@
-//! The broker-wide settings of compaction; names are Kafka's.
+//! The broker-wide settings of log compaction. The names are Kafka's.
 
-/// Settings of the cleaner's threads. They may change while the threads run.
+/// Settings of the cleaner threads, which compact logs. They may change while the threads run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CleanerSettings {
     /// log.cleaner.enable
     pub enable: bool,
     /// log.cleaner.threads
     pub threads: usize,
-    /// log.cleaner.dedupe.buffer.size: bytes of the maps of all threads.
+    /// log.cleaner.dedupe.buffer.size: the memory in bytes that the maps of all threads share.
     pub dedupe_buffer_bytes: usize,
-    /// log.cleaner.io.buffer.load.factor: largest share of a map in use.
+    /// log.cleaner.io.buffer.load.factor: the largest share of a map that may be filled.
     pub dedupe_load_factor: f64,
-    /// log.cleaner.io.buffer.size: bytes that all threads read and write at a time.
+    /// log.cleaner.io.buffer.size: the memory in bytes that the read and write buffers of all threads share.
     pub io_buffer_bytes: usize,
-    /// log.cleaner.io.max.bytes.per.second: most bytes that all threads together read and write a second.
+    /// log.cleaner.io.max.bytes.per.second: how many bytes all threads together may read and write per second.
     pub io_max_bytes_per_second: f64,
     /// log.cleaner.backoff.ms
     pub backoff_ms: u64,
 }
 
-/// Fewest bytes that a thread reads and writes at a time.
+/// The smallest read or write buffer of a thread, in bytes.
 const IO_BUFFER_MIN: usize = 4096;
 
 impl CleanerSettings {
-    /// Returns the size of one thread's map in bytes.
+    /// Returns the size in bytes of the map that each thread may use.
     pub fn map_bytes(&self) -> usize {
         self.dedupe_buffer_bytes / self.threads.max(1)
     }

@@ -1,10 +1,10 @@
-//! The keys of compaction, and the cleaner's settings that are read from them.
+//! The broker keys of compaction, and the cleaner's settings that are read from them.
 
 use super::cleaner::CleanerSettings;
 use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 
-/// A part of the broker's table.
+/// The rows of the broker's table for compaction.
 #[rustfmt::skip]
 pub(super) const CLEANER_KEYS: &[Key] = &[
     Key::boolean("log.cleaner.enable", "true", "Whether logs are compacted at all."),

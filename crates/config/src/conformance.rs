@@ -1,8 +1,8 @@
-//! Test: compares the tables with Apache Kafka's own list of keys
-//! (`kafka-4.3-configs.tsv`, written by `tests/clients/config-keys`).
+//! Compares the tables with Apache Kafka's own list of keys (`kafka-4.3-configs.tsv`, written by
+//! `tests/clients/config-keys`).
 //!
-//! Every key of Kafka's has a row with Kafka's type, default, range and synonyms. A key that Kafka may change while it
-//! runs may change here as well. A row with a difference has its reason (`differs`).
+//! Every key of Kafka must have a row with Kafka's type, default, range and synonyms. A key that Kafka can change while
+//! it runs must be changeable here as well. A row that is different must have the reason (`differs`).
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,10 @@ use super::key::{Allowed, Effect, Key, Type};
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 use super::topic_keys::{TOPIC_KEYS, topic_key};
 
-/// Keys of Kafka that Kafka's own list lacks.
+/// Keys of Kafka that are missing in Kafka's own list.
 const INTERNAL: [&str; 1] = ["producer.id.expiration.check.interval.ms"];
 
-/// Prefixes of keys that Kafka may change while it runs, and that this broker reads at the start.
+/// Prefixes of keys that Kafka can change while it runs, but this broker reads only at its start.
 const AT_START: [&str; 5] = [
     "listeners",
     "listener.security.protocol.map",
@@ -23,12 +23,12 @@ const AT_START: [&str; 5] = [
     "num.replica.fetchers",
 ];
 
-/// A line of Kafka's list.
+/// A line of Kafka's list of keys.
 struct Theirs {
     resource: &'static str,
     name: &'static str,
     of: &'static str,
-    /// Default; `None` if the key is unset by default.
+    /// The default, or `None` if the key is unset by default.
     default: Option<&'static str>,
     dynamic: bool,
     allowed: &'static str,
@@ -57,7 +57,8 @@ fn ours(theirs: &Theirs) -> Option<&'static Key> {
     }
 }
 
-/// Returns the default that counts: the key's own, or that of the first synonym with one, in the key's unit.
+/// Returns the default that is in force: the key's own, or that of the first synonym that has one, converted to the
+/// key's unit.
 fn default_of(key: &Key) -> Option<String> {
     let synonyms = key.synonyms.iter().filter_map(|name| broker_key(name));
     let of_synonym = |synonym: &Key| {
@@ -69,7 +70,7 @@ fn default_of(key: &Key) -> Option<String> {
     key.default.map(str::to_owned).or_else(|| synonyms.into_iter().find_map(of_synonym))
 }
 
-/// Returns Kafka's text of a range, if there is one: `[1,...]`, `[1,...,9]`, `[1,...,9] or -1`, `[a, b]`.
+/// Returns the range as Kafka writes it, if the key has one: `[1,...]`, `[1,...,9]`, `[1,...,9] or -1`, `[a, b]`.
 fn range_text(key: &Key) -> Option<String> {
     let widest = match key.of {
         Type::Short => i64::from(i16::MAX),
@@ -88,7 +89,7 @@ fn range_text(key: &Key) -> Option<String> {
     }
 }
 
-/// Returns Kafka's text with the elements of a list sorted.
+/// Sorts the elements of a list in Kafka's text, so that their order does not matter in a comparison.
 fn in_order(allowed: &str) -> String {
     match allowed.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
         Some(list) if list.starts_with(|c: char| c.is_ascii_alphabetic()) => {

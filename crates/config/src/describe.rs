@@ -1,7 +1,7 @@
-//! Entries of DescribeConfigs for a topic or this broker.
+//! The entries that DescribeConfigs returns for a topic, a broker or another resource.
 //!
-//! Not here: the API's handler and wire types. Values are text as Kafka's tools print it, and every
-//! entry's source is that of the value in force.
+//! The API's handler and its wire types are in other crates. Values are written as Kafka's tools print them. The source
+//! of an entry is the source of the value in force.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::resources::Resource;
 use super::topic::{self, check_overrides};
 use super::topic_keys::TOPIC_KEYS;
 
-/// Configuration entry; the numeric codes of the wire are `source as i8` and `of as i8`.
+/// A setting as DescribeConfigs returns it. The numeric codes of the wire are `source as i8` and `of as i8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigEntry {
     pub name: &'static str,
@@ -24,15 +24,15 @@ pub struct ConfigEntry {
     pub value: Option<String>,
     pub source: Source,
     pub of: Type,
-    /// True if it cannot be changed while the broker runs.
+    /// True if the setting cannot be changed while the broker runs.
     pub read_only: bool,
     pub sensitive: bool,
-    /// Values set for the key or its synonyms, the one in force first.
+    /// All values that are set for the key or its synonyms. The first one is in force.
     pub synonyms: Vec<ConfigSynonym>,
     pub documentation: &'static str,
 }
 
-/// Value of an entry's key or of one of its synonyms.
+/// The value of an entry's key, or of one of the key's synonyms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigSynonym {
     pub name: &'static str,
@@ -51,7 +51,8 @@ pub fn describe_topic(
     Ok(TOPIC_KEYS.iter().map(|key| in_base_unit(key, chain(key))).collect())
 }
 
-/// Returns every setting of a group or subscription to clients' metrics with the values of `set`, in the table's order.
+/// Returns every setting of a group or of a client metrics subscription, in the table's order. `set` has the values
+/// that were set for it.
 pub fn describe_resource(
     broker: &BrokerConfig,
     dynamic: &DynamicConfig,
@@ -73,7 +74,7 @@ pub fn describe_broker(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<Co
     broker_keys().map(|key| of_broker(key, broker_chain(key, broker.values(dynamic)))).collect()
 }
 
-/// Returns the settings that are set dynamically for every broker, and no others, as Kafka does.
+/// Returns only the settings that are set dynamically for all brokers, as Kafka does.
 pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<ConfigEntry> {
     let set_for_all = |key: &'static Key| {
         let mut chain = broker_chain(key, broker.values(dynamic));
@@ -83,8 +84,8 @@ pub fn describe_cluster(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Vec<C
     broker_keys().filter_map(set_for_all).collect()
 }
 
-/// Returns the value in force of a broker key before a change; None for an unknown or unset key. `for_all` leaves out
-/// the value for this broker alone.
+/// Returns the value of a broker key that is now in force; None if the key is unknown or unset. With `for_all`, ignores
+/// a value that was set for this broker alone.
 pub fn in_force(broker: &BrokerConfig, dynamic: &DynamicConfig, name: &str, for_all: bool) -> Option<String> {
     let values: BrokerValues<'_> = broker.values(dynamic);
     let chain = broker_chain(super::broker_keys::broker_key(name)?, values);

@@ -1,7 +1,7 @@
-//! The broker's settings of diskless topics and of the store of their records.
+//! The broker's settings of diskless topics and of the object store that keeps their records.
 //!
-//! Not a topic's own settings, and not a connection to the store. Invariant: the memory for uncommitted batches holds
-//! at least one object.
+//! The settings of a single topic are in `topic`. Invariant: the memory for uncommitted batches can hold at least one
+//! object.
 
 use super::diskless_keys::TWINS;
 use super::diskless_storage::{DisklessStorage, STORAGE};
@@ -10,56 +10,58 @@ use super::plane::{CONTROL_PLANE, is_database};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Reason why a broker without a store creates no diskless topics in a cluster.
+/// Text of the refusal if a broker in a cluster is to create a diskless topic but has no object store.
 pub const NEEDS_STORAGE: &str = "needs diskless.storage to be set in a cluster, the same for all its brokers: a directory that they share, or \
                                  s3://bucket/prefix";
 
-/// Settings of diskless topics. Read at start.
+/// Settings of diskless topics. The broker reads them only at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DisklessConfig {
-    /// True if the broker serves diskless topics: always if it is standalone, and in a cluster if `diskless.storage` is
-    /// set.
+    /// True if the broker serves diskless topics. A standalone broker always does. A broker in a cluster does if
+    /// `diskless.storage` is set.
     pub is_served: bool,
-    /// Store of the objects; of no use unless `is_served`.
+    /// The store of the objects. The broker uses it only if `is_served` is true.
     pub storage: DisklessStorage,
-    /// Size at which an object is closed.
+    /// The size in bytes at which an object is closed and uploaded.
     pub object_bytes_max: usize,
-    /// Age of its first batch at which an object is closed; at least 1.
+    /// How long an object collects batches before it is closed, counted from its first batch; at least 1.
     pub commit_interval_ms: u64,
-    /// Uploads a second from which on no object is closed early; 0 closes none early.
+    /// An object is closed early, for an idle upload slot, only while there are fewer uploads per second than this.
+    /// With 0, no object is closed early.
     pub puts_per_second_max: u32,
-    /// Most attempts to upload an object; at least 1.
+    /// How many times the broker tries to upload an object before it refuses the object's batches; at least 1.
     pub upload_attempts_max: u32,
-    /// Pause between two attempts.
+    /// How long the broker waits between two attempts to upload an object.
     pub upload_backoff_ms: u64,
-    /// Most uploads in flight; at least 1.
+    /// Maximum number of uploads at the same time; at least 1.
     pub upload_slots: usize,
-    /// Most bytes of uncommitted batches; at least `object_bytes_max`.
+    /// Maximum memory for batches that are not committed yet, in bytes; at least `object_bytes_max`.
     pub memory_bytes: usize,
-    /// Most bytes of objects cached for consumers: half for objects uploaded here, half for fetched ones. The
-    /// read-ahead of one reader is always kept.
+    /// How many bytes of objects are cached for consumers. One half is for objects uploaded by this broker, the other
+    /// half for fetched ones. The read-ahead of a single reader is always kept.
     pub cache_bytes: usize,
-    /// Schedule for deleting unused objects.
+    /// When unused objects are deleted.
     pub cleaner: ObjectCleanerConfig,
-    /// Batches remembered per producer and partition of a diskless topic without a setting of its own.
+    /// How many batches of each producer a partition of a diskless topic remembers, if the topic does not set a number
+    /// itself.
     pub batches_to_retain: usize,
-    /// Delay added to each PUT.
+    /// A delay added to each PUT, to simulate a distant store in experiments.
     pub put_delay_ms: u64,
-    /// Delay added to each GET.
+    /// A delay added to each GET, to simulate a distant store in experiments.
     pub get_delay_ms: u64,
 }
 
-/// Schedule for deleting unused objects.
+/// When unused objects are deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObjectCleanerConfig {
-    /// Time between two scans for unused objects; at least 1.
+    /// How long the cleaner waits between two scans for unused objects; at least 1.
     pub interval_ms: u64,
-    /// Time that an unused object is kept for readers that have already found it; at least 1.
+    /// How long an unused object is kept for readers that have already found it; at least 1.
     pub retention_period_ms: u64,
 }
 
 impl DisklessConfig {
-    /// Reads `values`; `checked` are those of the file.
+    /// Reads the settings of diskless topics. `checked` has the values of the file, without defaults.
     pub(super) fn read<F: Fn(&str) -> Option<String>>(
         values: &ConfigReader<F>,
         checked: &Properties,
@@ -97,7 +99,7 @@ impl DisklessConfig {
     }
 }
 
-/// Checks that a setting under two names has one value.
+/// Checks that a setting which was set under both of its names has the same value twice.
 fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), ConfigError> {
     let number = |value: &str| value.parse::<i64>().ok();
     match (checked.get(ours), checked.get(theirs)) {
@@ -108,14 +110,14 @@ fn check_twins(checked: &Properties, ours: &str, theirs: &str) -> Result<(), Con
     }
 }
 
-/// Returns true if diskless topics can be served. In a cluster a store must be set, because each broker's own directory
-/// would hold only a part of the topic.
+/// Returns true if this broker can serve diskless topics. A broker in a cluster needs a configured store, because its
+/// own directory would hold only a part of each topic.
 fn is_served<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> bool {
     let is_in_cluster = values.text(CONTROL_PLANE).is_some_and(|plane| is_database(&plane));
     !is_in_cluster || values.text(STORAGE).is_some()
 }
 
-/// Refuses `log.diskless.enable` where diskless topics cannot be served.
+/// Refuses `log.diskless.enable` if this broker cannot serve diskless topics.
 fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_served: bool) -> Result<(), ConfigError> {
     match values.boolean("log.diskless.enable") && !is_served {
         true => Err(ConfigError::of_value("log.diskless.enable", "true", NEEDS_STORAGE)),
@@ -123,8 +125,8 @@ fn check_default<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, is_ser
     }
 }
 
-/// Returns the memory for uncommitted batches. It must hold one object, since an object stays in memory until it is
-/// committed.
+/// Returns the size of the memory for uncommitted batches. It must be able to hold one object, because an object stays
+/// in memory until it is committed.
 fn memory_bytes<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<usize, ConfigError> {
     let (memory, object): (usize, usize) =
         (values.number("diskless.produce.memory.bytes"), values.number("diskless.produce.buffer.max.bytes"));

@@ -1,7 +1,7 @@
-//! The keys of diskless topics: a part of the broker's table.
+//! The broker keys of diskless topics.
 //!
-//! Not a topic's own key (`topic_keys`). If Inkless has another name for a setting, both names are keys of the same
-//! value. The row of Inkless's name has no default, and ours falls back on it.
+//! The key of a single topic is in `topic_keys`. Some settings have another name in Inkless, and then both names are
+//! keys. The row of Inkless's name has no default, and our row falls back on its value.
 
 use super::key::{Allowed, Key, Type};
 
@@ -9,7 +9,7 @@ const NOT_KAFKAS: &str = "not a Kafka key";
 const INKLESS: &str = "not a Kafka key, but Inkless's";
 const MIB: i64 = 1 << 20;
 
-/// Settings with another name in Inkless: our name, then Inkless's.
+/// Settings that have another name in Inkless, as pairs of our name and Inkless's.
 pub(super) const TWINS: &[(&str, &str)] = &[
     ("diskless.produce.buffer.max.bytes", "inkless.produce.buffer.max.bytes"),
     ("diskless.produce.commit.interval.ms", "inkless.produce.commit.interval.ms"),
@@ -28,7 +28,7 @@ const UPLOAD_BACKOFF_MS: Allowed = Allowed::Between(0, 60_000);
 const DELAY_MS: Allowed = Allowed::Between(0, 60_000);
 const UPLOAD_SLOTS: Allowed = Allowed::Between(1, 1024);
 
-/// A part of the broker's table.
+/// The rows of the broker's table for diskless topics.
 #[rustfmt::skip]
 pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::boolean("log.diskless.enable", "false", "Whether a topic created without diskless.enable is diskless. Internal topics never are, and existing topics stay as they are.")
@@ -39,11 +39,11 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.region", Type::String, None, "The region of the bucket. Unset, it is AWS_REGION of the environment, or else us-east-1.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "Whether URLs name the bucket in their path instead of their host. Unset, they do if diskless.storage.s3.endpoint.url is set.")
+    Key::new("diskless.storage.s3.path.style.access.enabled", Type::Boolean, None, "True if a URL has the bucket's name in its path, false if in its host. Unset, it is true if diskless.storage.s3.endpoint.url is set.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.s3.ssl.truststore.location", Type::String, None, "PEM file with certificates of authorities that are trusted beside the system's, for a store with a private authority.")
         .differs(NOT_KAFKAS),
-    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the ownership marker is written to the bucket by a PUT with If-None-Match: *. If two clusters take a bucket at once, one of them is then refused. Unset, the broker tries it, and repeats the PUT without the header where the store answers 501.")
+    Key::new("diskless.storage.s3.conditional.put.enabled", Type::Boolean, None, "Whether the ownership marker is written to the bucket by a PUT with If-None-Match: *. If two clusters take a bucket at the same time, one of them is then refused. Unset, the broker tries it, and repeats the PUT without the header where the store answers 501.")
         .differs(NOT_KAFKAS),
     Key::new("diskless.storage.aws.access.key.id", Type::String, None, "Access key of S3. Unset, the broker follows the usual chain: AWS_ACCESS_KEY_ID and the other variables of the environment, the profile in ~/.aws/credentials, a web identity, the container, the instance. The profile is read again when it changes.")
         .differs(NOT_KAFKAS),
@@ -87,7 +87,7 @@ pub(super) const DISKLESS_KEYS: &[Key] = &[
     Key::int("inkless.produce.upload.thread.pool.size", None, 1, "Inkless's name of diskless.produce.upload.thread.pool.size.")
         .allow(UPLOAD_SLOTS)
         .differs(INKLESS),
-    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Bytes of uncommitted batches of diskless topics, of the whole broker. Past it, the broker stops reading from producers. It also stops reading from one producer that has half of what the others leave. At least diskless.produce.buffer.max.bytes.")
+    Key::long("diskless.produce.memory.bytes", Some("134217728"), MIB, "Most bytes of uncommitted batches of diskless topics on this broker. At this limit the broker stops reading from producers. It also stops reading from a producer whose batches that wait for an upload take half of the memory that the other producers leave. Must be at least diskless.produce.buffer.max.bytes.")
         .differs(NOT_KAFKAS),
     Key::long("diskless.consume.cache.max.bytes", Some("134217728"), 0, "Bytes of objects kept in memory for consumers of diskless topics.")
         .or_else(&["inkless.consume.cache.max.bytes"])

@@ -1,6 +1,6 @@
-//! `diskless.storage`: the store of the objects of diskless topics.
+//! `diskless.storage`: where the objects of diskless topics are stored.
 //!
-//! Not a connection to it. Invariant: the secret of a store is never shown.
+//! No connection to the store is made here. Invariant: the secret key of a store is never shown.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use fullbore_tls::Secret;
 use super::error::{ConfigError, Mistakes};
 use super::reader::ConfigReader;
 
-/// Key of the store.
+/// Key that names the store.
 pub(super) const STORAGE: &str = "diskless.storage";
 /// Key of [`S3Storage::endpoint`].
 pub const ENDPOINT: &str = "diskless.storage.s3.endpoint.url";
@@ -21,43 +21,44 @@ const SECRET: &str = "diskless.storage.aws.secret.access.key";
 /// Key of [`S3Storage::truststore`].
 pub const TRUSTSTORE: &str = "diskless.storage.s3.ssl.truststore.location";
 const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
-/// Directory in log.dirs that is the store by default.
+/// Name of the directory in log.dirs that is the store if none is configured.
 const DEFAULT_FOLDER: &str = "diskless";
 const FORMS: &str = "must be a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
 const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
 
-/// Store of objects.
+/// The place where objects are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DisklessStorage {
-    /// A directory, which need not exist.
+    /// A local directory, which may not exist yet.
     Folder(PathBuf),
-    /// A bucket of S3, or of a store with S3's API.
+    /// A bucket in S3, or in a store with the same API.
     S3(S3Storage),
 }
 
-/// Bucket of S3, with its address and credentials.
+/// A bucket in S3, with the address and credentials to reach it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct S3Storage {
     /// Name of the bucket.
     pub bucket: String,
-    /// Prefix of keys: names with slashes between them, or nothing.
+    /// The prefix of all object keys, as names separated by slashes. Empty if there is no prefix.
     pub prefix: String,
-    /// Endpoint of a store that is not Amazon's: `http` or `https`, host and port.
+    /// The endpoint of a store that is not Amazon's, as `http` or `https` with host and port.
     pub endpoint: Option<String>,
-    /// Region; `None` takes that of the environment, or else `us-east-1`.
+    /// The region. With `None`, the region comes from the environment, or is `us-east-1`.
     pub region: Option<String>,
-    /// True if URLs name the bucket in their path instead of their host.
+    /// True if URLs have the bucket's name in the path instead of the host name.
     pub is_path_style: bool,
-    /// Key id and secret key; `None` takes those of the usual chain.
+    /// The key id and the secret key. With `None`, they come from the usual chain of providers.
     pub credentials: Option<(String, Secret)>,
-    /// PEM file with certificates of authorities that are trusted beside the system's.
+    /// A PEM file with certificate authorities to trust in addition to the system's.
     pub truststore: Option<PathBuf>,
-    /// False if the store need not refuse a PUT with `If-None-Match: *` of an existing key.
+    /// True if a PUT that must not replace an object is sent with `If-None-Match: *`. False for a store that does not
+    /// support this header.
     pub has_conditional_put: bool,
 }
 
 impl fmt::Display for DisklessStorage {
-    /// Writes the setting as clients see it.
+    /// Formats the store as clients see it in DescribeConfigs.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DisklessStorage::Folder(folder) => {
@@ -73,7 +74,7 @@ impl fmt::Display for DisklessStorage {
 }
 
 impl DisklessStorage {
-    /// Reads `values`.
+    /// Reads `diskless.storage` and the settings of S3.
     pub(super) fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Self, Mistakes> {
         let mut mistakes = Mistakes::default();
         let log_dirs = values.text("log.dirs").unwrap_or_default();
@@ -106,7 +107,7 @@ fn text<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, name: &'static 
     values.text(name).filter(|value| !value.is_empty())
 }
 
-/// Reads the settings of S3, without the bucket.
+/// Reads the settings of S3, except the bucket.
 fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes: &mut Mistakes) -> S3Storage {
     let endpoint = text(values, ENDPOINT).and_then(|typed| mistakes.keep(endpoint(&typed)));
     let is_path_style = match text(values, PATH_STYLE) {
@@ -135,7 +136,8 @@ fn s3_settings<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>, mistakes
     }
 }
 
-/// Returns the URL of an endpoint, which has no path. The error omits a refused URL, which may have a password.
+/// Checks an endpoint, which must have no path, and returns its URL. The error never quotes the URL, which may contain
+/// a password.
 fn endpoint(typed: &str) -> Result<String, ConfigError> {
     let refused = || ConfigError::of_key(ENDPOINT, "must be as http://host:port or https://host:port");
     let (scheme, rest) = typed.split_once("://").ok_or_else(refused)?;
@@ -148,7 +150,7 @@ fn endpoint(typed: &str) -> Result<String, ConfigError> {
     }
 }
 
-/// Returns the store of a path or a URL. The error omits a URL of another kind, which may have a password.
+/// Parses a path or a URL of a store. The error does not quote a URL of an unknown kind, which may contain a password.
 fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     let refused = |message: &str| Err(ConfigError::of_value(STORAGE, typed, message));
     let (scheme, rest) = typed.split_once(':').unwrap_or_default();
@@ -173,8 +175,8 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     }
 }
 
-/// Returns bucket and prefix behind `s3://`; None if the bucket breaks the rules for names or a key would be unsafe in
-/// a URL.
+/// Splits the text after `s3://` into bucket and prefix. Returns None if the bucket's name is not valid, or if a key
+/// would not be safe in a URL.
 fn bucket_and_prefix(rest: &str) -> Option<(String, String)> {
     let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
     let prefix = prefix.strip_suffix('/').unwrap_or(prefix);

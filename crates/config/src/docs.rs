@@ -1,7 +1,8 @@
-//! The table of keys as text: `docs/configuration.md`, and the help on the command line.
+//! The table of keys as text for `docs/configuration.md` and for the help on the command line.
 //!
-//! The page has the keys by task, in the order of [`GROUPS`], and only text of the table; a test compares the committed
-//! page with it. Each key that has an effect is in the first group that names it, and a test fails if none does.
+//! The page groups the keys by task, in the order of [`GROUPS`], and takes all its text from the table. A test compares
+//! the committed page with it. Each key that has an effect belongs to the first group that names it, and a test fails
+//! if no group does.
 
 use super::broker_keys::honoured_keys;
 use super::inert;
@@ -44,7 +45,7 @@ const FIRST_HEAD: &str = "\
 A broker starts without any of them: one broker on loopback, with its data in `fullbore-data`.
 ";
 
-/// Keys that most people set first, each with an example and its purpose.
+/// The keys that most users set first, each with an example and its purpose.
 const FIRST_KEYS: &[(&str, &str, &str)] = &[
     ("listeners", "PLAINTEXT://0.0.0.0:9092", "addresses that the broker listens on; the default is loopback only"),
     (
@@ -70,10 +71,11 @@ const FIRST_KEYS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Keys of one task.
+/// A group of keys that belong to one task.
 struct Group {
     title: &'static str,
-    /// Names of keys, in the order of the page; a star at the end stands for any rest.
+    /// The names of the keys, in the order of the page. A name that ends with a star stands for all keys with that
+    /// prefix.
     keys: &'static [&'static str],
 }
 
@@ -180,7 +182,7 @@ impl Group {
         })
     }
 
-    /// Returns the keys of the group: those that no group before it has.
+    /// Returns the keys of this group, without those that belong to an earlier group.
     fn keys(&self) -> impl Iterator<Item = &'static Key> {
         let mut keys: Vec<(usize, &Key)> = honoured_keys()
             .filter(|key| group_of(key.name).is_some_and(|group| group.title == self.title))
@@ -191,8 +193,8 @@ impl Group {
     }
 }
 
-/// Returns the group of a key: the first with its whole name, or else the first with a prefix of it. None if no group
-/// has either.
+/// Returns the group that a key belongs to: the first that names the whole key, or otherwise the first with a matching
+/// prefix. None if there is no such group.
 fn group_of(key: &str) -> Option<&'static Group> {
     let exact = GROUPS.iter().find(|group| group.keys.contains(&key));
     exact.or_else(|| GROUPS.iter().find(|group| group.position(key).is_some()))
@@ -222,7 +224,8 @@ pub fn markdown() -> String {
     page
 }
 
-/// Returns each reason why keys have no effect, true if they are refused, and the names in backquotes.
+/// Returns the reasons why keys have no effect. Each comes with true if its keys are refused, and with their names in
+/// backquotes.
 fn inert_by_reason() -> Vec<(&'static str, bool, Vec<String>)> {
     let mut rows: Vec<(&str, bool, Vec<String>)> = Vec::new();
     for (name, refused, why) in inert::rows() {
@@ -235,7 +238,7 @@ fn inert_by_reason() -> Vec<(&'static str, bool, Vec<String>)> {
     rows
 }
 
-/// Returns the anchor of a heading, as GitHub and mdbook make it.
+/// Returns the anchor that GitHub and mdbook give a heading.
 fn anchor(title: &str) -> String {
     title.to_lowercase().replace(' ', "-").replace('\'', "")
 }
@@ -273,7 +276,7 @@ fn default_text(key: &Key) -> String {
     }
 }
 
-/// Returns every key on two lines, for the command line.
+/// Returns the help for the command line, with two lines for every key.
 pub fn help() -> String {
     let mut text = "Broker keys:\n".to_owned();
     honoured_keys().for_each(|key| text.push_str(&help_of(key)));

@@ -1,7 +1,7 @@
-//! Dynamic settings (KIP-226): for this broker, and for every broker of the cluster.
+//! Dynamic settings (KIP-226), which clients set for one broker or for all brokers of the cluster.
 //!
-//! Not here: their store, which is the control plane. The values in force are computed again at each change: topics'
-//! settings, and the broker's own that are read at each use (`live`). Every other setting is read once, at start.
+//! The control plane stores them. After each change, the settings in force are computed again: those of topics, groups
+//! and the log cleaner, and the broker's own in `live`. The broker reads every other setting only once, at its start.
 //!
 //! Invariant: every value here has passed [`check_dynamic`].
 
@@ -12,36 +12,36 @@ use super::error::ConfigError;
 use super::key::{Effect, Key, Source};
 use super::properties::Properties;
 
-/// Values set while the broker runs, by key.
+/// Values that were set while the broker ran, by key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DynamicConfig {
-    /// Values for this broker alone, which override `cluster`.
+    /// Values for this broker alone. They override those in `cluster`.
     pub broker: BTreeMap<String, String>,
     /// Values for every broker.
     pub cluster: BTreeMap<String, String>,
 }
 
-/// No dynamic settings.
+/// The dynamic settings of a broker that has none.
 pub(super) static NOTHING: DynamicConfig = DynamicConfig { broker: BTreeMap::new(), cluster: BTreeMap::new() };
 
-/// Values of a broker, by their source.
+/// All values that are set for a broker, separated by their source.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BrokerValues<'a> {
-    /// Checked values of the file and the command line.
+    /// The checked values of the file and the command line.
     pub properties: &'a Properties,
     pub dynamic: &'a DynamicConfig,
 }
 
 impl<'a> BrokerValues<'a> {
-    /// Sources of set values, the strongest first.
+    /// The sources of values, beginning with the one that overrides the others.
     pub const LAYERS: [Source; 3] = [Source::DynamicBroker, Source::DynamicDefaultBroker, Source::StaticBroker];
 
-    /// Returns the values that a broker starts with.
+    /// Returns the values that a broker starts with, before it knows any dynamic ones.
     pub fn at_start(properties: &'a Properties) -> Self {
         Self { properties, dynamic: &NOTHING }
     }
 
-    /// Returns the value of a key in this layer.
+    /// Returns the value that a single source sets for a key.
     pub fn get(&self, layer: Source, name: &str) -> Option<&'a str> {
         match layer {
             Source::DynamicBroker => self.dynamic.broker.get(name).map(String::as_str),
@@ -54,7 +54,7 @@ impl<'a> BrokerValues<'a> {
 const OF_A_LISTENER: &str = "cannot be changed while the broker runs: a listener's settings are read at start, and its key, certificate and \
                             truststore files again when they change";
 
-/// Returns the row of a key that may be set while the broker runs, or the refusal of any other key.
+/// Returns the row of a key that may be set while the broker runs. Fails with the reason for any other key.
 pub(super) fn dynamic_key(name: &str) -> Result<&'static Key, ConfigError> {
     let refused = |why: &str| Err(ConfigError::of_key(name, why));
     match broker_key(name) {

@@ -1,29 +1,30 @@
-//! Mistakes of a configuration, each one line that a user can act on.
+//! The mistakes that a configuration can have.
 //!
-//! Not here: checks. Every message names the key and, where there is one, the refused value.
+//! Each mistake is one line with the key, the refused value if there is one, and the reason, so that the user can
+//! correct it.
 
 use fullbore_tls::is_secret;
 use std::fmt;
 
-/// A configuration that is refused: `key=value: what is allowed`.
+/// A mistake in a configuration, shown as `key=value: what is allowed`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct ConfigError {
-    /// The key at fault, or a line of the file where no key could be read.
+    /// The key with the mistake, or the number of the line if no key could be read from it.
     pub key: String,
-    /// The value as typed; `None` where the fault is not in a value.
+    /// The value as typed; `None` if the mistake is not in a value.
     pub value: Option<String>,
-    /// The allowed values, or the reason of a refusal.
+    /// The allowed values, or the reason of the refusal.
     pub message: String,
 }
 
 impl ConfigError {
-    /// Returns `key=value: message`, or `key: message` where the value is a secret.
+    /// Creates a mistake that reads `key=value: message`. The value is left out if it is a secret.
     pub fn of_value(key: &str, value: &str, message: impl Into<String>) -> Self {
         let value = (!is_secret(key)).then(|| value.to_owned());
         Self { key: key.into(), value, message: message.into() }
     }
 
-    /// Returns `key: message`.
+    /// Creates a mistake that reads `key: message`.
     pub fn of_key(key: &str, message: impl Into<String>) -> Self {
         Self { key: key.into(), value: None, message: message.into() }
     }
@@ -38,13 +39,13 @@ impl fmt::Display for ConfigError {
     }
 }
 
-/// All mistakes of a configuration, one line each. A line begins with the place of its key, `server.properties:12: ` or
-/// `--set `, or with nothing where that is unknown.
+/// All mistakes of a configuration, one per line. A line begins with the place where the key was set, like
+/// `server.properties:12: ` or `--set `, if the place is known.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Mistakes(Vec<(String, ConfigError)>);
 
 impl Mistakes {
-    /// Returns true if there are none.
+    /// Returns true if there are no mistakes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -54,23 +55,23 @@ impl Mistakes {
         self.0.len()
     }
 
-    /// Adds a mistake of a value that was set at `place`.
+    /// Adds a mistake about a value that was set at `place`.
     pub fn add(&mut self, place: impl Into<String>, mistake: ConfigError) {
         self.0.push((place.into(), mistake));
     }
 
-    /// Adds the mistakes of another check.
+    /// Adds the mistakes that another check has found.
     pub fn append(&mut self, mut others: Mistakes) {
         self.0.append(&mut others.0);
     }
 
-    /// Returns the value. If it was refused, adds its mistakes and returns None.
+    /// Returns the value if `found` has one. Otherwise adds its mistakes and returns None.
     pub(super) fn keep<T>(&mut self, found: Result<T, impl Into<Mistakes>>) -> Option<T> {
         found.map_err(|mistakes| self.append(mistakes.into())).ok()
     }
 
-    /// Adds the mistakes of a second check, which ran without the values that the first check refused. Leaves out
-    /// mistakes that follow from a mistake of the first check.
+    /// Adds the mistakes of a second check, which ran without the values that the first check refused. A mistake that
+    /// only follows from a refused value is left out.
     pub(super) fn append_unrelated(&mut self, mut others: Mistakes) {
         let follows = |other: &ConfigError| {
             self.0.iter().any(|(_, first)| other.key == first.key || other.message.contains(&first.key))
@@ -79,7 +80,7 @@ impl Mistakes {
         self.append(others);
     }
 
-    /// Sets the place of each mistake's key.
+    /// Sets the place of every mistake to that of its key.
     pub(super) fn place(&mut self, place_of: impl Fn(&str) -> String) {
         self.0.iter_mut().for_each(|(place, mistake)| *place = place_of(&mistake.key));
     }
@@ -103,12 +104,12 @@ impl fmt::Display for Mistakes {
     }
 }
 
-/// Key that was set and has no effect, with the reason. Shown at start, one line each.
+/// A key that was set but has no effect. The broker logs each warning at its start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Warning {
-    /// Key as typed, or several with commas.
+    /// The key as typed, or several keys with commas between them.
     pub key: String,
-    /// Reason why it has no effect.
+    /// The reason why the key has no effect.
     pub message: String,
 }
 

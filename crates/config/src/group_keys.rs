@@ -1,4 +1,4 @@
-//! The keys of consumer groups, and the coordinator's settings that are read from them.
+//! The broker keys of consumer groups, and the coordinator's settings that are read from them.
 
 use super::error::{ConfigError, Mistakes};
 use super::key::{Allowed, Key, Type};
@@ -8,7 +8,7 @@ use fullbore_rules::group::consumer::{self, Migration};
 use fullbore_rules::group::{GroupSettings, classic};
 use fullbore_wire::batch::Compression;
 
-/// A part of the broker's table.
+/// The rows of the broker's table for groups.
 pub(super) const GROUP_KEYS: &[Key] = &[
     Key::int(
         "group.min.session.timeout.ms",
@@ -137,7 +137,7 @@ pub(super) const GROUP_KEYS: &[Key] = &[
         "fullbore.groups.max",
         Some("100000"),
         1,
-        "Groups with members or with only offsets; past it a new group is refused.",
+        "Most groups, including those that only have offsets; beyond it, a new group is refused with GROUP_MAX_SIZE_REACHED.",
     )
     .allow(Allowed::Between(1, 10_000_000))
     .differs("not a Kafka key"),
@@ -150,11 +150,11 @@ pub(super) const GROUP_KEYS: &[Key] = &[
     .differs("not a Kafka key"),
 ];
 
-/// Creation of `__consumer_offsets`, and compression of its records.
+/// How the broker creates the topic `__consumer_offsets`, and how it compresses the records.
 #[derive(Debug, Clone, Copy)]
 pub struct OffsetsTopicConfig {
     pub partitions: i32,
-    /// Replicas of each partition, in a cluster.
+    /// Number of replicas of each partition in a cluster.
     pub replication_factor: i16,
     pub segment_bytes: i32,
     pub compression: Compression,
@@ -176,8 +176,8 @@ impl OffsetsTopicConfig {
         }
     }
 
-    /// Returns the settings of the topic. They are Kafka's, except that a batch may be as large as a segment, since a
-    /// group is one record.
+    /// Returns the settings of the topic. They are Kafka's, except that a batch may be as large as a segment, because
+    /// the whole state of a group is one record.
     pub fn configs(&self) -> Vec<(String, Option<String>)> {
         let segment_bytes = self.segment_bytes.to_string();
         [
@@ -191,18 +191,19 @@ impl OffsetsTopicConfig {
     }
 }
 
-/// Bounds of committed offsets.
+/// Limits of committed offsets.
 #[derive(Debug, Clone)]
 pub struct OffsetsConfig {
-    /// Largest metadata of an offset, in bytes (`offset.metadata.max.bytes`).
+    /// Maximum size of the metadata of a single offset, in bytes (`offset.metadata.max.bytes`).
     pub metadata_max_bytes: usize,
-    /// `offsets.retention.minutes`, in milliseconds.
+    /// `offsets.retention.minutes`, converted to milliseconds.
     pub retention_ms: u64,
     /// offsets.retention.check.interval.ms
     pub check_interval_ms: u64,
-    /// Most committed offsets of all groups together (`fullbore.offsets.max`).
+    /// Maximum number of committed offsets in all groups together (`fullbore.offsets.max`).
     pub offsets_max: usize,
-    /// Most bytes of metadata of all committed offsets together (`fullbore.offsets.metadata.bytes.max`).
+    /// Maximum size of the metadata of all committed offsets together, in bytes
+    /// (`fullbore.offsets.metadata.bytes.max`).
     pub all_metadata_max_bytes: usize,
 }
 
@@ -218,7 +219,7 @@ impl OffsetsConfig {
     }
 }
 
-/// Settings of the coordinator.
+/// Settings of the group coordinator.
 #[derive(Debug, Clone)]
 pub struct GroupConfig {
     pub offsets_topic: OffsetsTopicConfig,
@@ -229,7 +230,7 @@ pub struct GroupConfig {
     pub session_timeout_max_ms: i32,
     pub initial_rebalance_delay_ms: i32,
     pub classic_members_max: usize,
-    /// Settings of a group of the consumer protocol without settings of its own.
+    /// The settings of a group of the consumer protocol that sets none itself.
     pub consumer: consumer::ConsumerGroupSettings,
 }
 
@@ -248,7 +249,7 @@ impl GroupConfig {
         })
     }
 
-    /// Returns the settings of groups.
+    /// Returns the settings that the rules of groups use.
     pub fn settings(&self) -> GroupSettings {
         GroupSettings {
             classic: classic::ClassicGroupSettings {
@@ -305,7 +306,7 @@ fn consumer_settings<F: Fn(&str) -> Option<String>>(
     Ok(settings)
 }
 
-/// Keys of the least and the most value of another key.
+/// The two keys that limit another key: its minimum and its maximum.
 type LimitKeys = (&'static str, &'static str);
 const SESSION: LimitKeys = ("group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
 const HEARTBEAT: LimitKeys = ("group.consumer.min.heartbeat.interval.ms", "group.consumer.max.heartbeat.interval.ms");

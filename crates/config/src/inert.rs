@@ -1,9 +1,9 @@
-//! Warnings and refusals for values in the broker's file that have no effect here. This broker starts with an ordinary
-//! Kafka's `server.properties`, and the warnings list the differences.
+//! Warnings and refusals for keys that have no effect here. The broker starts with an ordinary `server.properties` of
+//! Kafka, and its warnings list what is different.
 //!
-//! Not here: the table of Kafka's keys (`kafka_keys`). This module has prefixes of keys that are not in Kafka 4.3. A
-//! key without a row and prefix is reported as unknown. A key whose loss would make the broker less safe than its owner
-//! believes is refused, never only warned about.
+//! Kafka's keys themselves are in the table `kafka_keys`. This module has prefixes of keys that are not part of Kafka
+//! 4.3. A key that is in no table and has none of these prefixes is reported as unknown. If a user would believe a
+//! broker safer than it is without the key, the key is refused.
 
 use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};
@@ -17,7 +17,7 @@ const METADATA: &str = "has no effect: this broker keeps its metadata itself, wi
 const REMOVED: &str = "has no effect: Kafka 4 removed it too";
 const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
 
-/// Effects by prefix of the key; the first match counts.
+/// The effect of all keys with a prefix. The first prefix that matches counts.
 const FATES: &[(&str, Effect)] = &[
     ("zookeeper.", Nothing(METADATA)),
     ("broker.id.generation.enable", Nothing(METADATA)),
@@ -40,7 +40,7 @@ const FATES: &[(&str, Effect)] = &[
     ("listener.name.", Refused("only ssl.* can be set for a single listener; set others for all")),
 ];
 
-/// Keys without effect here that the configuration files of Kafka 4 set.
+/// Keys without effect here that the configuration files shipped with Kafka 4 set.
 const STOCK: &[(&str, &str)] = &[
     ("process.roles", "broker,controller"),
     ("process.roles", "broker"),
@@ -51,7 +51,7 @@ const STOCK: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
 ];
 
-/// Gathers the warnings about the values of Kafka's own files into one, which comes last.
+/// Merges the warnings about values that Kafka's own files set into a single one, which comes last.
 pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Warning> {
     let is_stock = |warning: &Warning| {
         let value = typed.get(&warning.key).map(str::trim);
@@ -65,8 +65,8 @@ pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Wa
     rest
 }
 
-/// Returns the warning about a value of a known key; `Ok(None)` if the key is honoured or the value is the one that
-/// applies anyway.
+/// Returns a warning if a known key has no effect. Returns `Ok(None)` if the key is honoured, or if the value is the
+/// one that applies anyway.
 pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, ConfigError> {
     match key.effect {
         Effect::Honoured => Ok(None),
@@ -75,7 +75,7 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
     }
 }
 
-/// Returns the warning about a key that is in no table of the broker.
+/// Returns a warning about a key that is in none of the broker's tables.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     let meant = meant_broker_key(key);
@@ -96,7 +96,8 @@ pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigErr
     }
 }
 
-/// Returns names or prefixes, true for those that are refused, and the reason; for the documentation.
+/// Returns the keys and prefixes without effect, for the documentation. Each comes with true if it is refused, and with
+/// the reason.
 pub(super) fn rows() -> impl Iterator<Item = (String, bool, &'static str)> {
     let known = broker_keys().map(|key| (key.name.to_owned(), key.effect));
     let starts = FATES

@@ -1,7 +1,7 @@
-//! Apache Kafka 4.3's broker keys that have no effect here, or accept only their default, each with the reason.
+//! The broker keys of Apache Kafka 4.3 that have no effect here or accept only their default, each with the reason.
 //!
-//! Not the keys that this broker honours (`broker_keys` and the tables beside it); a key that becomes honoured moves
-//! there. This module has rows only: `inert` judges the values.
+//! A key that becomes honoured moves from here to `broker_keys` or a table beside it. This module has only the rows,
+//! and `inert` judges the values.
 
 use super::key::Allowed::{self, Any, Between, OneOf};
 use super::key::Key;
@@ -38,7 +38,7 @@ const SECURITY: &str = "SASL and access control are not offered yet; remove it t
 const JSSE: &str = "is a setting of Java's own TLS, and there is no Java here";
 const PROVIDERS: &str = "values are taken as they are typed; write them out";
 
-/// Known keys without effect here.
+/// Kafka's keys without effect here.
 pub static KAFKA_KEYS: &[Key] = &[
     no_effect("add.partitions.to.txn.retry.backoff.max.ms", Int, Some("100"), at_least(0), TRANSACTIONS),
     no_effect("add.partitions.to.txn.retry.backoff.ms", Int, Some("20"), at_least(1), TRANSACTIONS),

@@ -1,11 +1,10 @@
-//! Row of the table of keys, and the check of a value against it.
+//! A row of the table of keys, and the check of a value against its row.
 //!
-//! Not here: the parser of files, and lookups. The typed readers of
-//! `lookup` can read each value that passes [`Key::check`].
+//! A value that has passed [`Key::check`] can be read by the typed readers of `lookup`.
 
 use super::error::ConfigError;
 
-/// The type of a value, with the code DescribeConfigs gives it.
+/// The type of a value. The number is the type's code in DescribeConfigs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Type {
     Boolean = 1,
@@ -21,7 +20,7 @@ pub enum Type {
     Password = 9,
 }
 
-/// Source of the value in force, with Kafka's `ConfigSource` codes.
+/// The place where the value in force was set. The number is the code of Kafka's `ConfigSource`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Set on the topic.
@@ -32,67 +31,69 @@ pub enum Source {
     DynamicDefaultBroker = 3,
     /// Set in the broker's properties.
     StaticBroker = 4,
-    /// Default of the table.
+    /// Nowhere: the value is the default of the table.
     Default = 5,
     /// Set on a logger of the broker, or its initial level.
     DynamicBrokerLogger = 6,
-    /// Set on the clients' metrics of that name.
+    /// Set on the client metrics subscription of that name.
     ClientMetrics = 7,
     /// Set on the group.
     Group = 8,
 }
 
-/// Values of its type that a key accepts.
+/// The values that a key accepts, within its type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Allowed {
     Any,
-    /// A number between these, both ends included.
+    /// A number in this range, both ends included.
     Between(i64, i64),
-    /// `-1` (no limit, or the system's own choice) or a number between both ends.
+    /// `-1` for "no limit" or "the system decides", or a number in this range, both ends included.
     MinusOneOr(i64, i64),
-    /// Value from these; if the key is a list, each element.
+    /// Any of these values. If the key is a list, every element must be among them.
     OneOf(&'static [&'static str]),
-    /// A list of some of these, or of none.
+    /// A list of some of these values, which may be empty.
     SomeOf(&'static [&'static str]),
-    /// From 0 to 1.
+    /// A number from 0 to 1.
     Share,
-    /// More than 0.
+    /// A number above 0.
     Positive,
 }
 
-/// Effect of a key here.
+/// Effect that setting a key has on this broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// The key is read, or its row accepts one value only.
+    /// The broker uses the value, or the row accepts only one value.
     Honoured,
-    /// No effect, for this reason. In the broker's file the key causes a warning; a client's value is refused.
+    /// The key has no effect, for this reason. In the broker's file it causes a warning. A client that sets it gets an
+    /// error.
     Nothing(&'static str),
-    /// Refusal of every value but the default, for this reason: the owner would rely on a feature that is missing.
+    /// Every value but the default is refused, for this reason. The user would otherwise rely on a feature that is
+    /// missing.
     Refused(&'static str),
 }
 
-/// Row of the table.
+/// A row of the table: a key and everything that is known about it.
 #[derive(Debug, Clone, Copy)]
 pub struct Key {
     pub name: &'static str,
     pub of: Type,
     pub allowed: Allowed,
-    /// Default; `None` takes the value of the first synonym that has one, or no value at all.
+    /// The default. With `None`, the key has the value of the first synonym that has one, or no value at all.
     pub default: Option<&'static str>,
-    /// Keys whose values count, in order, when this one is not set. A topic's key has the broker's keys here.
+    /// Keys whose values apply, in this order, if this key is not set. For a topic's key these are broker keys.
     pub synonyms: &'static [&'static str],
-    /// Milliseconds in one unit of the value, for keys in hours and minutes; else 1.
+    /// Number of milliseconds in one unit of the value, for keys in hours or minutes; 1 for all other keys.
     pub unit_ms: i64,
     pub doc: &'static str,
     pub effect: Effect,
-    /// True if the value's letters may be of either case, as in Kafka; it is stored in lower case.
+    /// True if the value may be written in either case, as in Kafka. It is stored in lower case.
     pub any_case: bool,
-    /// True if a broker's key may change while the broker runs, for one broker or for all.
+    /// True if this broker key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// True if a topic's key takes the broker's value only when the topic is created. `default` is then the value of a
-    /// topic without it.
+    /// True if a topic's key takes the broker's value only when the topic is created. A topic without the key then has
+    /// the value of `default`.
     pub at_creation: bool,
-    /// Difference from Apache Kafka.
+    /// How the key differs from Apache Kafka's, if it does.
     pub differs: Option<&'static str>,
 }
 
@@ -120,12 +121,12 @@ impl Key {
         Self::new(name, Type::Boolean, Some(default), doc)
     }
 
-    /// Returns the row of a 32-bit number of at least `min`.
+    /// Creates the row of a 32-bit number that is at least `min`.
     pub(super) const fn int(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Int, default, doc).allow(Allowed::Between(min, INT_MAX))
     }
 
-    /// Returns the row of a 64-bit number of at least `min`.
+    /// Creates the row of a 64-bit number that is at least `min`.
     pub(super) const fn long(name: &'static str, default: Option<&'static str>, min: i64, doc: &'static str) -> Self {
         Self::new(name, Type::Long, default, doc).allow(Allowed::Between(min, i64::MAX))
     }
@@ -150,19 +151,19 @@ impl Key {
         self
     }
 
-    /// Marks the key with Kafka's "cluster-wide" update mode.
+    /// Marks a broker key that may change while the broker runs. Kafka calls this update mode "cluster-wide".
     pub(super) const fn dynamic(mut self) -> Self {
         self.dynamic = true;
         self
     }
 
-    /// Marks a topic's key whose synonyms count only when the topic is created.
+    /// Marks a topic's key that takes the broker's value only when the topic is created.
     pub(super) const fn at_creation(mut self) -> Self {
         self.at_creation = true;
         self
     }
 
-    /// Returns the row of a Kafka key without effect here.
+    /// Creates the row of a Kafka key that has no effect here.
     pub(super) const fn without_effect(
         name: &'static str,
         of: Type,
@@ -173,7 +174,7 @@ impl Key {
         Self { effect: Effect::Nothing(why), ..Self::new(name, of, default, why).allow(allowed) }
     }
 
-    /// Returns the row of a Kafka key that accepts only its default here.
+    /// Creates the row of a Kafka key that accepts only its default here.
     pub(super) const fn refused(
         name: &'static str,
         of: Type,
@@ -189,7 +190,7 @@ impl Key {
         self
     }
 
-    /// Returns true if only one value is accepted, so that nothing needs to read it.
+    /// Returns true if the key accepts a single value, so that no code needs to read it.
     pub fn is_fixed(&self) -> bool {
         match self.allowed {
             Allowed::OneOf(values) => values.len() == 1,
@@ -198,12 +199,12 @@ impl Key {
         }
     }
 
-    /// Checks a value as typed, and returns it in canonical form: trimmed, booleans in lower case.
+    /// Checks a value as typed. Returns it in canonical form, which is trimmed and has booleans in lower case.
     pub fn check(&self, value: &str) -> Result<String, ConfigError> {
         self.check_as(self.name, value)
     }
 
-    /// Checks a value as [`Key::check`] does, with the name that it was typed under.
+    /// Checks a value as [`Key::check`] does. An error shows the `name` that the user typed.
     pub(super) fn check_as(&self, name: &str, value: &str) -> Result<String, ConfigError> {
         let trimmed = value.trim();
         let canonical = match self.any_case || self.of == Type::Boolean {
@@ -213,11 +214,12 @@ impl Key {
         if self.accepts(&canonical) { Ok(canonical) } else { Err(self.refusal(name, value)) }
     }
 
-    /// Checks as [`Key::check`] does a value that a client sets and that must take effect.
+    /// Checks a value that must take effect, such as one that a client sets. A value that would have no effect here is
+    /// refused.
     pub(super) fn check_change(&self, value: &str) -> Result<String, ConfigError> {
         let checked = self.check(value)?;
         match self.effect {
-            // The row allows the change although it has no effect.
+            // The row allows clients to change this key, although it has no effect.
             Effect::Nothing(_) if self.dynamic => Ok(checked),
             // An empty list requires nothing that this broker lacks.
             Effect::Refused(_) if self.of == Type::List && checked.is_empty() => Ok(checked),
@@ -258,7 +260,7 @@ impl Key {
     fn refusal(&self, name: &str, value: &str) -> ConfigError {
         let allowed = self.allowed_text();
         let mut message = match self.greatest() {
-            // The text of the range omits the greatest value, and this value exceeds it.
+            // The text of the range does not mention the greatest value, which this value exceeds.
             Some(greatest) if exceeds(value.trim(), greatest) && !allowed.contains(&greatest.to_string()) => {
                 format!("must be at most {greatest}")
             }
@@ -273,8 +275,8 @@ impl Key {
         ConfigError::of_value(name, value, message)
     }
 
-    /// Returns a time with its unit, as in 1h or 30s, in the unit of this key. None if the key is no time, or if the
-    /// time is no whole number of its units.
+    /// Converts a time with a unit, such as 1h or 30s, to the unit of this key, as a hint in an error. Returns None if
+    /// the key is not a time, or if the result is not a whole number.
     fn in_unit(&self, value: &str) -> Option<i64> {
         let unit_ms = (self.unit_ms > 1 || self.name.ends_with(".ms")).then_some(self.unit_ms)?;
         let (number, unit) = value.split_at(value.find(|letter: char| !letter.is_ascii_digit())?);
@@ -291,7 +293,7 @@ impl Key {
         (ms % unit_ms == 0).then_some(ms / unit_ms)
     }
 
-    /// Returns the greatest whole number that is accepted; None if the key is no whole number.
+    /// Returns the greatest whole number that the key accepts; None if the key is not a whole number.
     fn greatest(&self) -> Option<i64> {
         let of_type = match self.of {
             Type::Int => INT_MAX,
@@ -305,7 +307,7 @@ impl Key {
         }
     }
 
-    /// Returns the accepted values as text: "between 1 and 10", "true or false".
+    /// Describes the accepted values, as in "between 1 and 10" or "true or false".
     pub fn allowed_text(&self) -> String {
         let range = |min: i64, max: i64| match max {
             _ if min == max => min.to_string(),

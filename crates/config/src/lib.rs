@@ -1,9 +1,8 @@
-//! Configuration: from the text that a user typed to the numbers that the program uses.
+//! Configuration: turns the text that a user typed into the values that the program uses.
 //!
-//! One table (`broker_keys`, `kafka_keys`, `topic_keys`, `resource_keys`) holds every key; the parser, the help text,
-//! `docs/configuration.md` and the answers to DescribeConfigs all come from it. [`Properties`] is what
-//! the user typed, [`BrokerConfig`] and [`TopicConfig`] are what the program needs, and every check
-//! stands between them.
+//! All keys are rows of tables (`broker_keys`, `kafka_keys`, `topic_keys`, `resource_keys`). The parser, the help text,
+//! `docs/configuration.md` and the answers to DescribeConfigs are all made from these rows. [`Properties`] holds what
+//! the user typed. After all checks, [`BrokerConfig`] and [`TopicConfig`] hold what the program needs.
 //!
 //! Invariant: a value that a user sets is honoured, refused with a message, or reported in a [`Warning`]. It is never
 //! stored and then ignored.

@@ -1,8 +1,8 @@
-//! The addresses of `listeners`, `advertised.listeners`, `fullbore.admin.listener` and the per-address
-//! connection limits.
+//! Parses the addresses of `listeners`, `advertised.listeners` and `fullbore.admin.listener`, and the connection limits
+//! per address.
 //!
-//! Nothing is opened or resolved here; `ssl` has the settings of TLS. Every listener is PLAINTEXT or SSL, and has an
-//! advertised address or an own one that clients can connect to.
+//! No socket is opened and no name is resolved here. The settings of TLS are in `ssl`. Invariant: every listener is
+//! PLAINTEXT or SSL, and clients can connect to its advertised address or to its own.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,31 +11,31 @@ use super::error::{ConfigError, Warning};
 use fullbore_tls::{ClientAuth, Settings};
 use fullbore_wire::{has_port_too_large, split_host_port};
 
-/// Settings of a listener's handshakes.
+/// Settings of the TLS handshakes of a listener.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ListenerTls {
-    /// Keys, certificates, protocols.
+    /// Keys, certificates and protocols.
     pub settings: Settings,
-    /// Demand for a client certificate.
+    /// How a client must identify itself with a certificate.
     pub client_auth: ClientAuth,
 }
 
-/// Address to accept clients on.
+/// An address on which the broker accepts clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
-    /// The listener's name, upper case; with one listener mostly `PLAINTEXT`.
+    /// The listener's name in upper case. If there is only one listener, this is mostly `PLAINTEXT`.
     pub name: String,
-    /// Host name or address without brackets; `0.0.0.0` where the user named none.
+    /// The host name or address, without brackets; `0.0.0.0` if the user named none.
     pub host: String,
-    /// Port; 0 takes a free one.
+    /// The port. With 0, the system chooses a free one.
     pub port: u16,
-    /// Host and port that clients connect to; `None` is `host` and the bound port.
+    /// The host and port that clients connect to. With `None`, these are `host` and the port that was bound.
     pub advertised: Option<(String, u16)>,
-    /// Settings of TLS; `None` for PLAINTEXT.
+    /// The settings of TLS; `None` for a PLAINTEXT listener.
     pub tls: Option<ListenerTls>,
 }
 
-/// Values of the keys that define the listeners.
+/// The values of the keys that together define the listeners.
 pub(super) struct ListenerTexts<'a> {
     pub listeners: &'a str,
     pub advertised: Option<&'a str>,
@@ -53,8 +53,8 @@ const LISTENERS: &str = "listeners";
 const ADVERTISED: &str = "advertised.listeners";
 const PROTOCOLS: &str = "listener.security.protocol.map";
 
-/// Reads all four keys together. Controllers' listeners are skipped; every other must be PLAINTEXT or SSL. `tls_of`
-/// returns the TLS settings of a listener by its name.
+/// Parses the four keys that define the listeners. Skips the controllers' listeners, and refuses any other that is
+/// neither PLAINTEXT nor SSL. `tls_of` returns the TLS settings for the name of a listener.
 pub(super) fn parse_listeners(
     texts: &ListenerTexts<'_>,
     tls_of: impl Fn(&str) -> Result<ListenerTls, ConfigError>,
@@ -97,7 +97,7 @@ fn listener(endpoint: Endpoint, advertised: &mut BTreeMap<String, (String, u16)>
     Ok(Listener { name, host, port, advertised, tls: None })
 }
 
-/// Returns true if `host` is every interface, to which no client can connect.
+/// Returns true if `host` means "every interface". No client can connect to such an address.
 fn is_everywhere(host: &str) -> bool {
     host.is_empty() || host.parse().is_ok_and(|address: IpAddr| address.is_unspecified())
 }
@@ -181,7 +181,7 @@ fn endpoint(item: &str) -> Option<Endpoint> {
     named.then(|| Endpoint { name: name.to_ascii_uppercase(), host: host.to_owned(), port })
 }
 
-/// Reads `host:port` of the admin page; None if the text is empty.
+/// Parses the `host:port` of the admin page. Returns None if the text is empty.
 pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)>, ConfigError> {
     if typed.is_empty() {
         return Ok(None);
@@ -195,13 +195,13 @@ pub(super) fn parse_admin(key: &str, typed: &str) -> Result<Option<(String, u16)
     }
 }
 
-/// Reads `address:count,...`.
+/// Parses a list of the form `address:count,...`.
 pub(super) fn parse_per_ip(key: &str, typed: &str) -> Result<BTreeMap<IpAddr, usize>, ConfigError> {
     let limit = |item: &str| {
         let (address, count) = item.rsplit_once(':')?;
         let address = address.trim().trim_start_matches('[').trim_end_matches(']');
         let count: u32 = count.trim().parse().ok()?;
-        // Clients' addresses are compared in this form.
+        // The addresses of clients are compared in this canonical form.
         let address: IpAddr = address.parse().ok()?;
         Some((address.to_canonical(), usize::try_from(count).ok()?))
     };

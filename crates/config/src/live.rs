@@ -1,7 +1,7 @@
 //! The broker's own settings that may change while it runs.
 //!
-//! Not the defaults of topics' settings, which end in each topic's configuration. Each use reads them from the metadata
-//! image.
+//! The code that uses such a setting reads it from the metadata image each time. The defaults of topics' settings are
+//! not here, because they become part of each topic's configuration.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,20 +10,20 @@ use super::error::ConfigError;
 use super::listener::parse_per_ip;
 use super::reader::ConfigReader;
 
-/// Settings in force. Names and meanings are Kafka's, units are in the names.
+/// Settings in force. The names and meanings are Kafka's. If a setting has a unit, it is part of the name.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LiveConfig {
-    /// Most connections of all listeners together.
+    /// Maximum number of connections on all listeners together.
     pub max_connections: usize,
     pub max_connections_per_ip: usize,
-    /// Limits of single addresses, which override `max_connections_per_ip`.
+    /// Limits for single addresses. They override `max_connections_per_ip`.
     pub max_connections_per_ip_overrides: BTreeMap<IpAddr, usize>,
     pub producer_id_expiration_ms: u64,
-    /// Batches retained per producer and partition of a topic without a setting of its own
+    /// How many batches of each producer a partition remembers, if the topic does not set a number itself
     /// (`max.idempotence.batches.to.retain`).
     pub batches_to_retain: i32,
-    /// True if the coordinator verifies a batch of an older client before it begins a transaction in a partition
-    /// (`transaction.partition.verification.enable`).
+    /// True if a transactional batch of an older client is verified by the coordinator before it begins a transaction
+    /// in a partition (`transaction.partition.verification.enable`).
     pub verifies_partitions: bool,
 }
 

@@ -1,17 +1,17 @@
-//! Lookup of a key's value: in the topic, the dynamic settings, the broker's properties, or a default.
+//! Looks up the value of a key: in the topic, the dynamic settings, the broker's properties, and the defaults.
 //!
-//! Not here: checks. Every value here has passed [`Key::check`]; another is a broken invariant. The first value of a
-//! chain is in force. The chain of a key with a default, its own or a synonym's, has at least one value.
+//! The result is a chain of values, of which the first is in force. The chain of a key with a default, its own or a
+//! synonym's, is never empty. All values have passed [`Key::check`] before.
 
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;
 use super::key::{Key, Source};
 use super::reader::ConfigReader;
 
-/// Value of a key or of one of its synonyms.
+/// A value that is set for a key or for one of its synonyms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ConfigValue {
-    /// Key that carries the value: the requested one, or a synonym.
+    /// The key that has the value: the requested one, or one of its synonyms.
     pub name: &'static str,
     pub value: String,
     pub source: Source,
@@ -23,7 +23,7 @@ impl ConfigValue {
         Self { name: key.name, value: value.to_owned(), source, unit_ms: key.unit_ms }
     }
 
-    /// Returns the value in milliseconds if its key counts minutes or hours; else the value itself.
+    /// Converts the value to milliseconds if its key counts minutes or hours. Returns any other value unchanged.
     pub fn in_base_unit(&self) -> String {
         match self.value.parse::<i64>() {
             Ok(count) if self.unit_ms != 1 && count >= 0 => count.saturating_mul(self.unit_ms).to_string(),
@@ -32,14 +32,14 @@ impl ConfigValue {
     }
 }
 
-/// Returns the values of a broker key and its synonyms: the set ones by their source, then one default.
+/// Returns the values of a broker key and its synonyms: first those that are set, by source, then the default.
 pub(super) fn broker_chain(key: &'static Key, broker: BrokerValues<'_>) -> Vec<ConfigValue> {
     let rows: Vec<&'static Key> = std::iter::once(key).chain(named(key.synonyms)).collect();
     chain(&rows, broker)
 }
 
-/// Returns the values of a key of a topic, group or subscription: its own, then those of the broker's keys that are its
-/// synonyms.
+/// Returns the values of a key of a topic, group or subscription. Its own value comes first, and then those of the
+/// broker keys that are its synonyms.
 pub(super) fn resource_chain(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -48,7 +48,7 @@ pub(super) fn resource_chain(
     chain_beside(key, set, if key.at_creation { &[] } else { key.synonyms }, broker)
 }
 
-/// Returns the values as [`resource_chain`] does, with `beside` as the broker's keys.
+/// Returns the same as [`resource_chain`], but with the broker keys in `beside` as synonyms.
 pub(super) fn chain_beside(
     key: &'static Key,
     set: Option<(&str, Source)>,
@@ -75,7 +75,7 @@ fn chain(rows: &[&'static Key], broker: BrokerValues<'_>) -> Vec<ConfigValue> {
     BrokerValues::LAYERS.into_iter().flat_map(set_in).chain(default).collect()
 }
 
-/// Returns a reader of the broker's values in force.
+/// Returns a reader of the values that are in force on the broker.
 pub(super) fn reader(values: BrokerValues<'_>) -> ConfigReader<impl Fn(&str) -> Option<String> + '_> {
     ConfigReader::new(move |name| Some(broker_chain(broker_key(name)?, values).first()?.in_base_unit()))
 }

@@ -1,4 +1,4 @@
-//! Listeners of the broker, and bounds of a connection's memory and time.
+//! The broker's listeners, and the limits of memory and time for each connection.
 
 use std::time::Duration;
 
@@ -8,37 +8,38 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::ssl;
 
-/// The settings of sockets.
+/// Settings of the broker's sockets.
 #[derive(Debug, Clone)]
 pub struct NetworkConfig {
-    /// Listeners, at least one, with distinct names.
+    /// The listeners. There is at least one, and their names are distinct.
     pub listeners: Vec<Listener>,
-    /// Host and port of the HTTP page; `None` turns it off.
+    /// The host and port of the HTTP admin page; `None` if it is turned off.
     pub admin_listener: Option<(String, u16)>,
     /// fullbore.ssl.handshake.timeout.ms
     pub ssl_handshake_timeout_ms: u64,
-    /// Time between two checks for changed files; `None` never checks.
+    /// How long the broker waits between two checks for changed certificate files. With `None`, it never checks.
     pub ssl_reload_interval_ms: Option<u64>,
-    /// `None` leaves SO_SNDBUF to the system.
+    /// The size of SO_SNDBUF. With `None`, the system chooses it.
     pub send_buffer_bytes: Option<usize>,
-    /// `None` leaves SO_RCVBUF to the system.
+    /// The size of SO_RCVBUF. With `None`, the system chooses it.
     pub receive_buffer_bytes: Option<usize>,
     /// socket.listen.backlog.size
     pub listen_backlog: u32,
-    /// Bounds of each connection.
+    /// Limits of each connection.
     pub connection: ConnectionLimits,
 }
 
-/// Limits of one connection.
+/// Limits of a single connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Most bytes of one request (`socket.request.max.bytes`).
+    /// Maximum size of a request, in bytes (`socket.request.max.bytes`).
     pub request_bytes_max: usize,
-    /// Most requests admitted and not yet answered.
+    /// Maximum number of requests that are admitted but not yet answered.
     pub requests_max: usize,
-    /// Most bytes that admitted requests and their responses hold in memory; one request is always admitted.
+    /// Maximum memory of the admitted requests and their responses, in bytes. A single request is always admitted.
     pub bytes_max: usize,
-    /// Longest time without a byte from or to the client while no response is due (`connections.max.idle.ms`).
+    /// How long a connection may be idle before the broker closes it (`connections.max.idle.ms`). While a response is
+    /// due, the connection does not count as idle.
     pub idle_max: Option<Duration>,
 }
 

@@ -1,4 +1,4 @@
-//! Identity of this broker, and its directory and threads.
+//! The identity of this broker, its data directory and its threads.
 
 use std::path::PathBuf;
 
@@ -6,16 +6,16 @@ use super::error::{ConfigError, Mistakes};
 use super::properties::Properties;
 use super::reader::ConfigReader;
 
-/// Settings of this broker's own process and location.
+/// Settings of this broker's own process.
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     /// node.id
     pub id: i32,
-    /// Data directory (`log.dirs`).
+    /// The directory for all data (`log.dirs`).
     pub data_dir: PathBuf,
     /// broker.rack
     pub rack: Option<String>,
-    /// Threads that serve connections; 0 is one per core.
+    /// Number of threads that serve connections. With 0, there is one per core.
     pub worker_threads: usize,
 }
 

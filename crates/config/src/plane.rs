@@ -1,6 +1,6 @@
-//! `control.plane`: the store of the metadata.
+//! `control.plane`: where the metadata is stored.
 //!
-//! Not a connection to it. Invariant: the password in a URL is never shown.
+//! No connection to the database is made here. Invariant: the password in a URL is never shown.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -8,20 +8,20 @@ use std::path::PathBuf;
 use super::error::ConfigError;
 use super::reader::ConfigReader;
 
-/// The key.
+/// Key that names the store of the metadata.
 pub(super) const CONTROL_PLANE: &str = "control.plane";
-/// Value that keeps the metadata in a file of this broker's own.
+/// Value for a standalone broker, which keeps the metadata in a file of its own.
 const ON_ONE_MACHINE: &str = "sqlite";
 const SCHEMES: [&str; 2] = ["postgres://", "postgresql://"];
 
-/// Membership of this broker in a cluster.
+/// Settings of this broker's membership in a cluster.
 #[derive(Debug, Clone)]
 pub struct MembershipConfig {
-    /// Database of a cluster; `None` is a file of this broker's own.
+    /// The database of the cluster. With `None`, the broker is standalone and keeps its metadata in a file.
     pub control_plane: Option<PlaneSettings>,
-    /// Time that a broker counts as alive after a heartbeat (`broker.session.timeout.ms`).
+    /// How long a broker counts as alive after a heartbeat (`broker.session.timeout.ms`).
     pub session_timeout_ms: u64,
-    /// Time between two heartbeats (`broker.heartbeat.interval.ms`).
+    /// How long a broker waits between two heartbeats (`broker.heartbeat.interval.ms`).
     pub heartbeat_interval_ms: u64,
 }
 
@@ -35,13 +35,13 @@ impl MembershipConfig {
     }
 }
 
-/// Database in which a cluster keeps its metadata.
+/// The database in which a cluster keeps its metadata.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PlaneSettings {
     url: String,
-    /// File with the password, read again for each connection, instead of a password in the URL.
+    /// A file with the password, to be used instead of a password in the URL. It is read again for each connection.
     pub password_file: Option<PathBuf>,
-    /// Longest time of one call of the database.
+    /// How long a call of the database may take.
     pub timeout_ms: u64,
 }
 
@@ -62,7 +62,7 @@ impl PlaneSettings {
         &self.url
     }
 
-    /// Reads the settings; None if there is no database.
+    /// Reads the settings. Returns None if the broker is standalone.
     fn read<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Result<Option<Self>, ConfigError> {
         let url = values.text(CONTROL_PLANE).unwrap_or_default();
         let password_file = values.text("control.plane.password.file").filter(|file| !file.is_empty());
@@ -88,7 +88,7 @@ pub(super) fn is_database(url: &str) -> bool {
     SCHEMES.iter().any(|scheme| url.starts_with(scheme))
 }
 
-/// Returns the parts of a URL that may be shown: host, port and database.
+/// Returns the parts of a URL that may be shown, which are the host, the port and the database.
 pub(super) fn without_user(url: &str) -> String {
     let Some((scheme, rest)) = url.split_once("://") else {
         return if url == ON_ONE_MACHINE { url.to_owned() } else { "[hidden]".to_owned() };
@@ -96,7 +96,7 @@ pub(super) fn without_user(url: &str) -> String {
     let (address, parameters) = rest.split_once('?').unwrap_or((rest, ""));
     match address.rsplit_once('@') {
         Some((_, host)) => format!("{scheme}://{host}"),
-        // A question mark in the password has split the URL, so the address may be a part of the password.
+        // A question mark in the password has split the URL, so `address` may be a part of the password.
         None if parameters.contains('@') => "[hidden]".to_owned(),
         None => format!("{scheme}://{address}"),
     }

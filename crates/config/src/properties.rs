@@ -1,6 +1,6 @@
-//! Java's `.properties` format: the values as the user typed them, unchecked.
+//! Java's `.properties` format, and the values that the user typed in it.
 //!
-//! Not the broker's configuration. A key that is set twice has its last value, as in Java, and the place of that value.
+//! Nothing here is checked. If a key is set twice, the last value and its place count, as in Java.
 
 use fullbore_tls::is_secret;
 use std::collections::BTreeMap;
@@ -10,13 +10,13 @@ use std::str::Chars;
 
 use super::error::{ConfigError, Mistakes};
 
-/// Keys and values as typed.
+/// The keys and values as the user typed them.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Properties {
     values: BTreeMap<String, Typed>,
 }
 
-/// Value, with the place where it was typed in the form of [`Mistakes`].
+/// A value, and the place where it was typed in the form that [`Mistakes`] shows.
 #[derive(Clone, PartialEq, Eq)]
 struct Typed {
     value: String,
@@ -24,7 +24,7 @@ struct Typed {
 }
 
 impl fmt::Debug for Properties {
-    /// Formats all pairs, with secrets hidden.
+    /// Shows all pairs, with secrets hidden.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map()
             .entries(self.iter().map(|(key, value)| (key, if is_secret(key) { "[hidden]" } else { value })))
@@ -33,8 +33,9 @@ impl fmt::Debug for Properties {
 }
 
 impl Properties {
-    /// Reads a file's text: comments with `#` or `!`, `key=value`, `key: value` or `key value`, escapes
-    /// `\t \n \r \f \uXXXX`, and lines continued by a backslash. Only a broken `\u` is an error.
+    /// Parses the text of a file. Pairs are written as `key=value`, `key: value` or `key value`. There may be comments
+    /// with `#` or `!`, escapes `\t \n \r \f \uXXXX`, and lines continued by a backslash. Fails only if a `\u` is
+    /// broken.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         let (mut properties, mut first) = (Self::default(), None);
         properties.read(
@@ -47,8 +48,8 @@ impl Properties {
         first.map_or(Ok(properties), Err)
     }
 
-    /// Parses a file as [`Properties::parse`] does. Each value and mistake has the file's name and its line number.
-    /// Returns the readable lines' values even if other lines are mistakes.
+    /// Parses a file as [`Properties::parse`] does. Each value and each mistake has the file's name and its line number
+    /// as its place. The values of readable lines are returned even if other lines have mistakes.
     pub fn parse_file(name: &str, text: &str) -> (Self, Mistakes) {
         let (mut properties, mut mistakes) = (Self::default(), Mistakes::default());
         let place = |number| format!("{name}:{number}: ");
@@ -68,17 +69,18 @@ impl Properties {
         }
     }
 
-    /// Sets or replaces one value.
+    /// Sets the value of a key, or replaces it.
     pub fn set(&mut self, key: impl Into<String>, value: impl Into<String>) {
         self.set_at(key, value, "");
     }
 
-    /// Sets or replaces one value that was typed at `place`, in the form of [`Mistakes`].
+    /// Sets the value of a key that was typed at `place`, or replaces it. `place` is shown at the beginning of a
+    /// mistake.
     pub fn set_at(&mut self, key: impl Into<String>, value: impl Into<String>, place: &str) {
         self.values.insert(key.into(), Typed { value: value.into(), place: place.to_owned() });
     }
 
-    /// Sets the value of `key=value` that was typed at `place`.
+    /// Sets a value from a pair `key=value` that was typed at `place`.
     pub fn set_pair(&mut self, pair: &str, place: &str) -> Result<(), ConfigError> {
         let (key, value) = pair.split_once('=').unwrap_or_default();
         if key.trim().is_empty() {
@@ -93,12 +95,13 @@ impl Properties {
         self.values.get(key).map(|typed| typed.value.as_str())
     }
 
-    /// Returns the place where the key was set, in the form of [`Mistakes`]; empty if it is unknown.
+    /// Returns the place where the key was set, as it is shown in [`Mistakes`]. The text is empty if the place is
+    /// unknown.
     pub fn place_of(&self, key: &str) -> String {
         self.values.get(key).map(|typed| typed.place.clone()).unwrap_or_default()
     }
 
-    /// Returns the text of a file with these keys and values.
+    /// Formats all keys and values as the text of a file.
     pub fn to_text(&self) -> String {
         self.iter().map(|(key, value)| format!("{}={}\n", escape(key, true), escape(value, false))).collect()
     }
@@ -109,8 +112,8 @@ impl Properties {
     }
 }
 
-/// Returns the lines without comments and blanks. Continuation lines are joined, and each line has the number of its
-/// first.
+/// Returns the lines of a file without comments and empty lines. Continued lines are joined, and each line comes with
+/// the number of its first line in the file.
 fn logical_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut continues = false;
@@ -132,7 +135,8 @@ fn logical_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-/// Splits a line at the first `=`, `:` or blank without a backslash, and drops the blanks around it.
+/// Splits a line into key and value, at the first `=`, `:` or blank that has no backslash before it. Drops the blanks
+/// around it.
 fn split(line: &str) -> (&str, &str) {
     let blank = [' ', '\t', '\x0c'];
     let mut escaped = false;
@@ -149,8 +153,8 @@ fn split(line: &str) -> (&str, &str) {
     (&line[..end], value.trim_start_matches(blank))
 }
 
-/// Puts a backslash before each character with a meaning in a file. In a key, these include the characters that would
-/// end it.
+/// Puts a backslash before each character that has a meaning in a file. In a key, these include the characters that
+/// would end the key.
 fn escape(part: &str, is_key: bool) -> String {
     let mut escaped = String::with_capacity(part.len());
     for (at, c) in part.chars().enumerate() {
@@ -167,7 +171,7 @@ fn escape(part: &str, is_key: bool) -> String {
     escaped
 }
 
-/// Resolves escapes; None if a `\u` lacks its four hexadecimal digits.
+/// Replaces escapes by their characters. Returns None if a `\u` is not followed by four hexadecimal digits.
 fn unescape(part: &str) -> Option<String> {
     let mut units: Vec<u16> = Vec::with_capacity(part.len());
     let mut buffer = [0; 2];

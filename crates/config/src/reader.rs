@@ -1,11 +1,11 @@
-//! Typed values by name, from any source of texts.
+//! Reads typed values by name, wherever their texts come from.
 //!
-//! Not here: checks. Every value has passed [`Key::check`](super::Key::check); another is a broken invariant.
+//! Every value has passed [`Key::check`](super::Key::check) before. A value that cannot be read is a bug, and panics.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Reader of typed values by name, which remembers the names.
+/// Reads typed values by name. Remembers the names, so that a test can find keys that are never read.
 pub(super) struct ConfigReader<F> {
     value_of: F,
     asked: RefCell<BTreeSet<&'static str>>,
@@ -16,7 +16,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         Self { value_of, asked: RefCell::default() }
     }
 
-    /// Returns the text of a key; None if it is unset and has no default.
+    /// Returns the text of a key; None if the key is unset and has no default.
     pub fn text(&self, name: &'static str) -> Option<String> {
         self.asked.borrow_mut().insert(name);
         (self.value_of)(name)
@@ -26,7 +26,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         self.text(name).is_some_and(|value| value == "true")
     }
 
-    /// Returns a number in the width that the caller needs; the table's range ensures that it fits.
+    /// Returns a number in the width that the caller needs. The range in the table ensures that it fits.
     pub fn number<N: TryFrom<i64>>(&self, name: &'static str) -> N {
         let value = self.text(name).and_then(|value| value.parse::<i64>().ok());
         value.and_then(|n| N::try_from(n).ok()).unwrap_or_else(|| panic!("{name}: the table has a checked number"))
@@ -38,7 +38,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         value.unwrap_or_else(|| panic!("{name}: the table has a checked number"))
     }
 
-    /// Returns a number; None for -1.
+    /// Returns a number, or None if it is -1.
     pub fn unless_minus_one<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
         match self.number::<i64>(name) {
             -1 => None,
@@ -46,7 +46,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
         }
     }
 
-    /// Returns a number; None for the largest 64-bit number, which is Kafka's "never".
+    /// Returns a number, or None if it is the largest 64-bit number, which means "never" in Kafka.
     pub fn unless_max<N: TryFrom<i64>>(&self, name: &'static str) -> Option<N> {
         match self.number::<i64>(name) {
             i64::MAX => None,

@@ -1,6 +1,6 @@
-//! The settings of replication between brokers: their keys, and the values read from them.
+//! The keys of replication between brokers, and the settings read from them.
 //!
-//! Invariant: the listener between brokers is one of the broker's own.
+//! Invariant: the listener for other brokers is one of the broker's own listeners.
 
 use super::error::ConfigError;
 use super::key::{Allowed, Key, Type};
@@ -8,12 +8,12 @@ use super::listener::Listener;
 use super::reader::ConfigReader;
 use std::time::Duration;
 
-/// A part of the broker's table.
+/// The rows of the broker's table for replication.
 #[rustfmt::skip]
 pub(super) const REPLICATION_KEYS: &[Key] = &[
-    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener where none has that name. Excludes security.inter.broker.protocol.")
+    Key::new("inter.broker.listener.name", Type::String, None, "Listener over which brokers reach each other; all brokers of a cluster name the same. Unset, it is PLAINTEXT, or the first listener if none has that name. Must be left out if security.inter.broker.protocol is set.")
         .differs("the first listener where there is no PLAINTEXT; TLS between brokers uses the ssl.* settings of this listener for both ends"),
-    Key::new("security.inter.broker.protocol", Type::String, None, "Listener between brokers, by its protocol: the listener of this name. Excludes inter.broker.listener.name.")
+    Key::new("security.inter.broker.protocol", Type::String, None, "Protocol of the listener between brokers: the broker uses the listener with the name PLAINTEXT or SSL. Must be left out if inter.broker.listener.name is set.")
         .allow(Allowed::OneOf(&["PLAINTEXT", "SSL"]))
         .differs("unset by default; SASL is not offered yet"),
     Key::new("ssl.endpoint.identification.algorithm", Type::String, Some("https"), "https: this broker compares the certificate of a broker that it connects to with its host name. Empty: it does not.")
@@ -37,25 +37,25 @@ pub(super) const REPLICATION_KEYS: &[Key] = &[
     Key::long("leader.imbalance.check.interval.seconds", Some("300"), 1, "Time between two checks for partitions to take back, in seconds."),
 ];
 
-/// Replication settings of this broker as a follower and as a leader.
+/// Settings that this broker uses to replicate partitions, as a leader and as a follower.
 #[derive(Debug, Clone)]
 pub struct ReplicationConfig {
-    /// Index in `listeners` of the one between brokers.
+    /// Index in `listeners` of the listener that brokers use among themselves.
     pub listener: usize,
-    /// True if the certificates of other brokers are compared with their host names.
+    /// True if the certificates of other brokers must match their host names.
     pub compares_names: bool,
     pub fetchers: u32,
-    /// Most fetches in flight to a leader.
+    /// Maximum number of fetches that wait for a response from the same leader.
     pub fetches_max: usize,
     pub fetch_max_bytes: i32,
     pub response_max_bytes: i32,
     pub wait_max_ms: i32,
     pub backoff_max_ms: u64,
     pub socket_timeout_ms: u64,
-    /// Time behind its leader after which a follower leaves the in-sync replicas (`replica.lag.time.max.ms`).
+    /// How long a follower may be behind its leader before it leaves the in-sync replicas (`replica.lag.time.max.ms`).
     pub lag_time_max: Duration,
-    /// Time between two checks for partitions that this broker should lead as their preferred leader; `None` for no
-    /// checks.
+    /// How long the broker waits between two checks for partitions that it should lead as their preferred leader. With
+    /// `None`, it never checks.
     pub balance_interval: Option<Duration>,
 }
 
@@ -82,7 +82,7 @@ impl ReplicationConfig {
     }
 }
 
-/// Returns the index of the listener between brokers.
+/// Returns the index of the listener that brokers use among themselves.
 fn listener<F: Fn(&str) -> Option<String>>(
     values: &ConfigReader<F>,
     listeners: &[Listener],

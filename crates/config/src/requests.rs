@@ -1,19 +1,19 @@
-//! Limits of clients' requests.
+//! Limits of the requests that clients send.
 
 use super::reader::ConfigReader;
 
-/// Bounds of single requests and responses, by API.
+/// Limits of single requests and responses, by API.
 #[derive(Debug, Clone)]
 pub struct ApiConfig {
-    /// The largest Produce version that ApiVersions names (`fullbore.produce.version.max`).
+    /// The highest version of Produce that the broker offers in ApiVersions (`fullbore.produce.version.max`).
     pub produce_version_max: i16,
     /// fetch.max.bytes
     pub fetch_max_bytes: usize,
     /// max.incremental.fetch.session.cache.slots
     pub fetch_sessions_max: usize,
-    /// Most bytes of one push of a client's own metrics (`telemetry.max.bytes`).
+    /// Maximum size of the metrics that a client pushes in a request, in bytes (`telemetry.max.bytes`).
     pub telemetry_max_bytes: i32,
-    /// Most partitions of one response to DescribeTopicPartitions (`max.request.partition.size.limit`).
+    /// Maximum number of partitions in a response to DescribeTopicPartitions (`max.request.partition.size.limit`).
     pub described_partitions_max: i32,
 }
 
@@ -29,14 +29,14 @@ impl ApiConfig {
     }
 }
 
-/// Bounds of out-of-order batches, which arrive before their producer's earlier ones.
+/// Limits of the batches that arrive before their producer's earlier ones and wait for these.
 #[derive(Debug, Clone)]
 pub struct ReorderConfig {
-    /// Most batches held per producer and partition; 0 holds none.
+    /// Maximum number of waiting batches per producer and partition. With 0, no batch waits.
     pub batches_max: usize,
-    /// Most bytes of these batches in the whole broker.
+    /// Maximum size of all waiting batches in the broker, in bytes.
     pub bytes_max: usize,
-    /// Longest time that a batch waits.
+    /// How long a batch waits for the earlier ones.
     pub wait_ms: u64,
 }
 

@@ -1,4 +1,5 @@
-//! Settings in force with the dynamic values: the broker's own that may change, the cleaner's, and a topic's.
+//! Computes the settings in force from the file's values and the dynamic ones, for the broker, the cleaner and each
+//! topic.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +13,24 @@ use super::lookup::reader;
 use super::topic::{self, CleanupPolicy, TopicConfig, check_overrides};
 
 impl LiveConfig {
-    /// Resolves the settings of this broker with its dynamic ones.
+    /// Returns this broker's settings with the dynamic values applied.
     pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig) -> Result<Self, ConfigError> {
         Self::read(&reader(broker.values(dynamic)))
     }
 }
 
 impl BrokerConfig {
-    /// Returns the cleaner's settings with the dynamic values.
+    /// Returns the cleaner's settings with the dynamic values applied.
     pub fn cleaner_with(&self, dynamic: &DynamicConfig) -> CleanerSettings {
         cleaner_keys::read(&reader(self.values(dynamic)))
     }
 }
 
 impl TopicConfig {
-    /// Resolves the settings of a topic with `overrides` on this broker, with the dynamic values.
+    /// Returns the settings of a topic with `overrides` on this broker, with the dynamic values applied.
     ///
     /// # Errors
-    /// [`ConfigError`] of an unknown key, or of a value outside its range.
+    /// Returns [`ConfigError`] if a key is unknown or a value is outside its range.
     pub fn resolve(
         broker: &BrokerConfig,
         dynamic: &DynamicConfig,
@@ -38,7 +39,7 @@ impl TopicConfig {
         Ok(Self::read(&topic::reader(broker.values(dynamic), &check_overrides(overrides)?)))
     }
 
-    /// Returns the refusal of two settings that contradict each other, for a request that sets one of them.
+    /// Returns an error if two settings contradict each other. A request that sets one of them is refused with it.
     pub fn contradiction(&self) -> Option<ConfigError> {
         let (least, most) = (self.min_compaction_lag_ms, self.max_compaction_lag_ms);
         if least > most {
@@ -54,11 +55,12 @@ impl TopicConfig {
         None
     }
 
-    /// Returns the settings with each contradiction removed: the lower lag counts, and a diskless topic deletes.
+    /// Returns settings without contradictions. The lower one of the two compaction lags counts, and a diskless topic
+    /// deletes records instead of compacting them.
     pub fn without_contradiction(mut self) -> Self {
         self.min_compaction_lag_ms = self.min_compaction_lag_ms.min(self.max_compaction_lag_ms);
         if self.diskless && self.cleanup.compact {
-            // Diskless topics are not compacted: retention deletes their records instead.
+            // Diskless topics are not compacted. Retention deletes their records instead.
             self.cleanup = CleanupPolicy { delete: true, compact: false };
         }
         self

@@ -1,14 +1,14 @@
-//! The keys of groups and of subscriptions to clients' metrics, with Kafka's names, types, defaults and ranges.
+//! The keys of groups and of client metrics subscriptions, with Kafka's names, types, defaults and ranges.
 //!
-//! Not a group's limits, which are the broker's keys (`group.*`). Every key here is read by `resources`, or has no
-//! effect and accepts only its default.
+//! The limits for groups are broker keys (`group.*`). Every key here is read by `resources`, or has no effect and
+//! accepts only its default.
 
 use super::key::{Allowed, Key, Type};
 
 const SHARE: &str = "has no effect: share groups are not offered";
 const STREAMS: &str = "has no effect: streams groups are not offered";
 
-/// Every key that a group may set.
+/// The keys that a group may set.
 pub static GROUP_CONFIG_KEYS: &[Key] = &[
     Key::int("consumer.heartbeat.interval.ms", None, 1, "Time between two heartbeats of a member of the consumer protocol, in milliseconds. Within the broker's group.consumer.min. and .max.heartbeat.interval.ms.")
         .or_else(&["group.consumer.heartbeat.interval.ms"]),
@@ -32,7 +32,7 @@ pub static GROUP_CONFIG_KEYS: &[Key] = &[
     int("streams.session.timeout.ms", "45000", 1, STREAMS).or_else(&["group.streams.session.timeout.ms"]),
 ];
 
-/// Every key of a subscription to clients' metrics (KIP-714).
+/// The keys of a client metrics subscription (KIP-714).
 pub static CLIENT_METRICS_KEYS: &[Key] = &[
     Key::new(
         "interval.ms",

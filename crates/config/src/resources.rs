@@ -1,7 +1,7 @@
-//! Configuration of a group, and of a subscription to clients' metrics.
+//! The configuration of a group, and of a client metrics subscription.
 //!
-//! Not here: their store, which is the control plane. Values have passed [`check_resource`] when they were set. The
-//! broker's limits may have changed since. A group's values are therefore brought within them when they are read.
+//! The control plane stores the values, which passed [`check_resource`] when they were set. The broker's limits may
+//! have changed since then, so a group's values are limited again when they are read.
 
 use std::collections::BTreeMap;
 
@@ -16,17 +16,18 @@ use super::lookup::{reader, resource_chain};
 use super::reader::ConfigReader;
 use super::resource_keys::{CLIENT_METRICS_KEYS, GROUP_CONFIG_KEYS};
 
-/// Kind of resource with a configuration, besides topics and brokers, with the code of Kafka's `ConfigResource.Type`.
+/// A kind of resource with its own configuration, besides topics and brokers. The number is the code of Kafka's
+/// `ConfigResource.Type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Resource {
-    /// A subscription to clients' metrics (KIP-714).
+    /// A client metrics subscription (KIP-714).
     ClientMetrics = 16,
     /// A consumer group.
     Group = 32,
 }
 
 impl Resource {
-    /// Returns the kind with this code; None for any other.
+    /// Returns the kind of resource that has this code, if there is one.
     pub fn from_code(code: i8) -> Option<Self> {
         [Self::ClientMetrics, Self::Group].into_iter().find(|resource| *resource as i8 == code)
     }
@@ -54,19 +55,20 @@ impl Resource {
     }
 }
 
-/// Timeouts in force for the members of one group.
+/// The timeouts in force for the members of a group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupTimeouts {
-    /// Longest time without a heartbeat of a member of the consumer protocol.
+    /// How long a member of the consumer protocol may be silent before it is removed from its group.
     pub consumer_session_timeout_ms: i32,
-    /// Time between two heartbeats of a member of the consumer protocol.
+    /// How long a member of the consumer protocol waits between two heartbeats.
     pub consumer_heartbeat_interval_ms: i32,
-    /// Least time between two assignments of a group of the consumer protocol.
+    /// Minimum time between two assignments of a group of the consumer protocol.
     pub consumer_assignment_interval_ms: i32,
 }
 
 impl GroupTimeouts {
-    /// Resolves the timeouts of a group with `overrides`, within the limits of this broker.
+    /// Returns the timeouts of a group with `overrides`. A value outside this broker's limits is replaced by the
+    /// nearest limit.
     pub fn resolve(broker: &BrokerConfig, dynamic: &DynamicConfig, overrides: &BTreeMap<String, String>) -> Self {
         let values = ConfigReader::new(|name| in_force(Resource::Group, overrides, broker.values(dynamic), name));
         let limits = reader(broker.values(dynamic));
@@ -83,7 +85,7 @@ impl GroupTimeouts {
     }
 }
 
-/// Key of a group, and the broker's keys for its least and most value.
+/// A key of a group, and the broker keys with its minimum and maximum.
 const SESSION: (&str, &str, &str) =
     ("consumer.session.timeout.ms", "group.consumer.min.session.timeout.ms", "group.consumer.max.session.timeout.ms");
 const HEARTBEAT: (&str, &str, &str) = (
@@ -98,20 +100,20 @@ const ASSIGNMENT: (&str, &str, &str) = (
     "group.consumer.max.assignment.interval.ms",
 );
 
-/// Key of the interval of groups that set none; it may change while the broker runs.
+/// Broker key for the interval of groups that do not set one. It may change while the broker runs.
 const BROKER_ASSIGNMENT: &str = "group.consumer.assignment.interval.ms";
 
-/// Subscription to clients' metrics.
+/// A client metrics subscription: which clients push which metrics, and how often.
 #[derive(Debug, Clone)]
 pub struct ClientMetricsConfig {
-    /// Prefixes of names; `*` is every metric, an empty list none.
+    /// Prefixes of the metrics' names. `*` stands for every metric, and an empty list for none.
     pub metrics: Vec<String>,
     pub interval_ms: i32,
-    /// Criteria, all of which must match; a pattern matches the whole value.
+    /// The criteria that a client must meet, all of them. A pattern must match the whole value.
     pub patterns: Vec<(ClientTrait, Regex)>,
 }
 
-/// Criterion by which clients are chosen.
+/// A property of a client that a subscription can match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientTrait {
     InstanceId,
@@ -131,17 +133,18 @@ const TRAITS: [(&str, ClientTrait); 6] = [
     ("client_source_port", ClientTrait::SourcePort),
 ];
 
-/// Most characters of one pattern, since a longer one is slow to match with each client.
+/// Maximum length of a pattern in characters. A longer one would be slow to match with each client.
 const PATTERN_CHARS_MAX: usize = 1024;
-/// Most patterns of one subscription; there are six criteria.
+/// Maximum number of patterns in a subscription, which can use six different criteria.
 const PATTERNS_MAX: usize = 16;
-/// Most metrics of one subscription.
+/// Maximum number of metrics in a subscription.
 const METRICS_MAX: usize = 1000;
-/// Most bytes of a compiled pattern. They depend little on the pattern's length: `((a{99}){99}){9}` takes megabytes.
+/// Maximum size of a compiled pattern, in bytes. Short patterns can be large when compiled: `((a{99}){99}){9}` takes
+/// megabytes.
 const COMPILED_BYTES_MAX: usize = 64 << 10;
 
 impl ClientMetricsConfig {
-    /// Returns the subscription with the settings of `set`.
+    /// Creates the subscription from the settings in `set`.
     pub fn resolve(set: &BTreeMap<String, String>) -> Result<Self, ConfigError> {
         let nothing = DynamicConfig::default();
         let file = super::Properties::default();
@@ -178,7 +181,7 @@ fn pattern(pair: &str) -> Result<(ClientTrait, Regex), ConfigError> {
     Ok((which, regex))
 }
 
-/// Checks as [`check_resource`] does, without the broker's limits.
+/// Checks values as [`check_resource`] does, but without the broker's limits.
 pub fn check_values(
     resource: Resource,
     set: &BTreeMap<String, String>,
@@ -210,7 +213,7 @@ fn row(resource: Resource, name: &str) -> Result<&'static Key, ConfigError> {
     resource.keys().iter().find(|key| key.name == name).ok_or_else(unknown)
 }
 
-/// Checks the settings of a client metrics subscription, and bounds their cost.
+/// Checks the settings of a client metrics subscription, including the limits that keep it cheap.
 fn check_client_metrics(set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     for (name, of, most) in [("match", "patterns", PATTERNS_MAX), ("metrics", "elements", METRICS_MAX)] {
         let count = set.get(name).map_or(0, |list| elements(list).len());
@@ -231,10 +234,10 @@ where
         .try_for_each(|(name, min, max)| check_limits(broker, set, name, min, max))
 }
 
-/// Checks that dynamic settings are within the limits of this broker, as at its start.
+/// Checks that dynamic settings are within this broker's limits. Only the limits from its start count.
 ///
 /// # Errors
-/// [`ConfigError`] of a value outside its limits.
+/// Returns [`ConfigError`] if a value is outside its limits.
 pub fn check_dynamic_limits(broker: &BrokerConfig, set: &BTreeMap<String, String>) -> Result<(), ConfigError> {
     let (_, min, max) = ASSIGNMENT;
     check_limits(&reader(broker.values(&NOTHING)), set, BROKER_ASSIGNMENT, min, max)

@@ -1,7 +1,8 @@
-//! The TLS settings of a listener: `ssl.*`, which `listener.name.<name>.ssl.*` overrides, as in Kafka.
+//! The TLS settings of a listener. `ssl.*` applies to all listeners, and `listener.name.<name>.ssl.*` overrides it, as
+//! in Kafka.
 //!
-//! No file is read here. Invariant: an SSL listener has a certificate and no contradiction, and a setting without a
-//! listener is reported.
+//! No file is read here. Invariant: an SSL listener has a certificate, its settings do not contradict each other, and a
+//! setting that no listener uses is reported.
 
 use super::broker_keys::broker_key;
 use super::error::{ConfigError, Warning};
@@ -14,11 +15,11 @@ use fullbore_tls::{ClientAuth, Settings};
 const PREFIX: &str = "listener.name.";
 const CLIENT_AUTH: &str = "ssl.client.auth";
 
-/// Setting of one listener.
+/// A setting that was made for a single listener.
 pub(super) struct OfOneListener {
-    /// Row of the setting for all listeners.
+    /// The row of the same setting for all listeners.
     pub key: &'static Key,
-    /// Name of the key, with the listener's name in lower case.
+    /// The full name of the key, with the listener's name in lower case.
     pub canonical: String,
 }
 
@@ -27,7 +28,7 @@ fn keys() -> impl Iterator<Item = &'static str> {
     Settings::KEYS.into_iter().chain([CLIENT_AUTH])
 }
 
-/// Reads `listener.name.<name>.ssl.*`; `None` for every other key.
+/// Parses a name of the form `listener.name.<name>.ssl.*`. Returns `None` for every other key.
 pub(super) fn of_one_listener(name: &str) -> Option<OfOneListener> {
     let (listener, key) = name.strip_prefix(PREFIX)?.split_once('.')?;
     let key = keys().find(|known| *known == key)?;
@@ -39,12 +40,12 @@ fn own_name(listener: &str, key: &str) -> String {
     format!("{PREFIX}{}.{key}", listener.to_ascii_lowercase())
 }
 
-/// Returns the values for all listeners.
+/// Returns the TLS values that apply to all listeners.
 pub(super) fn for_all<F: Fn(&str) -> Option<String>>(values: &ConfigReader<F>) -> Vec<(&'static str, String)> {
     keys().filter_map(|key| Some((key, values.text(key)?))).collect()
 }
 
-/// Returns the settings of one listener.
+/// Returns the TLS settings of a single listener.
 pub(super) fn of_listener(
     name: &str,
     for_all: &[(&'static str, String)],

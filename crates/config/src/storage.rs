@@ -1,18 +1,18 @@
-//! Storage of logs on the disk, and the part of it that stays in memory.
+//! How logs are stored on the disk, and how much of them stays in memory.
 
 use super::cleaner::CleanerSettings;
 use super::cleaner_keys;
 use super::error::ConfigError;
 use super::reader::ConfigReader;
 
-/// Settings of all logs together.
+/// Settings that all logs share.
 #[derive(Debug, Clone)]
 pub struct StorageConfig {
-    /// Bytes of the reserve file, which is shrunk on a full disk (`fullbore.disk.reserve.bytes`).
+    /// Size of the reserve file, which the broker shrinks when the disk is full (`fullbore.disk.reserve.bytes`).
     pub disk_reserve_bytes: u64,
-    /// Bytes of the newest records that stay in memory; `None` leaves the page cache to the system.
+    /// How many bytes of the newest records stay in the page cache. With `None`, the system decides.
     pub page_cache_kept: Option<u64>,
-    /// Threads that open logs, mostly after a crash (`num.recovery.threads.per.data.dir`).
+    /// Number of threads that open logs, which takes long only after a crash (`num.recovery.threads.per.data.dir`).
     pub recovery_threads: usize,
     /// log.retention.check.interval.ms
     pub retention_check_interval_ms: u64,
@@ -20,9 +20,9 @@ pub struct StorageConfig {
     pub high_watermark_checkpoint_interval_ms: u64,
     /// producer.id.expiration.check.interval.ms
     pub producer_id_expiration_check_interval_ms: u64,
-    /// Most idempotent producers that all logs remember together (`fullbore.producers.max`).
+    /// Maximum number of idempotent producers that all logs together remember (`fullbore.producers.max`).
     pub producers_max: usize,
-    /// Settings of compaction, as the file and the command line set them.
+    /// The settings of compaction, as the file and the command line set them.
     pub cleaner: CleanerSettings,
 }
 

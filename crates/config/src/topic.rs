@@ -1,6 +1,6 @@
-//! Configuration of a topic, all defaults filled in.
+//! The configuration of a topic, with all defaults filled in.
 //!
-//! Not here: the user's text. A `TopicConfig` exists only when every value behind it was checked.
+//! A `TopicConfig` exists only if all values that it was made from have passed their checks.
 
 use fullbore_wire::batch::{Compression, Level};
 use fullbore_wire::did_you_mean;
@@ -14,16 +14,16 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
-/// Clock that stamps a record; the value is that of the bit in a batch's attributes.
+/// The clock that stamps a record. The number is the value of the bit in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
-    /// The producer's.
+    /// The producer's clock.
     CreateTime,
-    /// The broker's, at the time of the append.
+    /// The broker's clock, at the time of the append.
     LogAppendTime,
 }
 
-/// Treatment of old records (cleanup.policy). With neither flag they stay for ever.
+/// How old records are treated (cleanup.policy). If neither flag is set, they are kept forever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CleanupPolicy {
     /// Deletes old records.
@@ -39,81 +39,81 @@ impl CleanupPolicy {
     }
 }
 
-/// Codec that batches are stored with, and its level where the broker compresses.
+/// The codec that batches are stored with, and the level that the broker compresses with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredAs {
     pub codec: Compression,
     pub level: Level,
 }
 
-/// Depth of the check of a compressed batch that is stored as sent (fullbore.produce.validation).
+/// How thoroughly the broker checks a compressed batch that it stores as it was sent (fullbore.produce.validation).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProduceValidation {
-    /// Decompresses the batch and counts its records.
+    /// The broker decompresses the batch and counts its records.
     Records,
-    /// Believes the batch's header.
+    /// The broker trusts the batch's header.
     Header,
 }
 
-/// Share from 0 to 1, both included.
+/// A share from 0 to 1, both included.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio(pub f64);
 
-// No value of the table is NaN.
+// The table accepts no value that is NaN.
 impl Eq for Ratio {}
 
-/// Settings of a topic in force. Names and meanings are Kafka's.
+/// The settings of a topic that are in force. The names and meanings are Kafka's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TopicConfig {
-    /// True if the records are in an object store. Fixed when the topic is created, whatever the broker's default
-    /// becomes.
+    /// True if the records are in an object store. This is decided when the topic is created, and later changes of the
+    /// broker's default do not affect it.
     pub diskless: bool,
     pub segment_bytes: u64,
     pub segment_ms: u64,
     pub segment_index_bytes: u64,
     pub index_interval_bytes: u64,
-    /// Size of the largest accepted batch, its 12 bytes of offset and length included.
+    /// Maximum size of a batch, including the 12 bytes of its offset and length.
     pub max_message_bytes: usize,
-    /// Codec and level; `None` stores batches as they came.
+    /// The codec and level to store batches with. With `None`, batches are stored as they were sent.
     pub compression: Option<StoredAs>,
     pub produce_validation: ProduceValidation,
-    /// Size of a partition above which its oldest segments are deleted; `None` is no limit.
+    /// The size of a partition above which its oldest segments are deleted; `None` for no limit.
     pub retention_bytes: Option<u64>,
-    /// Age at which records are deleted; `None` is no limit.
+    /// The age at which records are deleted; `None` for no limit.
     pub retention_ms: Option<i64>,
     pub file_delete_delay_ms: u64,
     pub cleanup: CleanupPolicy,
-    /// Dirty share of a log above which it is compacted.
+    /// The share of a log that must be dirty before the log is compacted.
     pub min_cleanable_dirty_ratio: Ratio,
-    /// Least time that a record stays uncompacted.
+    /// Minimum time that a record stays uncompacted.
     pub min_compaction_lag_ms: i64,
-    /// Most time that a record stays uncompacted; `i64::MAX` is no limit.
+    /// Maximum time that a record stays uncompacted; `i64::MAX` for no limit.
     pub max_compaction_lag_ms: i64,
-    /// Time that a tombstone stays after the first cleaning that read it.
+    /// How long a tombstone is kept after the first cleaning that has read it.
     pub delete_retention_ms: i64,
-    /// Unflushed records at which the log is flushed; `None` is no limit.
+    /// The number of unflushed records at which a partition's log is flushed; `None` for no limit.
     pub flush_messages: Option<u64>,
-    /// Longest time that a record stays unflushed; `None` is no limit.
+    /// How long a record may stay unflushed; `None` for no limit.
     pub flush_ms: Option<u64>,
     pub message_timestamp_type: TimestampType,
-    /// Most time that a timestamp may lie behind the clock; `i64::MAX` is no limit.
+    /// How far a timestamp may lie behind the broker's clock; `i64::MAX` for no limit.
     pub message_timestamp_before_max_ms: i64,
-    /// Most time that a timestamp may lie ahead of the clock; `i64::MAX` is no limit.
+    /// How far a timestamp may lie ahead of the broker's clock; `i64::MAX` for no limit.
     pub message_timestamp_after_max_ms: i64,
     pub min_insync_replicas: usize,
-    /// True if a replica that lacks acknowledged records may become leader when no other is available.
+    /// True if a replica that lacks acknowledged records may become the leader when no other replica is available.
     pub unclean_leader_election_enable: bool,
-    /// Batches remembered per producer and partition (KIP-1269).
+    /// How many batches of each producer a partition remembers (KIP-1269).
     pub producer_state_batches_to_retain: usize,
 }
 
 impl TopicConfig {
-    /// Returns retention.bytes and retention.ms, or no limits if the policy does not delete.
+    /// Returns the retention's limits of bytes and age. Both are None if the topic's policy does not delete records.
     pub fn retention(&self) -> (Option<u64>, Option<i64>) {
         if self.cleanup.delete { (self.retention_bytes, self.retention_ms) } else { (None, None) }
     }
 
-    /// Returns the age in ms at which a segment is closed. It is at most max.compaction.lag.ms in a compacted topic.
+    /// Returns the age in ms at which a segment is closed. In a compacted topic, this is at most max.compaction.lag.ms.
     pub fn roll_after_ms(&self) -> u64 {
         match u64::try_from(self.max_compaction_lag_ms) {
             Ok(lag_ms) if self.cleanup.compact => self.segment_ms.min(lag_ms),
@@ -121,15 +121,15 @@ impl TopicConfig {
         }
     }
 
-    /// Returns true if a producer's timestamp is near enough to the broker's clock, both in ms. -1 is no timestamp, and
-    /// allowed.
+    /// Returns true if a producer's timestamp is close enough to the broker's clock, both in ms. -1 stands for no
+    /// timestamp, and is always allowed.
     pub fn allows_timestamp(&self, timestamp: i64, now_ms: i64) -> bool {
         timestamp == -1
             || (now_ms.saturating_sub(timestamp) <= self.message_timestamp_before_max_ms
                 && timestamp.saturating_sub(now_ms) <= self.message_timestamp_after_max_ms)
     }
 
-    /// Returns the settings of a topic without overrides. `broker` has passed every check.
+    /// Returns the settings of a topic without overrides. `broker` must have passed every check.
     pub(super) fn defaults(broker: &Properties) -> Self {
         Self::read(&reader(BrokerValues::at_start(broker), &BTreeMap::new()))
     }
@@ -203,7 +203,7 @@ fn unknown_text(name: &str) -> String {
     }
 }
 
-/// Prefixes of Kafka's topic settings that are refused.
+/// Prefixes of Kafka's topic keys that are refused here.
 const KAFKA_ONLY: &[(&str, &str)] = &[
     ("message.format.version", "Kafka 4 removed it; the record format is always the newest"),
     ("message.downconversion.enable", "Kafka 4 removed it; records are never down-converted"),
@@ -219,7 +219,7 @@ pub(super) fn reader<'a>(
     })
 }
 
-/// Returns the values of a topic's key, with the overrides `checked`; the one in force comes first.
+/// Returns the values of a topic's key, given the checked overrides of the topic. The first value is in force.
 pub(super) fn chain(
     key: &'static Key,
     checked: &BTreeMap<String, String>,
@@ -232,7 +232,8 @@ pub(super) fn chain(
     }
 }
 
-/// Returns the kind of topic that `overrides` request, true for diskless; None if they request none.
+/// Returns true if `overrides` request a diskless topic, and false if they request a topic on disk. None if they leave
+/// the choice to the broker.
 pub fn asked_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
     let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
     let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;

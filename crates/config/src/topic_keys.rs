@@ -1,12 +1,12 @@
-//! The topics' half of the table of keys: what CreateTopics and IncrementalAlterConfigs may set.
+//! The table of topic keys, which CreateTopics and IncrementalAlterConfigs can set.
 //!
-//! Not defaults: a topic's key that is not set takes its value from the broker's key beside it. Every key here is read
-//! by `topic`, or accepts a single value; one without effect here accepts its default.
+//! A topic's key that is not set takes its value from the broker key beside it. Every key here is read by `topic`,
+//! accepts only one value, or has no effect and accepts only its default.
 
 use super::key::{Allowed, Key, Type};
 
-/// Values of compression.type. Here and for the levels below, the broker's key and the topic's key accept the same
-/// values.
+/// The values of compression.type. The broker key and the topic's key accept the same values, and so do the keys of the
+/// levels below.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);
@@ -15,22 +15,22 @@ pub(super) const OPENS_TO: &str = "a batch that the broker decompresses may then
 const NO_QUOTAS: &str = "quotas are not offered yet";
 const TIERED: &str = "tiered storage is not offered";
 
-/// Values of fullbore.produce.validation, for the broker's key and the topic's.
+/// The values of fullbore.produce.validation, for the broker key and the topic's key.
 pub(super) const VALIDATIONS: Allowed = Allowed::OneOf(&["records", "header"]);
-/// Key of the check of compressed batches.
+/// Key that chooses how compressed batches are checked.
 pub(super) const PRODUCE_VALIDATION: &str = "fullbore.produce.validation";
 pub(super) const PRODUCE_VALIDATION_DOC: &str = "How the broker checks a compressed batch that it stores as sent. records: it decompresses the batch once, counts the records and refuses what a consumer could not read. header: it believes the batch's header, which saves the processor time; a broken producer can then stop every consumer of a partition. Batches of compacted topics are always decompressed.";
 const BELIEVED: &str =
     "with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked";
 
-/// Key of diskless topics.
+/// Key that makes a topic diskless.
 pub const DISKLESS_ENABLE: &str = "diskless.enable";
-/// Older name of [`DISKLESS_ENABLE`] in Inkless; no setting is stored under it.
+/// The older name of [`DISKLESS_ENABLE`] in Inkless. No setting is stored under this name.
 pub const INKLESS_ENABLE: &str = "inkless.enable";
-/// Key of the batches of a producer that a partition remembers.
+/// Key that sets how many batches of each producer a partition remembers.
 pub(super) const BATCHES_TO_RETAIN: &str = "producer.state.batches.to.retain";
 
-/// Every key that a topic may set, in the order of the documentation.
+/// The keys that a topic may set, in the order of the documentation.
 pub static TOPIC_KEYS: &[Key] = &[
     Key::new("cleanup.policy", Type::List, None, "Treatment of old records. delete: they are deleted. compact: the newest record of each key stays. Both may be set; an empty list keeps all records. A compacted topic refuses records without a key.")
         .allow(Allowed::SomeOf(&["compact", "delete"]))
@@ -147,7 +147,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "Whether a replica that lacks acknowledged records may become leader when no other is available.",
     )
     .or_else(&["unclean.leader.election.enable"]),
-    // Known keys that accept one value here.
+    // Known keys that accept only one value here.
     Key::refused("leader.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
     Key::refused("follower.replication.throttled.replicas", Type::List, Some(""), Allowed::Any, NO_QUOTAS),
     Key::refused("remote.storage.enable", Type::Boolean, Some("false"), Allowed::Any, TIERED),

@@ -1,13 +1,13 @@
-//! Creation and deletion of topics on this broker, and the defaults of their settings.
+//! How topics are created and deleted on this broker, and the defaults of their settings.
 //!
-//! Not the settings of a topic, which are [`TopicConfig`].
+//! The settings of a single topic are in [`TopicConfig`].
 
 use super::error::ConfigError;
 use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic::TopicConfig;
 
-/// Settings of topics in general.
+/// Settings that concern all topics.
 #[derive(Debug, Clone)]
 pub struct TopicsConfig {
     /// num.partitions
@@ -18,9 +18,9 @@ pub struct TopicsConfig {
     pub auto_create: bool,
     /// delete.topic.enable
     pub delete_enable: bool,
-    /// True if a topic that is created without `diskless.enable` becomes diskless (`log.diskless.enable`).
+    /// True if a topic becomes diskless when it is created without `diskless.enable` (`log.diskless.enable`).
     pub diskless: bool,
-    /// Settings of a topic without overrides, as the file and the command line set them.
+    /// The settings of a topic without overrides, as the file and the command line set them.
     pub defaults: TopicConfig,
 }
 

@@ -1,13 +1,13 @@
-//! The keys of transactions, and the settings of their coordinator.
+//! The broker keys of transactions, and the settings of their coordinator.
 
 use super::key::{Allowed, Key, Type};
 use super::reader::ConfigReader;
 use fullbore_rules::transaction::{TransactionSettings, TransactionVersion};
 
-/// Most requests of one transactional id that wait for a transition.
+/// Maximum number of requests of a transactional id that wait until a transition is stored.
 const WAITERS_MAX: usize = 64;
 
-/// A part of the broker's table.
+/// The rows of the broker's table for transactions.
 pub(super) const TRANSACTION_KEYS: &[Key] = &[
     Key::int(
         "transaction.max.timeout.ms",
@@ -94,19 +94,19 @@ pub(super) const TRANSACTION_KEYS: &[Key] = &[
     .differs("not a Kafka key; as flush.messages=1 on __transaction_state and on the topics of transactions, with fewer flushes"),
 ];
 
-/// Creation and batches of `__transaction_state`.
+/// How the broker creates the topic `__transaction_state`.
 #[derive(Debug, Clone)]
 pub struct TransactionLogConfig {
     pub partitions: i32,
-    /// Replicas of each partition, in a cluster.
+    /// Number of replicas of each partition in a cluster.
     pub replication_factor: i16,
-    /// `min.insync.replicas` of the topic, in a cluster.
+    /// The topic's `min.insync.replicas` in a cluster.
     pub min_isr: i32,
     pub segment_bytes: i32,
 }
 
 impl TransactionLogConfig {
-    /// Returns the settings of the topic, as Kafka has them.
+    /// Returns the settings of the topic, which are those of Kafka.
     pub fn configs(&self, is_cluster: bool) -> Vec<(String, Option<String>)> {
         let (segment_bytes, min_isr) = (self.segment_bytes.to_string(), if is_cluster { self.min_isr } else { 1 });
         [
@@ -121,11 +121,11 @@ impl TransactionLogConfig {
     }
 }
 
-/// Settings of the coordinator of transactions.
+/// Settings of the transaction coordinator.
 #[derive(Debug, Clone)]
 pub struct TransactionConfig {
     pub log: TransactionLogConfig,
-    /// Settings of the state machines of transactions.
+    /// Settings of the state machine of each transaction.
     pub rules: TransactionSettings,
     pub ids_max: usize,
     pub id_expiration_ms: i64,

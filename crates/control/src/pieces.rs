@@ -1,5 +1,6 @@
 //! A command that changes many partitions is split into pieces. This module decides how many partitions a piece has,
-//! such that the store commits it in a fraction of a second.
+//! such that the store commits it in a fraction of a second. Consecutive partitions that share a registration count as
+//! one.
 //!
 //! Invariant: the size of a piece is bounded. A broker that waits for the lock, or a caller that waits for its commit,
 //! therefore waits for one piece at most.
@@ -10,12 +11,13 @@ use super::decide::ChangeBudget;
 
 /// Number of partitions in the first piece.
 const FIRST: usize = 1_000;
-/// Minimum and maximum number of partitions in a piece.
+/// Minimum number of partitions in a piece.
 const MIN: usize = 50;
+/// Maximum number of partitions in a piece.
 const MAX: usize = 10_000;
-/// How long a full piece should hold the lock. If it takes less time than this range, the next piece is larger; if it
-/// takes more, the next piece is smaller.
+/// If a full piece holds the lock for less than this time, the next piece is larger.
 const BRIEF: Duration = Duration::from_millis(150);
+/// If a full piece holds the lock for more than this time, the next piece is smaller.
 const LONG: Duration = Duration::from_millis(500);
 
 /// The size of the next piece, adapted to the store's speed.

@@ -48,7 +48,7 @@ pub struct CallsOfConnection {
 
 #[derive(Debug, Default)]
 struct LastBeats {
-    /// How long the database may take to answer a heartbeat before it counts as unavailable. 0 while this broker sends
+    /// How long after its last answer to a heartbeat the database still counts as available. 0 while this broker sends
     /// no heartbeats.
     patience_ms: AtomicU64,
     /// When the last heartbeat was answered, in ms since `started`.

@@ -21,7 +21,7 @@ pub enum StoreError {
     /// The database cannot be reached or used at the moment.
     #[error("{0}")]
     Away(String),
-    #[error("it does not know version {0}: it went back to an older state, or is another one")]
+    #[error("the database does not know version {0}: it was set back to an older state, or it is another database")]
     WentBack(u64),
 }
 

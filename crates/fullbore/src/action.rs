@@ -1,12 +1,12 @@
-//! Translation of actions from the flags of Kafka's tools (`--create`) to the words of this program (`create`).
+//! Accepts the action flags of Kafka's tools (`--create`), by turning them into the words of this program (`create`).
 //!
 //! Invariant: a command line that names its action by a word is unchanged.
 
 use crate::{configs, groups, topics};
 use std::ffi::{OsStr, OsString};
 
-/// Turns `topics --create ...` into `topics create ...`. If the command line has no action, removes its flags, so that
-/// the error names the missing action.
+/// Turns `topics --create ...` into `topics create ...`. If the command line has no action, its flags are removed, so
+/// that the error is about the missing action.
 pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut args: Vec<OsString> = args.collect();
     let Some(command) = command(&args) else { return args };
@@ -31,8 +31,8 @@ pub fn with_words(args: impl Iterator<Item = OsString>) -> Vec<OsString> {
     args
 }
 
-/// Returns the index of the command's name, which follows the program's name and the global flags; None if there is no
-/// name.
+/// Returns the index of the command's name, which follows the program's name and the global flags. Returns `None` if
+/// there is no name.
 fn command(args: &[OsString]) -> Option<usize> {
     let mut at = 1;
     while let Some(arg) = args.get(at).map(OsString::as_os_str) {

@@ -1,5 +1,4 @@
-//! `fullbore admin`: checks and upgrades the PostgreSQL of a cluster. Not here: the work, which is in the `control`
-//! crate.
+//! `fullbore admin` checks and upgrades the PostgreSQL of a cluster. The work itself is done by the `control` crate.
 //!
 //! Invariant: the output contains no password.
 
@@ -13,9 +12,9 @@ use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_control::{Finding, Migrated, check, migrate};
 use std::path::PathBuf;
 
-/// Key of the database. All keys about the database begin with this one.
+/// The key that names the database. All keys about the database begin with it.
 const CONTROL_PLANE: &str = "control.plane";
-/// Keys of the data directory.
+/// The keys that name the data directory.
 const FOLDER: [&str; 2] = ["log.dirs", "log.dir"];
 /// Other keys that concern the data directory.
 const OF_FOLDER: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
@@ -70,7 +69,7 @@ struct DatabaseArgs {
 }
 
 impl DatabaseArgs {
-    /// Returns the settings with which a broker would reach the database.
+    /// Returns the settings with which a broker would connect to the database.
     fn settings(&self) -> Result<PlaneSettings, Failure> {
         Ok(self.look()?.settings)
     }
@@ -78,7 +77,7 @@ impl DatabaseArgs {
     fn look(&self) -> Result<Look, Failure> {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
-        // Ignores other settings, which may need files of the broker's machine.
+        // Other settings are ignored, because they may need files of the broker's machine.
         let is_of_folder = |key: &str| FOLDER.contains(&key) || OF_FOLDER.contains(&key);
         let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_folder(key));
         looked_at.for_each(|(key, value)| properties.set(key, value));
@@ -100,14 +99,14 @@ impl DatabaseArgs {
     }
 }
 
-/// Database to check, with the broker whose file names it.
+/// The database to check, and the broker whose file names it.
 struct Look {
     settings: PlaneSettings,
-    /// Configuration of the broker, if its data directory is known.
+    /// The configuration of the broker, if its data directory is known.
     broker: Option<BrokerConfig>,
 }
 
-/// Finding in its printed form.
+/// A finding, as it is printed.
 struct PrintedFinding {
     is_wrong: bool,
     finding: String,
@@ -199,7 +198,7 @@ mod tests {
         let url = settings("--control-plane postgres://ann@db/x --password-file /p").expect("valid");
         assert_eq!((url.url(), url.password_file.as_deref()), ("postgres://ann@db/x", Some(Path::new("/p"))));
         let mut file = tempfile::NamedTempFile::new().expect("a file");
-        // This command does not use the keystore, so that it may be missing.
+        // This command does not use the keystore, so the file may be missing.
         let text = "control.plane=postgres://ann@db/y\ncontrol.plane.timeout.ms=700\nssl.keystore.location=/no/such\nnum.partitions=x\n";
         file.write_all(text.as_bytes()).expect("written");
         let path = file.path().display().to_string();

@@ -1,4 +1,4 @@
-//! `fullbore api-versions`: the lines of kafka-broker-api-versions.sh, or one JSON document.
+//! `fullbore api-versions` prints the lines of kafka-broker-api-versions.sh, or one JSON document.
 
 use crate::client::Where;
 use crate::client_id;

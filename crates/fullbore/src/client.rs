@@ -1,4 +1,4 @@
-//! Shared parts of client commands: the cluster's address, and properties from files and the command line.
+//! The shared parts of client commands: the cluster's address, and properties from files and the command line.
 
 use crate::failure::Failure;
 use crate::output;
@@ -14,9 +14,9 @@ use fullbore_wire::did_you_mean;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Bootstrap server if none is configured.
+/// The bootstrap server that is used if none is configured.
 pub const BOOTSTRAP_DEFAULT: &str = "localhost:9092";
-/// Property that chooses plain connections, TLS or SASL.
+/// The property that chooses plain connections, TLS or SASL.
 const SECURITY_PROTOCOL: &str = "security.protocol";
 
 /// Flags of every client command: the cluster's address and client properties.
@@ -39,36 +39,36 @@ impl Where {
     /// Returns the cluster that the flags name.
     ///
     /// # Errors
-    /// Errors of [`client_properties`] and [`cluster`].
+    /// Returns [`Failure`] if [`client_properties`] or [`cluster`] returns one.
     pub fn cluster(&self, client_id: &str) -> Result<Cluster, Failure> {
         let notice = |key: &str| without_effect(key, "this command", &[]);
         let properties = client_properties(self.command_config.as_deref(), &self.command_property, &notice)?;
         cluster(self.bootstrap_server.as_deref(), &properties, client_id, self.patience)
     }
 
-    /// Sets each flag that the command line does not have to the given value.
+    /// Sets those flags that are missing on the command line to the given values.
     pub fn fall_back(&mut self, bootstrap_server: Option<String>, command_config: Option<PathBuf>) {
         self.bootstrap_server = self.bootstrap_server.take().or(bootstrap_server);
         self.command_config = self.command_config.take().or(command_config);
     }
 
-    /// Returns the bootstrap brokers that the flags name; None if no flag names any.
+    /// Returns the bootstrap brokers, if a flag names them.
     #[cfg(test)]
     pub fn named(&self) -> Option<&str> {
         self.bootstrap_server.as_deref()
     }
 
-    /// Returns the longest wait for a response.
+    /// Returns how long to wait for a response.
     pub fn patience(&self) -> Duration {
         self.patience.duration()
     }
 }
 
-/// Returns a client's properties: those of the file, or without a file those of the profile. Properties of the command
-/// line override them.
+/// Returns a client's properties. They come from the file, or from the profile if there is no file. Properties of the
+/// command line override them.
 ///
 /// # Errors
-/// Errors of [`checked_properties`]; a file that cannot be read.
+/// Returns [`Failure`] if the file cannot be read, or [`checked_properties`] returns one.
 pub fn client_properties(
     file: Option<&Path>,
     flags: &[(String, String)],
@@ -77,10 +77,11 @@ pub fn client_properties(
     checked_properties(file_or_profile(file, notice)?, flags, notice)
 }
 
-/// Returns the properties of the file or the profile, without notices. Commands that must print nothing else use this.
+/// Returns the properties of the file or the profile, without printing notices. Used by commands that must print
+/// nothing else.
 ///
 /// # Errors
-/// A file that cannot be read; security settings that this program does not support.
+/// Fails if the file cannot be read, or if this program does not support its security settings.
 pub fn quiet_properties(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties, Failure> {
     let properties = file_or_profile(file, notice)?;
     check_security(&properties)?;
@@ -91,11 +92,11 @@ fn file_or_profile(file: Option<&Path>, notice: Notice<'_>) -> Result<Properties
     if file.is_some() { read_properties(file) } else { profile::properties(notice) }
 }
 
-/// Returns `properties`, overridden by `flags`. Before any error, prints the notices of `notice` about their keys to
-/// standard error: a misspelt key may be the cause of the error.
+/// Returns `properties`, overridden by `flags`. Prints the notices of `notice` about their keys to standard error. This
+/// happens before any error, because a misspelt key may be its cause.
 ///
 /// # Errors
-/// Security settings that this program does not support: if it ignored them, secrets could be sent in clear.
+/// Fails on security settings that this program does not support. If it ignored them, secrets could be sent in clear.
 pub fn checked_properties(
     mut properties: Properties,
     flags: &[(String, String)],
@@ -129,11 +130,11 @@ fn check_security(properties: &Properties) -> Result<(), Failure> {
     }
 }
 
-/// Returns the cluster that `flag`, the properties or the default name. Its connections have the security of the
-/// properties. Reports late responses on standard error.
+/// Returns the cluster that is named by `flag`, by the properties, or by default. Its connections have the security of
+/// the properties. Late responses are reported on standard error.
 ///
 /// # Errors
-/// A malformed address, or security settings that cannot be used.
+/// Fails if an address is malformed, or if the security settings cannot be used.
 pub fn cluster(
     flag: Option<&str>,
     properties: &Properties,
@@ -145,10 +146,10 @@ pub fn cluster(
     Ok(cluster)
 }
 
-/// Returns a cluster as [`cluster`] does, without reports of late responses.
+/// Returns a cluster like [`cluster`], but late responses are not reported.
 ///
 /// # Errors
-/// Errors of [`cluster`].
+/// Returns [`Failure`] if an address is malformed, or the security settings cannot be used.
 pub fn quiet_cluster(
     flag: Option<&str>,
     properties: &Properties,
@@ -160,26 +161,25 @@ pub fn quiet_cluster(
     Ok(Cluster::new(&bootstrap_servers(flag, properties), client_id)?.secured(security).patient(patience))
 }
 
-/// Returns the bootstrap brokers: those of the flag, else of the property, else of FULLBORE_BOOTSTRAP_SERVER, else the
-/// default.
+/// Returns the bootstrap brokers. The flag takes precedence over the property, and the property over
+/// FULLBORE_BOOTSTRAP_SERVER. If all are missing, returns the default.
 pub fn bootstrap_servers(flag: Option<&str>, properties: &Properties) -> String {
     let typed = flag.or_else(|| properties.get(BOOTSTRAP_SERVERS)).map(str::to_owned);
     typed.or_else(bootstrap_of_shell).unwrap_or_else(|| BOOTSTRAP_DEFAULT.to_owned())
 }
 
-/// Returns one line for each property without effect. A line does not show the value, which may be a secret under a
-/// misspelt key.
+/// Returns one line for each property without effect. The line does not contain the value, which may be a secret under
+/// a misspelt key.
 pub fn notices(properties: &Properties, notice: Notice<'_>) -> Vec<String> {
-    // Two kinds of keys get no notice here: serializers, which scripts set for Java, and SASL, which is refused
-    // elsewhere.
+    // Two kinds of keys are left out here. Serializers are set by scripts for Java, and SASL is refused elsewhere.
     let is_other =
         |key: &str| key.ends_with(".serializer") || key.ends_with(".deserializer") || key.starts_with("sasl.");
     let mine = properties.iter().filter(|(key, _)| !is_other(key));
     mine.filter_map(|(key, _)| Some(format!("{key}: {}", notice(key)?))).collect()
 }
 
-/// Returns the notice on a property without effect in `tool`; None if it has an effect. The properties of every client
-/// and those in `own` have an effect.
+/// Returns a notice if a property has no effect in `tool`. The properties of every client and those in `own` have an
+/// effect.
 pub fn without_effect(key: &str, tool: &str, own: &[&'static str]) -> Option<String> {
     let of_clients = Security::settings().map(|setting| setting.name).chain([BOOTSTRAP_SERVERS, "client.id"]);
     let known: Vec<&str> = of_clients.chain(own.iter().copied()).collect();
@@ -217,8 +217,8 @@ mod tests {
                 "{refusal}"
             );
         }
-        // Each of these keys is refused without security.protocol: a missing line must not cause secrets to be sent in
-        // clear.
+        // Each of these keys is refused without security.protocol. Otherwise a missing line could cause secrets to be
+        // sent in clear.
         for key in ["sasl.jaas.config", "sasl.mechanism", "ssl.truststore.location"] {
             let refusal = of(key, "secret").expect_err(key).to_string();
             assert!(refusal.starts_with(key) && !refusal.contains("secret"), "{refusal}");

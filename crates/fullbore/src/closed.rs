@@ -1,4 +1,4 @@
-//! Check at the start whether standard output is closed (`>&-`).
+//! Detects at the start of the program if standard output is closed (`>&-`).
 //!
 //! Before `main`, Rust's runtime opens /dev/null in place of a closed standard descriptor. Output would then be lost,
 //! although each write succeeds. Invariant: this check looks at the descriptor before the runtime does, and changes
@@ -10,13 +10,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
-/// Pointer to [`look`] in a section whose functions the C library calls before `main`, and before Rust's runtime.
+/// A pointer to [`look`], in a section whose functions the C library calls before `main` and before Rust's runtime.
 #[used]
 #[cfg_attr(target_os = "linux", unsafe(link_section = ".init_array"))]
 static BEFORE_MAIN: extern "C" fn() = look;
 
 extern "C" fn look() {
-    // SAFETY: the descriptor is used for one system call, which tests if it is open and allocates nothing.
+    // SAFETY: the descriptor is used for one system call, which only tests if it is open and allocates nothing.
     let stdout = unsafe { BorrowedFd::borrow_raw(1) };
     WAS_CLOSED.store(rustix::io::fcntl_getfd(stdout).is_err(), Ordering::Relaxed);
 }
@@ -26,11 +26,11 @@ pub fn is_stdout_closed() -> bool {
     WAS_CLOSED.load(Ordering::Relaxed)
 }
 
-/// Checks that standard output is open. `consume` calls this first, since it would otherwise commit the offsets of lost
-/// records.
+/// Checks that standard output is open. `consume` calls this first, because it would otherwise commit the offsets of
+/// lost records.
 ///
 /// # Errors
-/// Sentence for the user, if standard output is closed.
+/// Returns a sentence for the user if standard output is closed.
 pub fn check_stdout() -> Result<(), Failure> {
     match is_stdout_closed() {
         true => Err(Failure::new("standard output is closed, and records would be lost; open it, as with >/dev/null")),

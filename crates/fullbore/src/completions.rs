@@ -1,5 +1,5 @@
-//! `fullbore completions`: prints scripts with which shells complete this program's command lines, and answers those
-//! scripts.
+//! `fullbore completions` prints scripts with which shells complete this program's command lines. This module also
+//! answers those scripts.
 //!
 //! Invariant: a shell gets nothing but words to complete. If no broker answers within [`PATIENCE`], the names of topics
 //! and groups are missing.
@@ -17,11 +17,11 @@ use fullbore_client::blocking::Cluster;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Environment variable with which a script requests completions. Its value is the shell.
+/// The environment variable with which a script requests completions. Its value is the shell.
 const VARIABLE: &str = "FULLBORE_COMPLETE";
-/// Longest wait for a broker. It is short, since the user waits for the shell during this time.
+/// How long to wait for a broker. The user waits for the shell during this time, so it is short.
 const PATIENCE: Duration = Duration::from_millis(700);
-/// Largest number of names that are offered.
+/// Maximum number of names that are offered.
 const NAMES_MAX: usize = 1_000;
 
 /// Print a script that lets a shell complete command lines, with the names of topics and groups.
@@ -47,14 +47,15 @@ pub fn run(completions: &Completions) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Answers a shell that requests completions, and ends the program. Returns if no shell does.
+/// Answers a shell that requests completions and ends the program. Otherwise returns without effect.
 pub fn answer_shell(command: fn() -> clap::Command) {
     CompleteEnv::with_factory(|| with_names(command())).var(VARIABLE).complete();
 }
 
-/// Adds completions to values that are topics or groups. The value's name in the help (TOPIC, GROUP) shows the kind.
+/// Adds completions to values that are topics or groups. The value's name in the help (TOPIC, GROUP) shows which they
+/// are.
 fn with_names(command: clap::Command) -> clap::Command {
-    // The name of a topic to create is new, and has no completion.
+    // The name of a topic to create is new, so it has no completion.
     let is_new = command.get_name() == "create";
     let named = |arg: Arg| {
         let value = arg.get_value_names().and_then(|names| names.first()).map_or("", |name| name.as_str());
@@ -79,7 +80,7 @@ fn groups() -> Vec<CompletionCandidate> {
     found.into_iter().map(|group| group.id.to_string()).take(NAMES_MAX).map(CompletionCandidate::new).collect()
 }
 
-/// Returns the cluster that the command line to complete names; None if its address or properties cannot be used.
+/// Returns the cluster that the command line to complete names, or `None` if its address or properties cannot be used.
 fn cluster() -> Option<Cluster> {
     let asked = std::env::args_os().skip_while(|word| word != "--");
     let words = whole_words(asked.map(|word| word.to_string_lossy().into_owned()));
@@ -89,7 +90,7 @@ fn cluster() -> Option<Cluster> {
     client::quiet_cluster(servers.as_deref(), &properties, client_id::COMPLETIONS, PATIENCE).ok()
 }
 
-/// Returns the words of the command line, joined again where bash has split them at `=` and `:`.
+/// Returns the words of the command line. Bash splits them at `=` and `:`, so they are joined again.
 fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     let mut whole: Vec<String> = Vec::new();
     let mut goes_on = false;
@@ -104,7 +105,7 @@ fn whole_words(words: impl Iterator<Item = String>) -> Vec<String> {
     whole
 }
 
-/// Returns the last value of a flag with one of these names; None if the flag is missing.
+/// Returns the last value of a flag with one of these names, if the flag is there.
 fn value_of(words: &[String], names: &[&str]) -> Option<String> {
     let of = |at: usize| {
         let word = &words[at];

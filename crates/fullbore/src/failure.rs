@@ -1,33 +1,33 @@
-//! Failure of a command, with the sentence that the user reads.
+//! The failure of a command, with the sentence that the user reads.
 
 use std::fmt;
 
-/// Exit status of a command line that cannot be carried out as typed. clap uses the same.
+/// The exit status for a command line that cannot be carried out as typed. clap uses the same.
 const USAGE: u8 = 2;
 
-/// Exit status of a command that a signal ended. Shells use the same for SIGINT.
+/// The exit status of a command that a signal ended. Shells use the same for SIGINT.
 pub const INTERRUPTED: u8 = 130;
 
-/// Sentence with the error and the next step, and the exit status.
+/// A sentence with the error and the next step, and the exit status.
 #[derive(Debug)]
 pub struct Failure {
     sentence: String,
-    /// Exit status of the program.
+    /// The exit status of the program.
     pub status: u8,
 }
 
 impl Failure {
-    /// Returns a failure with this sentence.
+    /// Creates a failure with this sentence.
     pub fn new(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: 1 }
     }
 
-    /// Returns the failure of a command line that lacks a flag or a value.
+    /// Creates the failure of a command line that lacks a flag or a value.
     pub fn usage(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: USAGE }
     }
 
-    /// Returns the failure of a command that the user ended.
+    /// Creates the failure of a command that the user ended.
     pub fn interrupted(sentence: impl Into<String>) -> Self {
         Failure { sentence: sentence.into(), status: INTERRUPTED }
     }
@@ -45,7 +45,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns a part of a sentence with the number of written records.
+/// Returns the part of a sentence that states how many records were written.
 pub fn records_were_written(count: u64) -> String {
     match count {
         1 => "1 record was written".to_owned(),

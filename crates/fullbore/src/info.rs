@@ -1,4 +1,4 @@
-//! `fullbore info`: prints brokers, topics and leaders in the layout of kcat -L.
+//! `fullbore info` prints brokers, topics and leaders in the layout of kcat -L.
 
 use crate::client::Where;
 use crate::client_id;
@@ -127,7 +127,7 @@ fn document(found: &MetadataResponse) -> String {
 mod tests {
     use super::*;
 
-    /// The layout is that of kcat 1.7.1, except for the first line: it lacks the id of the broker that answered.
+    /// The layout is that of kcat 1.7.1, except that the first line lacks the id of the broker that answered.
     #[test]
     fn lines_have_the_layout_of_kcat() {
         let broker = |node_id| MetadataResponseBroker {

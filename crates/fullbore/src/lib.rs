@@ -1,6 +1,6 @@
-//! Command line of Fullbore: a file for each command. The other crates do the work.
+//! The command line of Fullbore, with a file for each command. The other crates do the work.
 //!
-//! A library with a binary of one line, since cargo compiles a library in parallel with its dependencies, but a
+//! This is a library, and the binary has one line. Cargo compiles a library in parallel with its dependencies, but a
 //! binary only after them.
 //!
 //! Invariant: a command that fails prints one sentence to standard error and exits with 1. It exits with 2 if the
@@ -138,7 +138,7 @@ fn run(command: Command, debug: &[log::Debug]) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// Parses a typed command line. Single quotes group words.
+    /// Parses a command line as the user types it. Single quotes group words.
     pub fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
     }
@@ -155,14 +155,14 @@ mod tests {
         words
     }
 
-    /// Returns the examples in the help of a command and of its subcommands, in the form to type.
+    /// Returns the examples in the help of a command and of its subcommands, as the user would type them.
     fn examples(command: &clap::Command) -> Vec<String> {
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         let typed = |line: &str| {
             let line = line.trim().trim_start_matches("Example: ");
             line.starts_with("fullbore ").then(|| line.split("  ").next().unwrap_or_default().to_owned())
         };
-        // Joins a line that ends with a backslash with the next one.
+        // A line that ends with a backslash is joined with the next one.
         let mut found: Vec<String> = help.replace("\\\n", " ").lines().filter_map(typed).collect();
         found.extend(command.get_subcommands().flat_map(examples));
         found
@@ -173,7 +173,7 @@ mod tests {
         let all = examples(&Cli::command());
         assert!(all.len() > 20, "{all:#?}");
         for example in all {
-            // Checks only the first command of a pipe.
+            // Only the first command of a pipe is checked.
             let example = example.split(" | ").next().unwrap_or_default();
             let placeholder = example.contains("<COMMAND>");
             assert!(placeholder || parse(example).is_ok(), "{example}: {:?}", parse(example).err());
@@ -196,7 +196,7 @@ mod tests {
     fn lines_of_the_help_fit_into_100_columns() {
         fn check(command: &mut clap::Command) {
             let help = command.render_long_help().to_string();
-            // The usage may be longer, since it is one line to type.
+            // The usage may be longer, because it is one line to type.
             for line in help.lines().filter(|line| !line.starts_with("Usage: ")) {
                 assert!(line.chars().count() <= 100, "{}: {line}", command.get_name());
             }

@@ -1,7 +1,7 @@
-//! Log on standard error, set by `--log`, RUST_LOG and `--debug`. Standard output has no log lines.
+//! The log on standard error, which `--log`, RUST_LOG and `--debug` set. Standard output has no log lines.
 //!
-//! Not here: the events. Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A
-//! line that cannot be written is lost, as on a full disk or without a reader; this has no other effect.
+//! Invariants: the protocol log is off unless `--debug protocol`, RUST_LOG or `--log` names it. A line that cannot be
+//! written, for example on a full disk or without a reader, is lost. This has no other effect.
 
 use crate::failure::Failure;
 use crate::log_format::LogFormat;
@@ -27,14 +27,14 @@ impl Debug {
     }
 }
 
-/// Default filter of the broker's log: warnings, start and stop, changes, recoveries, and new certificates.
+/// The default filter of the broker's log: warnings, start and stop, changes, recoveries, and new certificates.
 const BROKER_DEFAULT: &str = "warn,fullbore::serve=info,fullbore::changes=info,fullbore_broker::net::tls=info";
-/// Default filter of tools: they have no log, since they print the facts for the user.
+/// The default filter of tools. They have no log, because they print the facts for the user.
 const CLIENT_DEFAULT: &str = "off";
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// Sets up the broker's log by `--log`, else by RUST_LOG, else by the default, and adds the targets of `--debug`. The
-/// returned levels can be changed later.
+/// Sets up the broker's log. `--log` takes precedence over RUST_LOG, and both over the default. The targets of
+/// `--debug` are added. The returned levels can be changed later.
 pub fn of_broker(filter: Option<&str>, format: LogFormat, debug: &[Debug]) -> Result<Arc<dyn LogLevels>, Failure> {
     let text = match filter {
         Some(text) => parse(text)?.to_owned(),
@@ -73,8 +73,8 @@ fn from_environment(default: &str) -> Result<String, Failure> {
     }
 }
 
-/// Checks a filter that consists of levels and of `target=level`. Refuses a word that is not a level: it would be taken
-/// for a target, and would log no events of Fullbore.
+/// Checks a filter that consists of levels and of `target=level`. A word that is not a level is refused. It would
+/// otherwise be taken for a target, and no events of Fullbore would be logged.
 fn parse(text: &str) -> Result<&str, Failure> {
     let refused = |part: &str| {
         Failure::new(format!(
@@ -90,15 +90,15 @@ fn parse(text: &str) -> Result<&str, Failure> {
 }
 
 fn with_debug(text: String, debug: &[Debug]) -> String {
-    // An empty filter admits errors.
+    // With an empty filter, only errors are logged.
     let text = if text.trim().is_empty() { "error".to_owned() } else { text };
     debug.iter().fold(text, |text, of| format!("{text},{}", of.directive()))
 }
 
-/// Levels of the broker's log: those of the start, and the changes since.
+/// The levels of the broker's log: those of the start, and the changes since.
 struct Levels<R> {
     began: String,
-    /// Changed levels by target; None stands for the root.
+    /// The changed levels by target. `None` stands for the root.
     set: Mutex<BTreeMap<Option<&'static str>, Level>>,
     reload: R,
 }
@@ -108,7 +108,7 @@ impl<R: Fn(EnvFilter) -> Result<(), String> + Send + Sync> Levels<R> {
         Levels { began, set: Mutex::default(), reload }
     }
 
-    /// Returns the level of a target: that of the nearest target among the changed levels and those of the start.
+    /// Returns the level of a target. It is that of the nearest target among the changed levels and those of the start.
     /// `EnvFilter` alone would apply a level set for the target `log` to the target `logs` too.
     fn level(&self, set: &BTreeMap<Option<&'static str>, Level>, target: Option<&str>) -> Level {
         let began: Vec<Targets> = self.began.split(',').filter_map(|part| part.trim().parse().ok()).collect();

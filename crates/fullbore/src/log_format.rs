@@ -1,4 +1,4 @@
-//! Lines of the broker's log: text for people, or JSON objects for log collectors.
+//! The lines of the broker's log: text for people, or JSON objects for log collectors.
 //!
 //! Invariant: a JSON line is exactly one object, whatever an event contains.
 
@@ -22,11 +22,11 @@ pub enum LogFormat {
     Json,
 }
 
-/// Formatter of events.
+/// Formats events.
 pub enum LogLines {
-    /// Formatter of text lines.
+    /// Formats events as text lines.
     Text(Format),
-    /// Formatter of JSON lines.
+    /// Formats events as JSON lines.
     Json,
 }
 
@@ -53,7 +53,7 @@ where
 
 fn json_line(event: &Event<'_>) -> String {
     let mut time = String::new();
-    // The time stays empty if the clock cannot be formatted.
+    // If the clock cannot be formatted, the time stays empty.
     let _ = SystemTime.format_time(&mut Writer::new(&mut time));
     let mut fields = JsonFields::default();
     event.record(&mut fields);
@@ -66,7 +66,7 @@ fn json_line(event: &Event<'_>) -> String {
     object(own.into_iter().chain(fields.0.iter().map(|(name, value)| (*name, value.clone()))))
 }
 
-/// Fields of an event, including `message`, with their values as JSON text.
+/// The fields of an event, including `message`, with their values as JSON text.
 #[derive(Default)]
 struct JsonFields(Vec<(&'static str, String)>);
 

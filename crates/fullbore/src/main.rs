@@ -1,4 +1,4 @@
-//! Binary `fullbore`. Its code is in the library of the same name.
+//! The binary `fullbore`. Its code is in the library of the same name.
 
 fn main() -> std::process::ExitCode {
     fullbore::main()

@@ -1,4 +1,4 @@
-//! `fullbore man`: prints manual pages, generated from the definition of the command line, like `--help`.
+//! `fullbore man` prints manual pages. They are generated from the definition of the command line, like `--help`.
 
 use crate::failure::Failure;
 use crate::output;

@@ -1,7 +1,7 @@
-//! Output of commands: standard output and its form, and lines on standard error.
+//! The output of commands: standard output and its form, and lines on standard error.
 //!
 //! Invariant: if the reader of either stream is gone (`| head -1`), the remaining lines are lost. Commands then end
-//! normally, and clean up.
+//! normally and clean up.
 
 use crate::closed;
 use clap::Args;
@@ -14,15 +14,17 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static FAILED: OnceLock<io::Error> = OnceLock::new();
-/// True with `--json`. Global, since the code that prints failures does not have the flags.
+/// True with `--json`. This is global, because the code that prints failures does not have the flags.
 static IS_JSON: AtomicBool = AtomicBool::new(false);
 
-/// Escape sequences for a terminal: start of a heading, end of a style, and start of an error.
+/// The escape sequence that begins a heading on a terminal.
 const BOLD: &str = "\x1b[1m";
+/// The escape sequence that ends a style.
 const PLAIN: &str = "\x1b[0m";
+/// The escape sequence that begins an error message.
 const BOLD_RED: &str = "\x1b[1;31m";
 
-/// Most bytes that are read of the user's answer to a question.
+/// Maximum number of bytes that are read of the user's answer to a question.
 const ANSWER_BYTES_MAX: u64 = 64;
 
 /// Flag that selects the form of the output.
@@ -35,13 +37,13 @@ pub struct Format {
 }
 
 impl Format {
-    /// Sets this form for errors as well.
+    /// Makes errors use this form as well.
     pub fn choose(self) {
         IS_JSON.store(self.json, Ordering::Relaxed);
     }
 }
 
-/// Prints the reason of a failed command to standard error, in the chosen form.
+/// Prints the reason why a command failed to standard error, in the chosen form.
 pub fn failure(sentence: &str) {
     if IS_JSON.load(Ordering::Relaxed) {
         return to_stderr(&object([("error", string(sentence))]));
@@ -66,7 +68,7 @@ pub fn has_colours(stream: &impl IsTerminal) -> bool {
     stream.is_terminal() && !is_set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
 
-/// Escapes control characters in a name that another client chose, such as a group's name: a terminal would obey them.
+/// Escapes control characters in a name that another client chose, such as a group's name. A terminal would obey them.
 pub fn name(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.chars().map(shown).collect::<String>().into(),
@@ -74,7 +76,7 @@ pub fn name(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Returns the printed form of a character; for a control character an escape like `\x1b`.
+/// Returns the printed form of a character. For a control character it is an escape like `\x1b`.
 fn shown(char: char) -> String {
     if char.is_control() { format!(r"\x{:02x}", u32::from(char)) } else { char.into() }
 }
@@ -101,14 +103,14 @@ fn printable(text: &str) -> Cow<'_, str> {
     (printed + rest).into()
 }
 
-/// Returns the number of columns of the terminal; None if standard output is not a terminal.
+/// Returns how many columns the terminal has, or `None` if standard output is not a terminal.
 pub fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     Some(usize::from(size.ws_col)).filter(|columns| *columns > 0)
 }
 
-/// Prints text whose parts are separated by commas. Breaks it into lines of at most `limit` columns, if there is a
-/// limit.
+/// Prints text whose parts are separated by commas. If there is a limit, breaks it into lines of at most `limit`
+/// columns.
 pub fn folded(text: &str, limit: Option<usize>) {
     fold(text, limit).iter().for_each(|text| line(text));
 }
@@ -124,14 +126,14 @@ fn fold(text: &str, limit: Option<usize>) -> Vec<String> {
     lines.iter().map(|line| line.trim_end().to_owned()).collect()
 }
 
-/// Prints a line for people; prints nothing with `--json`.
+/// Prints a line for people. With `--json`, prints nothing.
 pub fn words(text: &str) {
     if !IS_JSON.load(Ordering::Relaxed) {
         line(text);
     }
 }
 
-/// Prints a remark to standard output; with `--json`, to standard error.
+/// Prints a remark to standard output. With `--json`, prints it to standard error.
 pub fn note(text: &str) {
     if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
 }
@@ -145,14 +147,14 @@ pub fn tell(text: impl Display) {
     }
 }
 
-/// Writes a line to standard error. Ignores a missing reader; `eprintln!` would panic.
+/// Writes a line to standard error. If there is no reader, this has no effect, where `eprintln!` would panic.
 fn to_stderr(text: &str) {
     let _ = io::stderr().lock().write_all(format!("{}\n", printable(text)).as_bytes());
 }
 
 /// Prints `question` to standard error. Returns true if the first line of `answers` is y or yes.
 pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
-    // No answer counts if the question could not be printed.
+    // If the question could not be printed, no answer counts.
     if io::stderr().lock().write_all(question.as_bytes()).is_err() {
         return false;
     }
@@ -161,18 +163,18 @@ pub fn agrees(question: &str, answers: &mut impl BufRead) -> bool {
     is_read && ["y", "yes"].iter().any(|yes| answer.trim().eq_ignore_ascii_case(yes))
 }
 
-/// Prints a line to standard output at once; does nothing after a failed write.
+/// Prints a line to standard output at once. Does nothing after a failed write.
 pub fn line(text: &str) {
     written(|| writeln!(io::stdout().lock(), "{}", printable(text)));
 }
 
-/// Prints bytes to standard output at once; does nothing after a failed write. Returns true if they were printed.
+/// Prints bytes to standard output at once. Does nothing after a failed write. Returns true if they were printed.
 pub fn bytes(bytes: &[u8]) -> bool {
     written(|| io::stdout().lock().write_all(bytes))
 }
 
-/// Runs `write`, which writes to standard output, and flushes standard output. Does nothing after a failed write.
-/// Returns true if both succeeded.
+/// Runs `write`, which writes to standard output, and then flushes. Does nothing after a failed write. Returns true if
+/// both succeeded.
 pub fn written(write: impl FnOnce() -> io::Result<()>) -> bool {
     if FAILED.get().is_none() {
         let open = if closed::is_stdout_closed() { Err(Errno::BADF.into()) } else { Ok(()) };
@@ -188,7 +190,7 @@ pub fn is_lost() -> bool {
     FAILED.get().is_some()
 }
 
-/// Returns the error of the failed write; None if no write failed, or if the reader is gone, which is no error.
+/// Returns the error of the failed write, if there was one. A reader that is gone does not count as an error.
 pub fn error() -> Option<&'static io::Error> {
     FAILED.get().filter(|error| error.kind() != io::ErrorKind::BrokenPipe)
 }

@@ -1,4 +1,4 @@
-//! Profile: the client properties of every client command whose flags name no file.
+//! The profile contains the client properties of every client command whose flags name no file.
 //!
 //! Invariant: flags and FULLBORE_BOOTSTRAP_SERVER override the profile. A key that only other commands use causes no
 //! notice.
@@ -11,15 +11,15 @@ use fullbore_producer::config;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Environment variable that names the file; an empty value means no profile.
+/// The environment variable that names the file. An empty value means that there is no profile.
 const VARIABLE: &str = "FULLBORE_PROFILE";
-/// File in the user's configuration directory that is the profile if the variable is not set.
+/// If the variable is not set, the profile is this file in the user's configuration directory.
 const FILE: &str = "fullbore/profile.properties";
 
-/// Reads the profile, without the keys that only other commands use. Returns an empty set if there is no profile.
+/// Reads the profile, without the keys that only other commands use. If there is no profile, the result is empty.
 ///
 /// # Errors
-/// A file that cannot be read. The default file may be absent.
+/// Fails if the file cannot be read. The default file may be absent.
 pub fn properties(notice: Notice<'_>) -> Result<Properties, Failure> {
     let variable = |name: &str| std::env::var_os(name);
     let Some(path) = path(variable).filter(|path| variable(VARIABLE).is_some() || path.exists()) else {
@@ -28,7 +28,7 @@ pub fn properties(notice: Notice<'_>) -> Result<Properties, Failure> {
     Ok(of_command(&read_properties(Some(&path))?, notice, bootstrap_of_shell().is_some()))
 }
 
-/// Returns the path of the profile, which the environment determines; None if there is no profile.
+/// Returns the path of the profile, which depends on the environment. Returns `None` if there is no profile.
 fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if variable(VARIABLE).is_some() {
@@ -39,7 +39,7 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
 }
 
 /// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice.
-/// With `names_cluster`, leaves out the profile's bootstrap servers.
+/// With `names_cluster`, the profile's bootstrap servers are left out.
 fn of_command(profile: &Properties, notice: Notice<'_>, names_cluster: bool) -> Properties {
     let mut properties = Properties::default();
     for (key, value) in profile.iter() {

@@ -1,18 +1,18 @@
-//! Sources of client properties: files, and the environment variable that names the cluster.
+//! The sources of client properties: files, and the environment variable that names the cluster.
 
 use crate::failure::Failure;
 use fullbore_config::Properties;
 use std::path::Path;
 
-/// Property that names the cluster.
+/// The property that names the cluster.
 pub const BOOTSTRAP_SERVERS: &str = "bootstrap.servers";
-/// Environment variable that names the cluster if neither a flag nor a property does.
+/// The environment variable that names the cluster if neither a flag nor a property does.
 const BOOTSTRAP_VARIABLE: &str = "FULLBORE_BOOTSTRAP_SERVER";
 
-/// Function that returns the notice for the user on a key; None if the key has an effect.
+/// Returns a notice for the user about a key, or `None` if the key has an effect.
 pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-/// Reads the properties of a file in Java's format. Returns an empty set without a file.
+/// Reads the properties of a file in Java's format. Without a file, the result is empty.
 pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     let Some(path) = file else { return Ok(Properties::default()) };
     let text = std::fs::read_to_string(path)
@@ -20,7 +20,7 @@ pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }
 
-/// Returns the value of FULLBORE_BOOTSTRAP_SERVER; None if it is unset or empty.
+/// Returns the value of FULLBORE_BOOTSTRAP_SERVER, unless it is unset or empty.
 pub fn bootstrap_of_shell() -> Option<String> {
     std::env::var(BOOTSTRAP_VARIABLE).ok().filter(|servers| !servers.trim().is_empty())
 }

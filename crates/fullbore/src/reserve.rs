@@ -1,23 +1,23 @@
 //! Reserve threads of the runtime. They serve clients once the other threads hang in writes to the disk.
 //!
 //! A write blocks its worker thread, and the runtime cannot replace a blocked worker. The reserve consists of workers
-//! that are blocked on purpose: until their release, they run no tasks and take no processor time. Invariant: once
+//! that are blocked on purpose. Until they are released, they run no tasks and take no processor time. Invariant: once
 //! released, they keep serving.
 
 use std::sync::mpsc::{Sender, channel};
 use tokio::runtime::Runtime;
 
-/// Number of reserve threads. One would suffice to serve; with two, one of them may run long work.
+/// The number of reserve threads. A single one could serve clients. With two, one of them may be busy with long work.
 pub const THREADS: usize = 2;
 
-/// Reserve of held-back workers.
+/// The workers that are held in reserve.
 pub struct Reserve {
     held: Vec<Sender<()>>,
 }
 
 impl Reserve {
-    /// Holds back [`THREADS`] workers of a runtime. The caller has created the runtime with this number of additional
-    /// workers.
+    /// Blocks [`THREADS`] workers of a runtime, to hold them in reserve. The caller must have created the runtime with
+    /// this number of additional workers.
     pub fn hold(runtime: &Runtime) -> Reserve {
         let held = (0..THREADS).map(|_| {
             let (held, let_go) = channel();
@@ -29,12 +29,12 @@ impl Reserve {
         Reserve { held: held.collect() }
     }
 
-    /// Returns true until the call of [`Reserve::let_go`].
+    /// Returns true until [`Reserve::let_go`] is called.
     pub fn is_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Releases the workers, which then serve.
+    /// Releases the workers, so that they serve clients.
     pub fn let_go(&mut self) {
         self.held.clear();
     }

@@ -1,4 +1,4 @@
-//! `fullbore serve`: starts a broker from the command line, and stops it at a signal.
+//! `fullbore serve` starts a broker from the command line, and stops it at a signal.
 
 use crate::closed::is_stdout_closed;
 use crate::failure::Failure;
@@ -43,11 +43,11 @@ pub struct Serve {
     log_format: LogFormat,
 }
 
-/// Prefix of a message about a mistake in a `--set`.
+/// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
 
 impl Serve {
-    /// Returns the configuration with warnings, or a failure with all of its mistakes.
+    /// Returns the configuration with warnings, or a failure that contains all mistakes.
     fn configuration(&self) -> Result<(BrokerConfig, Vec<Warning>), Failure> {
         let (properties, mut mistakes) = self.properties()?;
         match BrokerConfig::from_properties(&properties) {
@@ -61,8 +61,8 @@ impl Serve {
         })
     }
 
-    /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`, and the mistakes:
-    /// malformed lines and pairs. No two flags may set the same property.
+    /// Returns the properties of the file, overridden by `--data-dir`, `--listen` and `--set`. Also returns the
+    /// mistakes, which are malformed lines and pairs. No two flags may set the same property.
     fn properties(&self) -> Result<(Properties, Mistakes), Failure> {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
@@ -88,8 +88,8 @@ impl Serve {
         Ok((properties, mistakes))
     }
 
-    /// Refuses a flag that `--set` would override: the broker would not have the address or directory that the flag
-    /// shows.
+    /// Refuses a flag that `--set` would override. The broker would otherwise not have the address or directory that
+    /// the flag shows.
     fn check_said_once(&self) -> Result<(), Failure> {
         let flags = [
             ("--data-dir", self.data_dir.is_some(), ["log.dirs", "log.dir"].as_slice()),
@@ -107,7 +107,7 @@ impl Serve {
     }
 }
 
-/// Returns the listener of `--listen`, which has the short form, or Kafka's form with the protocol.
+/// Returns the listener that `--listen` describes. The flag has a short form, or Kafka's form with the protocol.
 fn listener_of(listen: &str) -> Result<String, Failure> {
     match listen.split_once("://") {
         None => Ok(format!("PLAINTEXT://{listen}")),
@@ -135,7 +135,7 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let runtime = runtime.worker_threads(serving + reserve::THREADS).enable_all().build()?;
     let mut reserve = Reserve::hold(&runtime);
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
-    // Without this, the drop of the runtime would wait for the held-back threads.
+    // Without this, dropping the runtime would wait for the threads that are held back.
     reserve.let_go();
     ended
 }
@@ -146,7 +146,7 @@ async fn serve_until_signal(
     as_json: bool,
     reserve: &mut Reserve,
 ) -> Result<(), Failure> {
-    // The handlers are set before the broker opens any file, so that no signal kills it during its start.
+    // The handlers are set before the broker opens any file. A signal therefore cannot kill it while it starts.
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
@@ -171,7 +171,7 @@ async fn serve_until_signal(
     ended.map_or(Ok(()), |why| Err(Failure::new(why)))
 }
 
-/// Logs the facts that [`greet`] prints.
+/// Logs what [`greet`] prints.
 fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let metrics = broker.admin_addr().map(|admin| format!("http://{admin}/metrics")).unwrap_or_default();
@@ -186,7 +186,7 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     );
 }
 
-/// Prints the listener's address, and the advertised address if it differs.
+/// Prints the listener's address, and also the advertised address if that differs.
 fn greet(broker: &Broker, listens: &str, data_dir: &str) {
     let (host, port) = broker.advertised();
     let addr = host_port(&host, port);

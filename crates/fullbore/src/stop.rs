@@ -1,6 +1,6 @@
-//! Early end of a command: after a signal, or because the reader of its output is gone.
+//! Ends a command early, after a signal or because the reader of its output is gone.
 //!
-//! Invariants: the first signal only requests the end; the command then prints its results, cleans up, and returns. A
+//! Invariants: the first signal only requests the end. The command then prints its results, cleans up, and returns. A
 //! second signal ends the program. A time limit also ends it, for a command that waits for a response. After Ctrl-C
 //! (SIGINT), a user at a terminal waits for half a second at most. SIGTERM leaves time for the last records and
 //! commits.
@@ -13,37 +13,37 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 
-/// Longest time after Ctrl-C until the command ends, unless it calls [`Stop::allow`]. Counted in polls.
+/// How long a command may go on after Ctrl-C, unless it calls [`Stop::allow`]. The time is counted in polls.
 const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 
-/// Longest time after SIGTERM until the command notices it.
+/// How long a command may take to notice SIGTERM.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
-/// Longest time until the command ends after it has noticed SIGTERM. No command takes longer for its last records, its
+/// How long a command may take to end after it has noticed SIGTERM. No command takes longer for its last records, its
 /// commit, and its leave of a group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
-/// Time between two polls after Ctrl-C. The command's time is counted in polls: a machine that is slow to run the
-/// polling thread is also slow to run the command.
+/// The interval of the polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the
+/// polling thread, it is also slow to run the command.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Time within which a further signal counts as a repetition of the first one: `timeout` of coreutils sends its signal
-/// to the command, and to the command's group.
+/// A further signal within this time counts as a repetition of the first one. The `timeout` of coreutils sends its
+/// signal both to the command and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
-/// Request to stop a command, with its state. Clones share both.
+/// A request to stop a command, with its state. Clones share both.
 #[derive(Clone)]
 pub struct Stop {
     asked: Arc<watch::Sender<bool>>,
     heard: Arc<AtomicBool>,
-    /// Number of polls since Ctrl-C; 0 before Ctrl-C.
+    /// How many polls there were since Ctrl-C. 0 before Ctrl-C.
     looks: Arc<AtomicU32>,
-    /// Milliseconds that the command may take after Ctrl-C.
+    /// How long the command may go on after Ctrl-C, in milliseconds.
     allowed: Arc<AtomicU64>,
 }
 
 impl Stop {
-    /// Returns a request that is not made yet.
+    /// Creates a request that is not made yet.
     pub fn new() -> Self {
         Stop {
             asked: Arc::new(watch::Sender::new(false)),
@@ -53,8 +53,8 @@ impl Stop {
         }
     }
 
-    /// Returns a request that SIGINT and SIGTERM make. At a second signal, or if the command does not end in time,
-    /// `last_words` runs, and the program ends.
+    /// Creates a request that SIGINT and SIGTERM make. At a second signal, or if the command does not end in time,
+    /// `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
         let asked = stop.clone();
@@ -99,12 +99,12 @@ impl Stop {
         self.asked.send_replace(true);
     }
 
-    /// Returns true if the command must stop: a signal came, or standard output has no reader.
+    /// Returns true if the command must stop, because a signal came or standard output has no reader.
     pub fn is_asked(&self) -> bool {
         self.is_signalled() || output::is_lost()
     }
 
-    /// Returns true if the request is made. For a command that also works without a reader of its output.
+    /// Returns true if the request was made. Meant for a command that also works without a reader of its output.
     pub fn is_signalled(&self) -> bool {
         let is_asked = *self.asked.borrow();
         if is_asked {
@@ -113,35 +113,35 @@ impl Stop {
         is_asked
     }
 
-    /// Extends the command's time after Ctrl-C to `time`, unless it is longer already. For work that must not be left
-    /// incomplete.
+    /// Lets the command go on for `time` after Ctrl-C, unless it already may for longer. Meant for work that must not
+    /// be left incomplete.
     pub fn allow(&self, time: Duration) {
         self.allowed.fetch_max(to_ms(time), Ordering::Relaxed);
     }
 
-    /// Returns the time for which an ending command may still wait for brokers and readers:
-    /// `full`, or after Ctrl-C the rest of `share`.
+    /// Returns how long a command that ends may still wait for brokers and readers. This is `full`, or after Ctrl-C the
+    /// rest of `share`.
     pub fn time_left(&self, full: Duration, share: Duration) -> Duration {
         match self.since_ctrl_c() {
-            // At least 1 ms, since zero has another meaning for callers.
+            // The result is at least 1 ms, because zero has another meaning for callers.
             Some(time) => full.min(share.saturating_sub(time).max(Duration::from_millis(1))),
             None => full,
         }
     }
 
-    /// Counts a poll of the interrupted command.
+    /// Counts a poll after the command was interrupted.
     fn look(&self) {
         self.looks.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the time since Ctrl-C, counted in polls; None before Ctrl-C.
+    /// Returns the time since Ctrl-C, counted in polls, or `None` before Ctrl-C.
     fn since_ctrl_c(&self) -> Option<Duration> {
         let looks = self.looks.load(Ordering::Relaxed);
         looks.checked_sub(1).map(|looks| LOOK_EVERY * looks)
     }
 
-    /// Returns once the command has failed to notice the signal in time, or to end in time after it has noticed the
-    /// signal. A command with a receiver counts as having noticed the signal.
+    /// Returns once the command has taken too long to notice the signal, or to end after it has noticed it. A command
+    /// with a receiver counts as having noticed the signal.
     async fn unheard(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
@@ -156,13 +156,13 @@ impl Stop {
         }
     }
 
-    /// Returns a receiver whose value becomes true with the request. The caller must check separately for lost output.
+    /// Returns a receiver whose value becomes true with the request. The caller must check for lost output itself.
     pub fn receiver(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
     }
 }
 
-/// Waits for either signal. Returns true if it is `one`.
+/// Waits for either signal. Returns true if it was `one`.
 async fn either(one: &mut Signal, other: &mut Signal) -> bool {
     tokio::select! {
         _ = one.recv() => true,

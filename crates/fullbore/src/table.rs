@@ -1,13 +1,13 @@
-//! Tables in the form of Kafka's tools: left-aligned columns, each at least as wide as Kafka's.
+//! Tables in the form of Kafka's tools. Columns are left-aligned, and each is at least as wide as Kafka's.
 
 use crate::output::{heading, name};
 
-/// Number of columns to which a cell may be cut.
+/// A cell may be cut down to this number of columns.
 const CUT_TO: usize = 8;
-/// Text at the end of a cut cell.
+/// The text at the end of a cell that was cut.
 const DOTS: &str = "...";
 
-/// Returns the lines of a table, whose first row is the heading. `widths` has the least widths of the first columns.
+/// Returns the lines of a table, whose first row is the heading. `widths` has the minimum widths of the first columns.
 /// Lines have no trailing blanks. Control characters in cells are escaped.
 pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     let rows = &escaped(rows);
@@ -23,8 +23,9 @@ pub fn aligned(rows: &[Vec<String>], widths: &[usize]) -> Vec<String> {
     lines
 }
 
-/// Returns the lines of a table as [`aligned`] does, fitted into `limit` columns. If the table is too wide, drops the
-/// least widths, then cuts the widest cells of text, then removes columns from the right.
+/// Returns the lines of a table like [`aligned`], but fitted into `limit` columns. If the table is too wide, the
+/// minimum widths are dropped first. Then the widest cells of text are cut, and finally columns are removed from the
+/// right.
 pub fn fitted(rows: &[Vec<String>], widths: &[usize], limit: Option<usize>) -> Vec<String> {
     let lines = aligned(rows, widths);
     let mut rows = escaped(rows);
@@ -45,7 +46,7 @@ fn escaped(rows: &[Vec<String>]) -> Vec<Vec<String>> {
     rows.iter().map(|row| row.iter().map(|cell| name(cell).into_owned()).collect()).collect()
 }
 
-/// Returns true if any cell of the column below the heading is text, not a number.
+/// Returns true if any cell of the column below the heading is text instead of a number.
 fn is_text(rows: &[Vec<String>], column: usize) -> bool {
     let cells = rows.iter().skip(1).filter_map(|row| row.get(column));
     cells.into_iter().any(|cell| cell != "-" && cell.parse::<i64>().is_err())
@@ -66,7 +67,7 @@ fn rows_width(rows: &[Vec<String>], widths: &[usize]) -> usize {
     all.iter().sum::<usize>() + all.len().saturating_sub(1)
 }
 
-/// Returns the width of each column, which is at least the one in `widths`.
+/// Returns the width of each column, which is never less than the one in `widths`.
 fn columns(rows: &[Vec<String>], widths: &[usize]) -> Vec<usize> {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -80,7 +81,7 @@ pub fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(str::to_owned).to_vec()
 }
 
-/// Returns a cell with the value; like Kafka's tools, a dash for None.
+/// Returns a cell with the value. `None` becomes a dash, as in Kafka's tools.
 pub fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }

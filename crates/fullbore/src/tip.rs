@@ -8,7 +8,7 @@ use clap::error::{ContextKind, ContextValue, Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
-/// Commands of other programs, without `kafka-` and `.sh`, with the equivalent here.
+/// Commands of other programs without `kafka-` and `.sh`, and what corresponds to them here.
 const COMMANDS: [(&str, &str); 25] = [
     ("acl", ACLS),
     ("acls", ACLS),
@@ -42,18 +42,18 @@ const CONFIGS: &str = "write `fullbore configs`";
 const GROUPS: &str = "write `fullbore groups`";
 const TOPICS: &str = "write `fullbore topics`";
 
-/// Flags of other programs, with the equivalent here.
+/// Flags of other programs, and what corresponds to them here.
 const FLAGS: [(&str, &str); 4] = [
     ("--zookeeper", "there is no ZooKeeper; name a broker with --bootstrap-server HOST:PORT"),
     ("--broker-list", BOOTSTRAP),
     ("--brokers", BOOTSTRAP),
     ("--broker", BOOTSTRAP),
 ];
-/// Argument for names of topics without a flag, in clap's form.
+/// The argument for names of topics without a flag, as clap writes it.
 const NAMES: &str = "[TOPIC]...";
 const BOOTSTRAP: &str = "name a broker with --bootstrap-server HOST:PORT";
 
-/// Adds the tip to an error, in place of clap's guesses. In `typed`, the action is a word, not a flag.
+/// Adds the tip to an error, in place of clap's guesses. In `typed`, the action is a word and not a flag.
 pub fn add(error: &mut Error, typed: &[OsString], program: &Command) {
     let tip = match error.kind() {
         ErrorKind::InvalidSubcommand => of_command(&text(error, ContextKind::InvalidSubcommand)),
@@ -83,7 +83,7 @@ fn of_command(word: &str) -> Option<String> {
     COMMANDS.iter().find(|(other, _)| *other == name).map(|(_, here)| (*here).to_owned())
 }
 
-/// Returns the tip about a flag of another program, or about a name without its flag; None if there is no tip.
+/// Returns the tip about a flag of another program, or about a name without its flag, if there is one.
 fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<String> {
     if let Some((_, here)) = FLAGS.iter().find(|(flag, _)| *flag == argument) {
         return Some((*here).to_owned());
@@ -102,8 +102,8 @@ fn of_argument(argument: &str, typed: &[OsString], program: &Command) -> Option<
     })
 }
 
-/// Returns the tip about a further name after `--topic NAME`, which is mostly a pattern that the shell has expanded.
-/// None for any other error.
+/// Returns the tip about a further name after `--topic NAME`. Such a name mostly comes from a pattern that the shell
+/// has expanded. Returns `None` for any other error.
 fn of_names(error: &Error) -> Option<String> {
     let context: Vec<String> = [ContextKind::InvalidArg, ContextKind::PriorArg]
         .into_iter()
@@ -118,8 +118,8 @@ fn of_names(error: &Error) -> Option<String> {
         .then(|| "a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files".to_owned())
 }
 
-/// Returns the tip about a number that is malformed or too large, by the error of Rust's parsers; None for other
-/// errors.
+/// Returns the tip about a number that is malformed or too large, according to the error of Rust's parsers. Returns
+/// `None` for other errors.
 fn of_number(error: &Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);

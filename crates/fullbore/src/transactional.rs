@@ -1,19 +1,19 @@
-//! Sentences about failed transactions: the cause behind an error code, and the next step. Also checks of flags that
-//! transactional commands share.
+//! Explains failed transactions to the user: the cause behind an error code, and the next step. Also checks the flags
+//! that transactional commands share.
 
 use crate::failure::Failure;
 use fullbore_producer::{ProduceError, ProducerConfig, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Name of the property with the transactional id.
+/// The name of the property with the transactional id.
 pub const TRANSACTIONAL_ID: &str = "transactional.id";
 
-/// Checks that a command line does not name two transactional ids, by the flag and by a property. The id decides which
-/// producer is fenced, so that neither may silently override the other. (The flag does override a file of properties.)
+/// Checks that a command line does not name two transactional ids, with the flag and with a property. The id decides
+/// which producer is fenced, so neither may silently override the other. (The flag does override a file of properties.)
 ///
 /// # Errors
-/// Sentence about two different ids.
+/// Returns [`Failure`] if the flag and the properties name different ids.
 pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<(), Failure> {
     let property = properties.iter().rev().find(|(key, _)| key == TRANSACTIONAL_ID).map(|(_, value)| value.as_str());
     match (flag, property) {
@@ -27,23 +27,23 @@ pub fn check_ids(flag: Option<&str>, properties: &[(String, String)]) -> Result<
 /// Parses a number of records, which is at least 1.
 ///
 /// # Errors
-/// Sentence with the allowed range.
+/// Returns a text with the allowed range if `text` is not a number within it.
 pub fn record_count(text: &str) -> Result<u64, String> {
     text.parse().ok().filter(|count| *count > 0).ok_or_else(|| "must be a whole number, 1 or more".to_owned())
 }
 
-/// Settings of a transactional producer that sentences name.
+/// The settings of a transactional producer that sentences mention.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionSettings {
     id: String,
     timeout: Duration,
-    /// Flag of the command with which transactions end sooner.
+    /// The flag of the command that makes transactions end sooner.
     sooner: &'static str,
 }
 
 impl TransactionSettings {
-    /// Returns the settings of a producer; `None` without a transactional id. `sooner` is the flag of the command with
-    /// which transactions end sooner.
+    /// Returns the settings of a producer, or `None` without a transactional id. `sooner` is the flag of the command
+    /// that makes transactions end sooner.
     pub fn of(config: &ProducerConfig, sooner: &'static str) -> Option<Self> {
         let id = config.transactional_id.clone()?;
         Some(TransactionSettings { id, timeout: config.transaction_timeout, sooner })
@@ -54,16 +54,16 @@ impl TransactionSettings {
         self.timeout
     }
 
-    /// Returns the explanation of an error, or without one the text of the error.
+    /// Returns the explanation of an error. If there is none, returns the error's text.
     pub fn cause(&self, error: &TransactionError, open_for: Duration) -> String {
         self.explanation(error, open_for).unwrap_or_else(|| error.to_string())
     }
 
-    /// Returns the cause of an error in plain words; None if the text of the error suffices. `open_for` is the time
-    /// since the transaction began, 0 if none could begin.
+    /// Returns the cause of an error in plain words, or `None` if the error's text is clear enough. `open_for` is the
+    /// time since the transaction began, or 0 if none could begin.
     ///
     /// A coordinator returns the same codes for a transaction that was aborted at its timeout and for a fenced
-    /// producer: `open_for` distinguishes the two.
+    /// producer. `open_for` distinguishes the two.
     pub fn explanation(&self, error: &TransactionError, open_for: Duration) -> Option<String> {
         let (id, timeout_ms) = (&self.id, self.timeout.as_millis());
         match code(error)? {
@@ -89,7 +89,7 @@ impl TransactionSettings {
     }
 }
 
-/// Returns the broker's error code behind a failure; None if there is none.
+/// Returns the broker's error code behind a failure, if there is one.
 fn code(error: &TransactionError) -> Option<ErrorCode> {
     match error {
         TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. }) => {

@@ -1,4 +1,4 @@
-//! Lines on standard error about the troubles of a running reader: obstacles, and partitions that it gives up.
+//! Prints lines on standard error about the problems of a running reader: obstacles, and partitions that it gives up.
 //!
 //! Invariant: obstacles of one source cause at most one line a minute, even if the reason changes, or passes for a
 //! moment.
@@ -7,30 +7,30 @@ use crate::output;
 use fullbore_client::consume::ConsumeProgress;
 use std::time::{Duration, Instant};
 
-/// Time after which an obstacle is printed. The move of a coordinator ends sooner.
+/// An obstacle is printed after this time. The move of a coordinator takes less.
 const AFTER: Duration = Duration::from_secs(1);
-/// Time between two lines of the same source.
+/// The minimum time between two lines of the same source.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// State of the lines about the obstacles of one source.
+/// The state of the lines about the obstacles of one source.
 #[derive(Default)]
 pub struct Troubles {
-    /// Time at which the present obstacle began, and time at which it was last seen.
+    /// When the present obstacle began, and when it was last seen.
     seen: Option<(Instant, Instant)>,
     told: Option<Instant>,
 }
 
 impl Troubles {
-    /// Records the present obstacle, and prints it if a line is due. `None` means that there is no obstacle.
+    /// Notes the present obstacle, and prints it if a line is due. `None` means that there is no obstacle.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
         }
     }
 
-    /// Records the reason of the latest failed attempt, and prints it if a line is due. `since` is the time of the
-    /// first attempt. For callers whose attempts take longer than [`AFTER`]: [`Troubles::observe`] would take each
-    /// attempt for a new obstacle.
+    /// Notes why the latest attempt failed, and prints the reason if a line is due. The first attempt was at `since`.
+    /// For callers whose attempts take longer than [`AFTER`], because [`Troubles::observe`] would take each of these
+    /// attempts for a new obstacle.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
             output::tell(format!("waiting: {trouble}"));
@@ -43,26 +43,26 @@ impl Troubles {
 
     fn due(&mut self, trouble: Option<String>, now: Instant) -> Option<String> {
         let trouble = trouble?;
-        // The obstacle counts as the same if retries interrupt it only for a moment.
+        // If retries interrupt an obstacle only for a moment, it counts as the same one.
         let begun = self.seen.filter(|(_, last)| now - *last < AFTER).map_or(now, |(begun, _)| begun);
         self.seen = Some((begun, now));
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true, and records a line as printed, if the last line is at least a minute old.
+    /// Returns true if the last line is at least a minute old. A new line then counts as printed.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.told.is_none_or(|told| now - told >= EVERY);
         self.told = if is_due { Some(now) } else { self.told };
         is_due
     }
 
-    /// Prints the notices and the trouble of a run. Leaves out `fails_with`, the error with which the command will
-    /// fail.
+    /// Prints the notices and the trouble of a run. The error `fails_with` is left out, because the command will fail
+    /// with it.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
         notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
         progress.take_deleted_offsets().into_iter().for_each(output::tell);
-        // No wait is needed here: the run reports only partitions that have waited long enough.
+        // There is no need to wait here, because the run reports only partitions that have waited long enough.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {

@@ -1,24 +1,24 @@
-//! Errors of malformed command lines: clap's text, or one JSON object with `--json`. Not here: help and version, which
-//! are no errors.
+//! Prints the errors of malformed command lines: clap's text, or one JSON object with `--json`. Help and version are
+//! printed elsewhere, because they are no errors.
 
 use crate::{action, output, tip};
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Prints the error of the command line `typed` to standard error, and returns the exit status.
+/// Prints the error of the command line `typed` to standard error and returns the exit status.
 pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if wants_json(typed) {
         output::failure(&sentence(&error));
     } else {
-        // The print fails if standard error has no reader.
+        // If standard error has no reader, the print fails.
         let _ = error.print();
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
-/// Returns true if errors must be JSON: the command line has `--json`, or `-J` of a command with this flag. Words after
-/// `--` do not count, since they are file names.
+/// Returns true if errors must be JSON, because the command line has `--json`, or `-J` of a command with this flag.
+/// Words after `--` do not count, because they are file names.
 pub fn wants_json(typed: &[OsString]) -> bool {
     typed.iter().take_while(|word| *word != "--").any(|word| word == "--json" || word == "-J")
 }

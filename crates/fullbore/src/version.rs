@@ -1,9 +1,9 @@
-//! Version of the binary, for `-V` and `--version`.
+//! The version of the binary, for `-V` and `--version`.
 
-/// Version and commit, for `-V`.
+/// The version and the commit, for `-V`.
 pub const SHORT: &str = concat!(env!("CARGO_PKG_VERSION"), " (", env!("FULLBORE_COMMIT"), ")");
 
-/// Version, commit, target and compiled-in features, for `--version`.
+/// The version, the commit, the target and the compiled-in features, for `--version`.
 pub const LONG: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit: ",

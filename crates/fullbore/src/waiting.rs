@@ -1,8 +1,7 @@
-//! Reports of long waits on standard error.
+//! Reports long waits on standard error.
 //!
-//! Not here: obstacles of a running reader (see
-//! `troubles`). Invariant: no line is printed within the first [`TOLD_AFTER`] of a wait. Each line begins with
-//! `waiting: `.
+//! Obstacles of a running reader are reported in `troubles`. Invariant: no line is printed within the first
+//! [`TOLD_AFTER`] of a wait. Each line begins with `waiting: `.
 
 use crate::output;
 use crate::patience::Patience;
@@ -14,21 +13,21 @@ use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time after which a wait is reported.
+/// How long a wait must last to be reported.
 pub const TOLD_AFTER: Duration = Duration::from_secs(2);
-/// Time between two lines about the same wait.
+/// The time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
-/// Time between two checks of the waits.
+/// How often the waits are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// Additional wait for a producer. Its own time limit may be the same, and its error is more precise.
+/// How much longer to wait for a producer. Its own time limit may be the same, and its error is more precise.
 const GRACE: Duration = Duration::from_secs(1);
-/// Most brokers and coordinators that are reported.
+/// Maximum number of brokers and coordinators that are reported.
 const TOLD_MAX: usize = 10;
 
 /// Starts a thread that reports each late response of a cluster once. The thread lives as long as the cluster.
 ///
 /// # Errors
-/// Error of the system if it refuses the thread.
+/// Returns the system's error if it refuses the thread.
 pub fn tell_of(awaited: Awaited, patience: Patience) -> io::Result<()> {
     let watch = move || {
         let mut told = BTreeSet::new();
@@ -54,7 +53,7 @@ fn late(whom: &str, patience: Patience) -> String {
 /// which is too long for a user at a terminal.
 ///
 /// # Errors
-/// Error of the last attempt to connect, or of a missing answer within `patience`.
+/// Returns [`ClientError`] if no attempt to connect succeeds, or no answer comes within `patience`.
 pub fn for_producer(
     producer: &Producer,
     runtime: &Runtime,
@@ -78,7 +77,7 @@ pub fn for_producer(
     })
 }
 
-/// Wait of a command. It is reported after [`TOLD_AFTER`], and then every [`EVERY`].
+/// A wait of a command. It is reported after [`TOLD_AFTER`], and then every [`EVERY`].
 pub struct Wait {
     next: Instant,
 }
@@ -98,19 +97,19 @@ impl Wait {
     }
 }
 
-/// Wait of a command at a terminal for its first input or records. It is reported once.
+/// A command at a terminal waits for its first input or records. This is reported once.
 pub struct Idle {
     since: Instant,
     is_told: bool,
 }
 
 impl Idle {
-    /// Begins the wait. It is not reported if there is no terminal.
+    /// Begins the wait. Without a terminal it is not reported.
     pub fn begin() -> Self {
         Idle { since: Instant::now(), is_told: !io::stderr().is_terminal() }
     }
 
-    /// Reports the wait if a line is due. `came` is true once input has come, and ends the reports.
+    /// Reports the wait if a line is due. `came` is true once input has come, which ends the reports.
     pub fn observe(&mut self, came: bool, what: impl FnOnce() -> String) {
         self.is_told |= came;
         if !self.is_told && self.since.elapsed() >= TOLD_AFTER {

@@ -4,7 +4,7 @@
 //! A follower uses them to decide where to truncate its log. The format is that of Kafka's `LeaderEpochCheckpointFile`.
 //!
 //! Invariant: the epochs and their offsets are both ascending, and the file never has more than memory. If the file
-//! cannot be written, the next change tries again.
+//! cannot be written, the next call that could change it tries again.
 
 use std::fs;
 use std::io;

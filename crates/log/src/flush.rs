@@ -19,7 +19,7 @@ use super::segment::Segment;
 use crate::partition::flushed::{FlushTicket, Flushed};
 use fullbore_host::files::is_momentary;
 
-/// Maximum number of sealed segments that wait for a flush. If there are more, the next append that seals a segment
+/// Maximum number of sealed segments that wait for a flush. With this many, the next append that seals a segment
 /// flushes them first.
 const SEALED_MAX: usize = 16;
 

@@ -195,7 +195,7 @@ struct PageCacheQueue {
 enum PageCacheJob {
     /// Begin to write the pages to the disk.
     Write(Stretch),
-    /// Drop the pages, which are on the disk by now.
+    /// Drop the pages, which should be on the disk by now.
     LetGo(Stretch),
 }
 
@@ -204,7 +204,7 @@ impl PageCache {
         PageCache { kept_max, ghosts, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    /// Takes over the stretches that a log has ready.
+    /// Moves the finished stretches of a log from `written` to the queue; drops them if `kept_max` is `None`.
     pub fn take(&self, written: &mut Written) {
         let ready = written.ready.drain(..);
         let Some(kept_max) = self.kept_max else { return };

@@ -81,9 +81,9 @@ impl Log {
         swap::finish_interrupted(dir)?;
         let bases = list_segments(dir).map_err(failed)?;
         let log_start = known.log_start.unwrap_or(0);
-        // There are no segments. On a follower this means that it was killed while it began again at its leader's log
-        // start, and the leader will send the records again. Without other replicas, the log must begin at the recovery
-        // point, so that no offset is reused.
+        // If a follower has no segments, it was killed while it began again at its leader's log start. The leader will
+        // send the records again. Without other replicas, the log must begin at the recovery point, so that no offset
+        // is reused.
         let is_begun_anew = bases.is_empty() && known.may_have_gaps;
         let mut log = Log {
             dir: dir.clone(),
@@ -239,8 +239,9 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. Returns true
-    /// if the segment has control batches. In that case the index of aborted transactions must be rebuilt as well.
+    /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. After a
+    /// clean shutdown, all checksums are verified. Returns true if the segment has control batches. In that case the
+    /// index of aborted transactions must be rebuilt as well.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,

@@ -18,9 +18,10 @@ use crate::direct_io::{DirectReads, is_resident};
 use crate::partition::stamping::Stamping;
 use crate::transactions::marker_of;
 
-/// How many bytes are read at a time. The headers of small batches are close together, and of a large batch only the
-/// header is needed.
+/// How many bytes a scan reads at a time. The headers of small batches are close together, and of a large batch only
+/// the header is needed.
 const WINDOW: usize = 4096;
+/// How many bytes are read at a time to check a checksum, or to search for a header.
 const CHUNK: usize = 256 * 1024;
 /// Maximum size of a control batch that is read. A marker has 78 bytes.
 const MARKER_MAX: u32 = 4096;
@@ -244,9 +245,9 @@ pub fn go_on_unless(stop: &AtomicBool) -> io::Result<()> {
     if stop.load(Relaxed) { Err(io::Error::other("the log is no longer needed")) } else { Ok(()) }
 }
 
-/// Returns the first batch after byte `from` that could continue a log whose next offset is `next_offset`; `None` if
-/// there is none. The batch must be complete, and its checksum correct. This distinguishes corruption from an
-/// incomplete write, after which no batch can follow.
+/// Returns the first batch that begins at byte `from` or later, and could continue a log whose next offset is
+/// `next_offset`; `None` if there is none. The batch must be complete, and its checksum correct. This distinguishes
+/// corruption from an incomplete write, after which no batch can follow.
 pub fn find_later_batch(
     stop: &AtomicBool,
     file: &File,

@@ -180,8 +180,8 @@ impl Segment {
         }
     }
 
-    /// Loads a segment from its log file of `size` bytes and its indexes. Index files whose length is not a whole
-    /// number of entries are ignored.
+    /// Loads a segment from its log file of `size` bytes and its indexes. The offset and time indexes are ignored
+    /// unless both files exist and have a whole number of entries.
     pub fn load(dir: &Arc<Path>, base_offset: i64, size: u64, now_ms: i64) -> Segment {
         let mut segment = Segment::new(dir, base_offset, size, now_ms);
         let len = |suffix| fs::metadata(segment.path(suffix)).map(|file| file.len());

@@ -20,9 +20,10 @@ use super::scan::Header;
 use crate::direct_io::DirectReads;
 use crate::partition::read::TimestampOffset;
 
-/// Maximum size of a batch after decompression: a multiple of the topic's max.message.bytes, and an absolute limit. For
-/// a larger batch, the timestamp in its header is used.
+/// Maximum size of a batch after decompression, as a multiple of the topic's max.message.bytes. For a larger batch, the
+/// timestamp in its header is used.
 const DECOMPRESSED_TIMES_MAX: usize = 16;
+/// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
 
 /// A segment in which a time is to be searched.

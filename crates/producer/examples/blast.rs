@@ -41,7 +41,7 @@ fn main() {
     });
 }
 
-/// Processor time that this thread has used, in nanoseconds; NaN on systems other than Linux.
+/// Returns the processor time that this thread has used, in nanoseconds, or NaN on systems other than Linux.
 fn cpu_ns() -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).unwrap_or(f64::NAN)

@@ -1,5 +1,5 @@
-//! A batch from its first record to its result: records join while it is open, then it is closed, and then sealed into
-//! the bytes that every attempt sends.
+//! A batch, from its first record to its result. Records join the batch while it is open. Then it is closed, and later
+//! sealed into the bytes that every attempt sends.
 //!
 //! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
 
@@ -16,7 +16,7 @@ use fullbore_wire::batch::{
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Open batch, which records join.
+/// A batch that still accepts records.
 pub(crate) struct OpenBatch {
     builder: ChunkedBuilder,
     lease: Lease,
@@ -24,10 +24,10 @@ pub(crate) struct OpenBatch {
 }
 
 impl OpenBatch {
-    /// Opens a batch with memory for a first record of `size` bytes.
+    /// Opens a batch and takes memory for a first record of `size` bytes.
     ///
     /// # Errors
-    /// [`Shortage`] of memory.
+    /// Returns [`Shortage`] if the pool lacks memory.
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
@@ -48,15 +48,15 @@ impl OpenBatch {
         self.builder.size()
     }
 
-    /// Returns the bytes that fit into the present chunks.
+    /// Returns how many more bytes fit without taking another chunk.
     pub(crate) fn room(&self) -> usize {
         self.builder.room()
     }
 
-    /// Takes memory for a record of `size` bytes.
+    /// Takes the memory that a record of `size` bytes needs beyond the present chunks.
     ///
     /// # Errors
-    /// [`Shortage`] of memory.
+    /// Returns [`Shortage`] if the pool lacks memory.
     pub(crate) fn grow(&mut self, size: usize) -> Result<(), Shortage> {
         let chunks = self.lease.chunks_for(size - self.builder.room());
         self.lease.take(chunks, |chunk| self.builder.add_chunk(chunk))
@@ -89,30 +89,30 @@ impl OpenBatch {
     }
 }
 
-/// Closed batch, which waits to be sent or sent again.
+/// A closed batch, which waits to be sent or to be sent again.
 pub(crate) struct ProducerBatch {
-    /// Content; `None` only when the codec failed.
+    /// The records. `None` only after the codec has failed.
     body: Option<Body>,
-    /// Bytes before compression; once the batch is sealed, bytes on the wire.
+    /// The size before compression. Once the batch is sealed, the size on the wire.
     size: usize,
-    /// Bytes before compression.
+    /// The size before compression, in bytes.
     uncompressed: usize,
     pub(crate) records: u32,
-    /// Index of this batch's first record in `outcome`; above 0 for later parts of a split batch.
+    /// The index of this batch's first record in `outcome`. Above 0 for the later parts of a batch that was split.
     first: u32,
     pub(crate) attempts: u32,
-    /// True if an earlier attempt may be in the log.
+    /// True if an earlier attempt may have been written to the log.
     pub(crate) ambiguous: bool,
-    /// Guard that is held while an attempt is in flight or may be in the log.
+    /// Marks the batch as possibly written, while an attempt is in flight or may be in the log.
     doubt: Option<Doubt>,
     pub(crate) outcome: Arc<BatchOutcome>,
 }
 
-/// Parts of a batch that is split.
+/// The result of splitting a batch.
 pub(crate) struct Parts {
-    /// Parts in order, each with its own share of the records.
+    /// The smaller batches, in order. Each has its own share of the records.
     pub(crate) batches: Vec<ProducerBatch>,
-    /// Size of the largest record as a batch of its own, in bytes before compression.
+    /// The size that the largest record would have as a batch of its own, in bytes before compression.
     pub(crate) largest_record: usize,
 }
 
@@ -121,13 +121,13 @@ enum Body {
     Sealed { pieces: Vec<Bytes>, stamp: Stamp },
 }
 
-/// Chunks of a sealed batch, which return to the pool after the last attempt.
+/// The chunks of a sealed batch. They return to the pool after the last attempt.
 struct Leased {
     chunks: Vec<BytesMut>,
     lease: Option<Lease>,
 }
 
-/// A chunk of a sealed batch, as a piece of a request.
+/// A chunk of a sealed batch, as a part of a request.
 struct Piece {
     leased: Arc<Leased>,
     at: usize,
@@ -148,8 +148,8 @@ impl Drop for Leased {
 }
 
 impl Leased {
-    /// Returns the pieces of a sealed batch. Chunks without data return to the pool at once; memory from the codec
-    /// takes their place in the lease.
+    /// Turns the chunks of a sealed batch into pieces of a request. Chunks without data return to the pool at once. If
+    /// the codec wrote into memory of its own, the lease counts this memory instead.
     fn pieces(sealed: SealedChunks, mut lease: Lease) -> Vec<Bytes> {
         if sealed.is_compressed {
             lease.exchange(sealed.spare, sealed.pieces.iter().map(BytesMut::len).sum());
@@ -167,16 +167,16 @@ impl ProducerBatch {
         self.size
     }
 
-    /// Bytes before compression.
+    /// Returns the size before compression, in bytes.
     pub(crate) fn uncompressed(&self) -> usize {
         self.uncompressed
     }
 
-    /// Returns the bytes to send, with `stamp`. The first call compresses and computes the checksum; later calls return
-    /// the same bytes unless the stamp has changed.
+    /// Returns the bytes to send, with `stamp`. The first call compresses the records and computes the checksum. Later
+    /// calls return the same bytes unless the stamp has changed.
     ///
     /// # Errors
-    /// [`BatchError`] if the codec fails.
+    /// Returns [`BatchError`] if the codec fails.
     pub(crate) fn seal(&mut self, stamp: Stamp) -> Result<Records, BatchError> {
         let pieces = match self.body.take().ok_or(BatchError::Decompress)? {
             Body::Built { builder, lease } => Leased::pieces(builder.seal(stamp)?, lease),
@@ -197,24 +197,25 @@ impl ProducerBatch {
         Ok(records)
     }
 
-    /// Completes the batch's records with their position in the log.
+    /// Completes the records successfully, with their position in the log.
     pub(crate) fn succeed(&self, written: Written, now: Instant) {
         self.outcome.complete(self.first, self.records, Ok(written), now);
     }
 
-    /// Completes the batch's records with an error.
+    /// Completes the records with an error.
     pub(crate) fn fail(&self, error: ProduceError, now: Instant) {
         self.outcome.complete(self.first, self.records, Err(error), now);
     }
 
-    /// Records that an attempt begins, and may be in the log from now on: a caller may give the batch up before the
+    /// Records that an attempt begins. From now on the batch may be in the log, even if the caller gives up before the
     /// response.
     pub(crate) fn begin_attempt(&mut self) {
         self.attempts += 1;
         self.doubt.get_or_insert_with(|| self.outcome.doubt());
     }
 
-    /// Records whether the ended attempt may be in the log, for a caller that gives the batch up.
+    /// Records whether the attempt that has just ended may be in the log. The result matters if the caller gives the
+    /// batch up.
     pub(crate) fn note_attempt(&mut self, possibly_written: bool) {
         self.ambiguous |= possibly_written;
         if !self.ambiguous {
@@ -227,8 +228,8 @@ impl ProducerBatch {
         matches!(self.body, Some(Body::Sealed { .. }))
     }
 
-    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` for a batch of one record,
-    /// or one that is not sealed.
+    /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` if the batch has a single
+    /// record or is not sealed.
     pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
@@ -257,8 +258,8 @@ impl ProducerBatch {
         Some(Parts { batches: parts, largest_record: HEADER_LEN + largest })
     }
 
-    /// Makes a part of this batch from `builder`; `None` if the codec fails. For the short time that splitting takes,
-    /// the part's memory is not the pool's.
+    /// Makes a part of this batch from `builder`, or returns `None` if the codec fails. The memory of the part does not
+    /// count against the pool, because splitting takes only a short time.
     fn part(&self, builder: BatchBuilder, first: u32) -> Option<ProducerBatch> {
         let (records, uncompressed) = (builder.record_count() as u32, builder.size());
         let (buffer, _) = builder.seal(Stamp::NONE).ok()?;

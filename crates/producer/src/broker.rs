@@ -1,6 +1,6 @@
-//! State of a broker that is visible outside of its task: grants, load of connections, and worklist.
+//! The state of a broker that other tasks can see: its grants, the load of its connections, and the worklist.
 //!
-//! Not its task (see `sender`).
+//! The broker's task itself is in `sender`.
 
 use crate::grant::Grants;
 use crate::partition::Listing;
@@ -11,20 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Broker that leads partitions.
+/// A broker that leads partitions.
 pub(crate) struct Broker {
     pub(crate) id: i32,
-    /// Work that the partitions list for this broker.
+    /// The partitions that have batches for this broker.
     pub(crate) work: Arc<Worklist<Listing>>,
-    /// Grants of windows, which responses write and the task reads.
+    /// The limits that the broker has granted. Responses update them and the task reads them.
     pub(crate) grants: Mutex<Grants>,
-    /// State of the open connections, for [`Broker::status`] only.
+    /// The state of the open connections. Only [`Broker::status`] reads it.
     pub(crate) pipes: Mutex<Vec<SharedPipe>>,
-    /// Number of passes of the task over its work.
+    /// How many times the task has gone over its work.
     pub(crate) turns: AtomicU64,
-    /// Sums over the responses to produce requests since the start.
+    /// Totals of all responses to produce requests since the start.
     answered: Mutex<Answered>,
-    /// Time for which only the window kept full batches waiting; the task writes it.
+    /// How long full batches have waited for the window and for nothing else. The task updates it.
     pub(crate) window_full: Mutex<Duration>,
 }
 
@@ -77,53 +77,52 @@ impl Broker {
     }
 }
 
-/// Status of a broker at present.
+/// The present status of a broker.
 #[derive(Clone, Debug)]
 pub struct BrokerStatus {
     /// The broker's id.
     pub id: i32,
-    /// Batches that the broker retains per producer and partition, where a topic has no value of its own; 5 until the
-    /// broker reports a value.
+    /// How many batches the broker retains per producer and partition, unless the topic has its own value. The value is
+    /// 5 until the broker reports another one.
     pub batches_to_retain: usize,
-    /// Most batches per partition that the broker puts back in order; 0 if it does not reorder.
+    /// Maximum number of batches per partition that the broker puts back in order. 0 if the broker does not reorder.
     pub reorder_batches: usize,
     /// Open connections to the broker.
     pub lanes: Vec<LaneStatus>,
-    /// Number of passes of the broker's task over its work.
+    /// How many times the broker's task has gone over its work.
     pub turns: u64,
-    /// Sums over the responses since the start.
+    /// Totals of all responses since the start.
     pub answered: Answered,
-    /// Largest number of unacknowledged batches that a partition of any topic may have, where the producer is
-    /// idempotent.
+    /// How many unacknowledged batches a partition of any topic may have at most, if the producer is idempotent.
     pub window: usize,
-    /// Time for which, on a long path, only the window kept full batches waiting.
+    /// How long full batches have waited for the window and for nothing else. Only counted on a long path.
     pub window_full: Duration,
 }
 
-/// Sums over the responses to produce requests, errors included.
+/// Totals of all responses to produce requests, including errors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Answered {
-    /// Requests with a response.
+    /// The number of requests that got a response.
     pub requests: u64,
-    /// Batches of these requests.
+    /// The number of batches in these requests.
     pub batches: u64,
-    /// Bytes of these batches on the wire.
+    /// The size of these batches on the wire, in bytes.
     pub bytes: u64,
-    /// Sum of the times from request to response.
+    /// The sum of the times from each request to its response.
     pub time: Duration,
 }
 
-/// Status of a connection at present.
+/// The present status of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneStatus {
-    /// Produce requests without a response.
+    /// How many produce requests wait for a response.
     pub requests: usize,
-    /// Bytes of the produce requests without a response.
+    /// The size of the produce requests that wait for a response, in bytes.
     pub bytes: usize,
-    /// Bytes that may be in flight, by the estimate of the path's capacity.
+    /// How many bytes may be in flight, according to the estimate of the path's capacity.
     pub window_bytes: usize,
-    /// Shortest round trip of a request in the recent past.
+    /// The shortest recent round trip of a request.
     pub least: Option<Duration>,
-    /// Bytes per second: the maximum over the last rounds.
+    /// The throughput in bytes per second, as the maximum of the last rounds.
     pub bytes_per_second: f64,
 }

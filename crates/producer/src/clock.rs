@@ -1,4 +1,5 @@
-//! The clock of the runtime, so that tests run in virtual time. Without tokio's `test-util` it is the system's clock.
+//! The clock of the producer. It is tokio's clock, so that tests can run in virtual time. Without tokio's `test-util`
+//! it is the system's clock.
 
 use std::time::Instant;
 

@@ -1,6 +1,6 @@
-//! The producer's settings: Kafka's names and defaults, checked as a whole before anything starts.
+//! The producer's settings, with Kafka's names and defaults. They are checked as a whole before anything starts.
 //!
-//! The table of keys is in `keys`; parser and documentation come from it. Invariant: the settings of a
+//! The table of keys is in `keys`. The parser and the documentation are made from it. Invariant: the settings of a
 //! [`ProducerConfig`] that passed [`ProducerConfig::check`] do not contradict each other.
 
 mod keys;
@@ -19,7 +19,7 @@ impl ProducerConfig {
         ProducerConfig { bootstrap_servers: key::list(bootstrap_servers), ..Default::default() }
     }
 
-    /// Reads settings by Kafka's names. An unknown key is a warning in the log, as in Kafka's own clients.
+    /// Reads settings by Kafka's names. An unknown key only causes a warning in the log, as in Kafka's own clients.
     ///
     /// ```
     /// use fullbore_producer::{Acks, ProducerConfig};
@@ -32,7 +32,7 @@ impl ProducerConfig {
     /// ```
     ///
     /// # Errors
-    /// [`ConfigError`] with key, value and allowed values, for the first value that is not allowed.
+    /// Returns [`ConfigError`] for the first value that is not allowed, with its key and the allowed values.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         let mut config = ProducerConfig::default();
         let mut levels = Vec::new();
@@ -44,7 +44,7 @@ impl ProducerConfig {
                 levels.push((name, value));
             }
         }
-        // Only the level of the codec in use counts, whatever the order of the keys.
+        // Only the level of the codec in use counts, in whatever order the keys come.
         config.compression_level = levels
             .into_iter()
             .find(|(name, _)| *name == format!("compression.{}.level", keys::codec_name(config.compression)))
@@ -64,7 +64,7 @@ mod tests {
         ProducerConfig::from_properties(base.into_iter().chain(pairs.iter().copied()))
     }
 
-    /// Returns the text of docs/producer.md.
+    /// Builds the text of docs/producer.md.
     fn page() -> String {
         let mut page = "\
 # Producer configuration

@@ -1,9 +1,8 @@
-//! Task of a producer's transactions: it gets the producer id, adds partitions and offsets, and ends each transaction,
-//! in order.
+//! The task that runs a producer's transactions. It gets the producer id, adds partitions and offsets to the
+//! transaction, and ends one transaction after another.
 //!
-//! Batches are not here: the senders send them once the ledger permits it. Invariant: at most one request to a
-//! coordinator is in flight. A transaction ends only when none of its batches is in flight, or when its abort fences
-//! these batches.
+//! Batches are sent by the senders, once the ledger permits it. Invariant: at most one request to a coordinator is in
+//! flight. A transaction ends only when none of its batches is in flight, or when its abort fences these batches.
 //!
 //! With `transaction.version` 2 (KIP-890) Produce adds partitions, and the response to EndTxn has the identity of the
 //! next transaction. Before that version, AddPartitionsToTxn precedes the first batch of each partition, and the
@@ -28,32 +27,32 @@ use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Identity of a producer that has none.
+/// The identity that InitProducerId gets from a producer without one.
 const NO_IDENTITY: ProducerIdAndEpoch = ProducerIdAndEpoch { producer_id: -1, epoch: -1 };
-/// Newest version of AddPartitionsToTxn that clients may send; later versions are for brokers.
+/// The newest version of AddPartitionsToTxn that clients may send. Later versions are for brokers.
 const ADD_PARTITIONS_MAX: i16 = 3;
 /// The newest version of InitProducerId without two-phase commit.
 const INIT_MAX: i16 = 5;
-/// Newest version of EndTxn whose response has no new identity.
+/// The newest version of EndTxn whose response does not contain a new identity.
 const END_KEEPS_IDENTITY_MAX: i16 = 4;
 /// The newest version of EndTxn that is used.
 const END_MAX: i16 = 5;
 
-/// Task of a producer's transactions.
+/// The task that runs a producer's transactions.
 struct TransactionTask {
     core: Arc<Core>,
     ledger: Arc<TransactionLedger>,
     coordinator: Coordinator,
-    /// Coordinator of the group whose offsets were last committed.
+    /// The coordinator of the group whose offsets were committed last.
     group: Option<Coordinator>,
     identity: ProducerIdAndEpoch,
-    /// True with `transaction.version` 2.
+    /// True if Produce adds partitions to the transaction (`transaction.version` 2).
     adds_partitions: bool,
-    /// True if the coordinator may have added something to the present transaction although its response was lost.
+    /// True if a response was lost, so that the coordinator may have added something to the present transaction.
     is_uncertain: bool,
 }
 
-/// Runs until the producer closes or has met a fatal error.
+/// Runs until the producer closes or a fatal error occurs.
 pub(crate) async fn run(core: Arc<Core>) {
     let Some(ledger) = core.ledger.clone() else { return };
     let coordinator = Coordinator::new(core.clone(), ledger.clone(), CoordinatorKind::Transaction, &ledger.id);
@@ -73,7 +72,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 }
 
 impl TransactionTask {
-    /// Serves one transaction after another, and returns the error that ends the producer.
+    /// Runs one transaction after another until a fatal error, and returns this error.
     async fn serve_all(&mut self) -> TransactionError {
         self.initialise().await;
         loop {
@@ -107,7 +106,7 @@ impl TransactionTask {
         self.abandon(u64::MAX);
     }
 
-    /// Gets the first producer id. Each request of the application starts an attempt.
+    /// Gets the first producer id. Each attempt begins with a request of the application.
     async fn initialise(&mut self) {
         loop {
             match self.ledger.phase() {
@@ -125,10 +124,10 @@ impl TransactionTask {
         }
     }
 
-    /// Serves an open transaction until it can end. Returns the wish to carry out: commit or abort.
+    /// Serves an open transaction until it can end. Returns how it should end: by a commit or by an abort.
     ///
     /// # Errors
-    /// [`TransactionError`] that ends the producer.
+    /// Returns [`TransactionError`] if an error ends the producer.
     async fn serve(&mut self, scope: &Arc<TransactionScope>) -> Result<Wish, TransactionError> {
         let core = self.core.clone();
         let (mut hurry, mut is_abandoned) = (None, false);
@@ -149,7 +148,7 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight, so it does not wait for them: they may wait
+                // An abort that raises the epoch fences batches in flight, so it does not wait for them. They may wait
                 // at the broker for a batch that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
@@ -162,7 +161,7 @@ impl TransactionTask {
         }
     }
 
-    /// Carries out one request that waits for the coordinator. Returns false if there was none.
+    /// Carries out one of the requests that wait for the coordinator. Returns false if there was none.
     async fn serve_requests(&mut self, scope: &Arc<TransactionScope>) -> bool {
         let joining = self.ledger.take_joining();
         if !joining.is_empty() {
@@ -178,7 +177,7 @@ impl TransactionTask {
         true
     }
 
-    /// Fails the transaction for a refusal, and returns the error.
+    /// Marks the transaction as failed because the coordinator refused a request, and returns the error.
     fn note_refusal(&mut self, scope: &TransactionScope, action: &'static str, refusal: Refusal) -> TransactionError {
         self.is_uncertain |= refusal.is_lost;
         let error = refusal.into_error(action, false);
@@ -223,11 +222,11 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Ends a transaction by `wish`, or aborts it if it cannot be committed.
+    /// Commits or aborts a transaction, according to `wish`. Aborts it if it cannot be committed.
     ///
     /// # Errors
-    /// [`TransactionError`] with the reason why the transaction is not committed; fatal if it could not be aborted
-    /// either.
+    /// Returns the [`TransactionError`] that explains why the transaction is not committed. The error is fatal if the
+    /// transaction could not be aborted either.
     async fn end(&mut self, scope: &TransactionScope, wish: Wish) -> Result<(), TransactionError> {
         let is_known = scope.is_started() || self.is_uncertain;
         let ended = match wish {
@@ -243,8 +242,8 @@ impl TransactionTask {
         };
         let adds_partitions = self.coordinator.adds_partitions().unwrap_or(self.adds_partitions);
         if adds_partitions != self.adds_partitions && !ended.as_ref().is_err_and(TransactionError::is_fatal) {
-            // The cluster's `transaction.version` has changed. The two protocols must not share an epoch, so a new
-            // epoch begins.
+            // The cluster's `transaction.version` has changed. A new epoch begins, because the two protocols must not
+            // share one.
             self.adds_partitions = adds_partitions;
             self.init(Some(self.identity)).await?;
         }
@@ -254,12 +253,12 @@ impl TransactionTask {
     /// Aborts a transaction that the coordinator may know.
     ///
     /// # Errors
-    /// [`TransactionError`] that ends the producer.
+    /// Returns [`TransactionError`] if an error ends the producer.
     async fn abort(&mut self, scope: &TransactionScope) -> Result<(), TransactionError> {
         let is_clean = self.core.partitions().iter().all(|partition| partition.is_clean());
         if self.is_uncertain && !self.adds_partitions {
-            // InitProducerId aborts the transaction even if the coordinator added nothing to it; EndTxn would then be
-            // refused.
+            // InitProducerId aborts the transaction even if the coordinator added nothing to it. EndTxn would be
+            // refused in this case.
             return self.init(Some(self.identity)).await;
         }
         match self.end_txn(scope, false).await {
@@ -290,8 +289,8 @@ impl TransactionTask {
         Ok(())
     }
 
-    /// Gets a producer id and epoch, which aborts an open transaction. With `present`, keeps its id and gets the next
-    /// epoch.
+    /// Gets a producer id and epoch, which also aborts an open transaction. With `present`, the producer keeps its id
+    /// and gets the next epoch.
     async fn init(&mut self, present: Option<ProducerIdAndEpoch>) -> Result<(), TransactionError> {
         let present = present.unwrap_or(NO_IDENTITY);
         let timeout = self.core.config.transaction_timeout.as_millis();

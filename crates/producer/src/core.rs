@@ -1,4 +1,5 @@
-//! State that the producer's tasks share, such as topics, brokers and memory, and the task that keeps it up to date.
+//! The state that the producer's tasks share, such as topics, brokers and memory, and the task that keeps it up to
+//! date.
 //!
 //! Invariant: a topic and its partitions stay known while the producer lives, even if metadata omits them for a while,
 //! because their sequence numbers must continue.
@@ -25,7 +26,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, watch};
 
-/// Topic that this producer writes to.
+/// A topic that this producer writes to.
 pub(crate) struct Topic {
     name: Text,
     wanted_at: Instant,
@@ -34,40 +35,40 @@ pub(crate) struct Topic {
     state: RwLock<TopicState>,
 }
 
-/// State of a topic according to metadata.
+/// The state of a topic according to metadata.
 #[derive(Default)]
 pub(crate) struct TopicState {
     id: Uuid,
-    /// Previous id of the topic, and the time of its replacement.
+    /// The topic's previous id, and when it was replaced.
     replaced: Option<(Uuid, Instant)>,
     /// True if a leader of the topic has refused the present id.
     is_doubted: bool,
-    /// Partitions by index; none is ever removed.
+    /// The partitions by index. None is ever removed.
     partitions: Vec<Arc<Partition>>,
-    /// Number of partitions at present. A recreated topic may have fewer than before.
+    /// The present number of partitions, which may be smaller than before if the topic was recreated.
     count: usize,
-    /// Partitions with a leader, or all if none has one.
+    /// The partitions with a leader, or all partitions if none has a leader.
     pub(crate) available: Vec<Arc<Partition>>,
-    /// Final error of the topic.
+    /// An error that makes the topic unusable.
     error: Option<ErrorCode>,
-    /// Error of the topic that may pass.
+    /// An error that may pass.
     doubt: Option<ErrorCode>,
 }
 
 impl TopicState {
-    /// Returns the partitions of the topic at present.
+    /// Returns the partitions that the topic has at present.
     pub(crate) fn partitions(&self) -> &[Arc<Partition>] {
         &self.partitions[..self.count]
     }
 
-    /// Returns true if `id` is the topic's previous id, was replaced a moment ago, and no leader has refused the new
-    /// id. Metadata with `id` then comes from a broker that is behind.
+    /// Returns true if `id` is the topic's previous id, replaced a moment ago, and no leader has refused the new id.
+    /// Metadata with `id` then comes from a broker that is behind.
     fn was_replaced(&self, id: Uuid) -> bool {
         !self.is_doubted && self.replaced.is_some_and(|(replaced, at)| replaced == id && at.elapsed() < BEHIND_MAX)
     }
 }
 
-/// State that the producer's tasks share.
+/// The state that the producer's tasks share.
 pub(crate) struct Core {
     pub(crate) config: ProducerConfig,
     pub(crate) limits: Arc<ProducerLimits>,
@@ -78,7 +79,7 @@ pub(crate) struct Core {
     pub(crate) runtime: tokio::runtime::Handle,
     begin: Begin,
     topics: RwLock<HashMap<Text, Arc<Topic>>>,
-    /// First topic that was used. Most producers have only one topic, which is then found without a lock or a hash.
+    /// The first topic that was used. Most producers have only one topic, which is then found without a lock or a hash.
     first_topic: OnceLock<Arc<Topic>>,
     brokers: Mutex<HashMap<i32, Arc<Broker>>>,
     identity: Mutex<Option<ProducerIdAndEpoch>>,
@@ -86,37 +87,37 @@ pub(crate) struct Core {
     identity_wanted: Notify,
     wants_metadata: AtomicBool,
     metadata_wanted: Notify,
-    /// Number of requests for metadata that have begun; `topics_changed` notifies of their responses.
+    /// How many requests for metadata have begun. `topics_changed` notifies of their responses.
     metadata_begun: AtomicU64,
-    /// Number of the newest request that has a response.
+    /// The number of the newest request that got its response.
     metadata_answered: AtomicU64,
     topics_changed: Notify,
     flushes: AtomicUsize,
     refusing: AtomicBool,
-    /// Cause of the last failure to fetch metadata.
+    /// The reason why metadata could not be fetched the last time.
     metadata_error: Mutex<Option<String>>,
-    /// Obstacle that has kept all records from delivery for a while.
+    /// The reason why no record has been delivered for a while.
     trouble: watch::Sender<Option<String>>,
     pub(crate) notices: Notices,
     stop: watch::Sender<bool>,
 }
 
-/// Starts the task of a broker. The type avoids a dependency of this file on `sender`.
+/// The function that starts the task of a broker. The type avoids a dependency of this file on `sender`.
 pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 
-/// Time for which records must have waited before their known obstacle is reported.
+/// How long records must have waited before the reason is reported.
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
-/// Longest time for which metadata with a topic's previous id is ignored, because its broker is behind. A leader that
-/// refuses the new id ends this time early. After this time the previous id counts as right: the new id was from a
+/// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
+/// ends early if a leader refuses the new id. Afterwards the previous id counts as right. Either the new id came from a
 /// broker that is behind, or a copy of the cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
-/// Longest pause between checks of state that changes without a notification.
+/// Maximum pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a chunk of buffer.memory. If records are spread over a thousand partitions, each partition has few of them,
-/// and the rest of its last chunk is unused memory.
+/// The size of a chunk of buffer.memory. Chunks are small because a producer may spread records over a thousand
+/// partitions. Each partition then has few records and wastes the rest of its last chunk.
 const CHUNK: usize = 4 << 10;
-/// Bytes of a chunk where each record is a batch of its own.
+/// The size of a chunk if each record is a batch of its own.
 const CHUNK_OF_ONE: usize = 1 << 10;
 
 fn chunk_size(config: &ProducerConfig) -> usize {
@@ -165,7 +166,7 @@ impl Core {
         })
     }
 
-    /// Calls `f` with a topic that is known and usable.
+    /// Calls `f` with a topic if its metadata is known and it can be used.
     #[inline]
     pub(crate) fn with_topic<T>(
         &self,
@@ -195,12 +196,12 @@ impl Core {
         found.unwrap_or_else(|| self.add_topic(name))
     }
 
-    /// Requests the missing metadata and identity, and returns why the topic cannot be used.
+    /// Requests the metadata and identity that are missing. Returns the error for the caller.
     #[cold]
     fn not_usable(&self, topic: &Topic, state: &TopicState) -> SendError {
         self.want_metadata();
         if self.limits.idempotent {
-            // Both are requested together, so that the first batch waits for one round trip and not two.
+            // Both are requested together, so that the first batch waits for one round trip instead of two.
             self.identity(None);
         }
         match state.error {
@@ -226,7 +227,7 @@ impl Core {
         topic
     }
 
-    /// Notes that a broker does not know the topic's id; or the topic's name, if the request had no id.
+    /// Notes that a broker does not know the topic's id, or its name if the request had no id.
     pub(crate) fn doubt_topic(&self, name: &Text, id: Uuid) {
         if let Some(topic) = self.topics.read().get(name) {
             let mut state = topic.state.write();
@@ -234,7 +235,7 @@ impl Core {
         }
     }
 
-    /// Returns the broker with this id; starts its task at the first call.
+    /// Returns the broker with this id. The first call starts its task.
     pub(crate) fn broker(self: &Arc<Self>, id: i32) -> Arc<Broker> {
         let mut brokers = self.brokers.lock();
         if let Some(broker) = brokers.get(&id) {
@@ -270,8 +271,8 @@ impl Core {
         }
     }
 
-    /// Requests metadata that is newer than this call. The metadata is there once [`Core::metadata_answered`] has
-    /// reached the returned number.
+    /// Requests metadata that is newer than this call. The caller has it once [`Core::metadata_answered`] reaches the
+    /// returned number.
     pub(crate) fn want_newer_metadata(&self) -> u64 {
         let newer = self.metadata_begun.load(Ordering::Acquire) + 1;
         self.want_metadata();
@@ -283,12 +284,12 @@ impl Core {
         self.metadata_answered.load(Ordering::Acquire)
     }
 
-    /// Resolves when topics change after the call.
+    /// Resolves when a topic changes after the call.
     pub(crate) fn topics_changed(&self) -> tokio::sync::futures::Notified<'_> {
         self.topics_changed.notified()
     }
 
-    /// Returns true if batches of any size leave at once.
+    /// Returns true if batches should leave at once, whatever their size.
     pub(crate) fn is_hurried(&self) -> bool {
         self.is_flushing() || self.pool.is_wanted()
     }
@@ -298,7 +299,7 @@ impl Core {
         self.flushes.load(Ordering::Acquire) > 0
     }
 
-    /// Sends batches without lingering until the guard is dropped.
+    /// Makes batches leave without lingering until the guard is dropped.
     pub(crate) fn flushing(&self) -> Flushing<'_> {
         self.flushes.fetch_add(1, Ordering::AcqRel);
         self.wake_all();
@@ -326,8 +327,8 @@ impl Core {
         self.partitions().iter().flat_map(|partition| partition.unfinished()).collect()
     }
 
-    /// Returns the known obstacle of records that have waited for longer than `patience`, or of a topic that has been
-    /// wanted for as long; `None` if there is none.
+    /// Returns the reason why records, or a wanted topic, have waited for longer than `patience`. Returns `None` if
+    /// nothing waits or no reason is known.
     pub(crate) fn trouble(&self, now: Instant, patience: Duration) -> Option<String> {
         let since = now.checked_sub(patience)?;
         let of_partition = self.partitions().iter().find_map(|partition| partition.trouble(since));
@@ -343,7 +344,7 @@ impl Core {
         metadata_error.or_else(|| state.doubt.map(|code| format!("topic {}: {}", topic.name, answer(code, ""))))
     }
 
-    /// Returns a receiver of the obstacle that [`Core::trouble`] reports after one second.
+    /// Returns a receiver of the problem that [`Core::trouble`] reports after one second.
     pub(crate) fn troubles(&self) -> watch::Receiver<Option<String>> {
         self.trouble.subscribe()
     }
@@ -365,7 +366,7 @@ impl Core {
         self.refusing.store(true, Ordering::Release);
     }
 
-    /// Fails every unfinished batch and ends every task.
+    /// Fails every unfinished batch and stops every task.
     pub(crate) fn stop(&self) {
         self.refuse_records();
         self.stop.send_replace(true);
@@ -386,12 +387,12 @@ impl Core {
     /// Resolves when the producer stops.
     pub(crate) async fn stopped(&self) {
         let mut stop = self.stop.subscribe();
-        // An error would mean that the core is gone, and this task with it.
+        // An error would mean that the core is gone, and with it this task.
         drop(stop.wait_for(|stopped| *stopped).await);
     }
 
-    /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. None of these
-    /// tasks waits for another: a cluster that sends no responses must not keep records from their results.
+    /// Fetches metadata and producer ids, and fails batches that take too long, until the producer stops. These tasks
+    /// do not wait for each other. Records thus get their results even if the cluster sends no responses.
     pub(crate) async fn run(self: Arc<Self>) {
         tokio::select! {
             () = self.keep_metadata() => {}
@@ -399,13 +400,13 @@ impl Core {
             () = self.keep_time() => {}
             () = self.stopped() => {}
         }
-        // The handler of a request in flight holds the core, and the core its connections: without this, both stay in a
-        // shared runtime until the response.
+        // The handler of a request in flight holds the core, and the core holds its connections. Without this line both
+        // would stay in a shared runtime until the response.
         self.cluster.close();
     }
 }
 
-/// Guard of [`Core::flushing`].
+/// The guard of [`Core::flushing`].
 pub(crate) struct Flushing<'a>(&'a Core);
 
 impl Drop for Flushing<'_> {
@@ -414,7 +415,7 @@ impl Drop for Flushing<'_> {
     }
 }
 
-/// Time of the next attempt, and number of failures in a row.
+/// When the next attempt is due, and how many have failed in a row.
 struct Attempts {
     at: Instant,
     failures: u32,
@@ -425,8 +426,8 @@ impl Attempts {
         Attempts { at: Instant::now(), failures: 0 }
     }
 
-    /// Notes the result of an attempt. A success is also followed by a pause: metadata may be wanted again at once,
-    /// such as for a partition without leader, and must not be fetched without end.
+    /// Notes the result of an attempt. A success is followed by a pause too. Otherwise a partition without a leader,
+    /// which wants metadata again at once, would cause endless fetches.
     fn made(&mut self, succeeded: bool, config: &ProducerConfig) {
         self.failures = if succeeded { 0 } else { self.failures + 1 };
         self.at = Instant::now() + backoff(config.retry_backoff, config.retry_backoff_max, self.failures);
@@ -434,7 +435,7 @@ impl Attempts {
 }
 
 impl Core {
-    /// Fails batches that take too long, and publishes the obstacle.
+    /// Fails batches that take too long, and reports why records are delayed.
     async fn keep_time(&self) {
         let tick = (self.config.delivery_timeout / 10).clamp(Duration::from_millis(10), TICK_MAX);
         loop {
@@ -445,7 +446,7 @@ impl Core {
         }
     }
 
-    /// Fetches metadata when it is old, when it is wanted, and while a partition with records has no leader.
+    /// Fetches metadata when it is old, when it is requested, and while a partition with records has no leader.
     async fn keep_metadata(self: &Arc<Self>) {
         let mut attempts = Attempts::new();
         let mut fetched_at = Instant::now();
@@ -467,7 +468,7 @@ impl Core {
         }
     }
 
-    /// Fetches a producer id when one is wanted.
+    /// Fetches a producer id whenever one is requested.
     async fn keep_identity(&self) {
         let mut attempts = Attempts::new();
         loop {
@@ -479,10 +480,10 @@ impl Core {
         }
     }
 
-    /// Fetches metadata of every topic in use; returns false if no broker responded.
+    /// Fetches the metadata of every topic in use. Returns false if no broker responded.
     async fn fetch_metadata(self: &Arc<Self>) -> bool {
-        // The flag is cleared before the number rises: a request after the number rises sets the flag again, and so
-        // causes another fetch.
+        // The flag is cleared before the number rises. A request that comes after the number rises thus sets the flag
+        // again and causes another fetch.
         self.wants_metadata.store(false, Ordering::Release);
         let begun = self.metadata_begun.fetch_add(1, Ordering::AcqRel) + 1;
         let names: Vec<Text> = self.topics.read().keys().cloned().collect();
@@ -511,7 +512,7 @@ impl Core {
     /// Applies metadata of a topic.
     fn learn(self: &Arc<Self>, topic: &Topic, info: &TopicInfo) {
         if info.error.is_err() {
-            // The partitions stay: brokers often report a topic as unknown while it is only moving.
+            // The partitions stay. Brokers often report a topic as unknown while it is only moving.
             let (error, retriable) = (Some(info.error), info.error.is_retriable());
             let mut state = topic.state.write();
             (state.error, state.doubt) = if retriable { (None, error) } else { (error, None) };
@@ -519,7 +520,7 @@ impl Core {
         }
         let mut state = topic.state.write();
         if state.was_replaced(info.id) {
-            // The metadata is from a broker which is behind. The next request goes to another broker.
+            // The metadata is from a broker that is behind. The next request goes to another broker.
             return self.want_metadata();
         }
         (state.error, state.doubt) = (None, None);

@@ -1,4 +1,4 @@
-//! Result of a record: a future that costs one reference to its batch's shared outcome.
+//! The result of a record: a future that costs one reference to the shared outcome of its batch.
 //!
 //! Invariant: each record of a batch gets exactly one result, and the first one stays.
 
@@ -12,19 +12,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-/// Position of a record in the log.
+/// The position of a record in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordMetadata {
     /// The partition.
     pub partition: i32,
-    /// Offset of the record, or -1 if the broker did not return it: with acks=0, and for a retry of a batch whose
-    /// offset the broker has forgotten.
+    /// The offset of the record, or -1 if the broker did not return it. The offset is missing with acks=0, and if the
+    /// broker no longer knows the offset of a batch that was sent again.
     pub offset: i64,
-    /// Timestamp in milliseconds since 1970: the record's own, or the broker's where the topic uses LogAppendTime.
+    /// The timestamp in milliseconds since 1970. This is the record's own, or the broker's if the topic uses
+    /// LogAppendTime.
     pub timestamp: i64,
 }
 
-/// Result of adjacent records of a batch.
+/// The common result of consecutive records of a batch.
 #[derive(Clone, Debug)]
 struct ResultRun {
     first: u32,
@@ -32,17 +33,17 @@ struct ResultRun {
     result: Result<Written, ProduceError>,
 }
 
-/// Position of adjacent records in the log.
+/// The position of consecutive records in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Written {
-    /// Offset of the first record, or -1.
+    /// The offset of the first record, or -1.
     pub(crate) base_offset: i64,
     /// The broker's timestamp, or -1.
     pub(crate) log_append_time: i64,
 }
 
 impl Written {
-    /// Position of records that are in the log at an unknown offset.
+    /// The position of records that are in the log at an unknown offset.
     pub(crate) const NOWHERE: Written = Written { base_offset: -1, log_append_time: -1 };
 }
 
@@ -50,27 +51,27 @@ impl Written {
 struct BatchResults {
     parts: Vec<ResultRun>,
     wakers: Vec<Waker>,
-    /// Number of records with a result.
+    /// How many records have a result.
     resolved: u32,
-    /// Number of records; `None` until the batch is closed.
+    /// The number of records, or `None` while the batch is open.
     records: Option<u32>,
     completed_at: Option<Instant>,
 }
 
-/// Shared outcome of a batch's records.
+/// The outcome that the records of a batch share.
 #[derive(Debug)]
 pub(crate) struct BatchOutcome {
     pub(crate) partition: i32,
     pub(crate) opened_at: Instant,
-    /// Transaction of the records.
+    /// The transaction of the records.
     transaction: Option<Arc<TransactionScope>>,
-    /// Number of parts with an attempt that may be in the log.
+    /// How many parts of the batch have an attempt that may be in the log.
     doubts: AtomicUsize,
     finished: AtomicBool,
     state: Mutex<BatchResults>,
 }
 
-/// Guard of [`BatchOutcome::doubt`].
+/// The guard of [`BatchOutcome::doubt`].
 pub(crate) struct Doubt(Arc<BatchOutcome>);
 
 impl Drop for Doubt {
@@ -91,23 +92,23 @@ impl BatchOutcome {
         })
     }
 
-    /// Records that an attempt of a part may be in the log, until the guard is dropped.
+    /// Marks a part of the batch as possibly written, until the guard is dropped.
     pub(crate) fn doubt(self: &Arc<Self>) -> Doubt {
         self.doubts.fetch_add(1, Ordering::Relaxed);
         Doubt(self.clone())
     }
 
-    /// Returns true if an attempt of a part without a result may be in the log.
+    /// Returns true if a part without a result may be in the log.
     pub(crate) fn is_possibly_written(&self) -> bool {
         self.doubts.load(Ordering::Relaxed) > 0
     }
 
-    /// Returns the transaction of the records; `None` without one.
+    /// Returns the transaction of the records, or `None` without one.
     pub(crate) fn transaction(&self) -> Option<&Arc<TransactionScope>> {
         self.transaction.as_ref()
     }
 
-    /// Returns the number of the records' transaction; 0 without one.
+    /// Returns the number of the records' transaction, or 0 without one.
     pub(crate) fn transaction_number(&self) -> u64 {
         self.transaction.as_ref().map_or(0, |transaction| transaction.number)
     }
@@ -118,13 +119,13 @@ impl BatchOutcome {
         }
     }
 
-    /// Closes the batch, with its number of records.
+    /// Closes the batch with this number of records.
     pub(crate) fn close(&self, records: u32) {
         self.state.lock().records = Some(records);
     }
 
-    /// Gives the `records` records from index `first` on their result. Does nothing if every record of the batch has
-    /// one.
+    /// Gives `records` records their result, beginning with the record at index `first`. Does nothing if every record
+    /// of the batch already has a result.
     pub(crate) fn complete(&self, first: u32, records: u32, result: Result<Written, ProduceError>, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
@@ -138,14 +139,14 @@ impl BatchOutcome {
         self.settle(state, now);
     }
 
-    /// Gives every record without a result this error.
+    /// Gives this error to every record without a result.
     pub(crate) fn fail_rest(&self, error: ProduceError, now: Instant) {
         let mut state = self.state.lock();
         if self.is_finished() {
             return;
         }
         self.note_failure(&error);
-        // Lookups search in order, so that this entry holds only for records without an earlier entry.
+        // Lookups search in order, so this entry applies only to records without an earlier entry.
         state.parts.push(ResultRun { first: 0, records: u32::MAX, result: Err(error) });
         state.resolved = u32::MAX;
         self.settle(state, now);
@@ -186,7 +187,7 @@ fn add_waker(wakers: &mut Vec<Waker>, cx: &Context<'_>) {
     }
 }
 
-/// Future result of a record. Dropping it changes nothing: the record is still sent.
+/// The future result of a record. Dropping it changes nothing, and the record is still sent.
 #[derive(Debug)]
 #[must_use = "a record may fail; await its delivery, or drop it on purpose"]
 pub struct Delivery {
@@ -202,26 +203,26 @@ impl Delivery {
     }
 
     /// Returns true if both records are in the same batch. They then get their results from the same response, unless
-    /// the batch is split. A tool that measures millions of records a second checks one delivery per batch, and its
-    /// [`Delivery::failures`].
+    /// the batch is split. A tool that measures millions of records a second only has to check one delivery per batch
+    /// and its [`Delivery::failures`].
     pub fn same_batch(&self, other: &Delivery) -> bool {
         Arc::ptr_eq(&self.outcome, &other.outcome)
     }
 
-    /// Returns the time at which the last record of the batch got its result; `None` before that. The clock is read
-    /// once per response.
+    /// Returns when the last record of the batch got its result, or `None` if some have none. The clock is read once
+    /// per response.
     pub fn completed_at(&self) -> Option<Instant> {
         self.outcome.state.lock().completed_at
     }
 
-    /// Returns the result; None before there is one.
+    /// Returns the result, or `None` while there is none.
     pub fn try_result(&self) -> Option<Result<RecordMetadata, ProduceError>> {
         self.result(&self.outcome.state.lock())
     }
 
-    /// Checks `records` records of the batch, the first of them `skip` after this one. Returns the number of failed
-    /// ones, and the first error. Records without a result have not failed. The records of a batch that was split may
-    /// have different results.
+    /// Checks `records` records of the batch, the first of them `skip` after this one. Returns how many have failed,
+    /// and the first error. A record without a result has not failed. If the batch was split, its records may have
+    /// different results.
     pub fn failures(&self, skip: u32, records: u32) -> (u32, Option<ProduceError>) {
         let state = self.outcome.state.lock();
         let from = self.index + skip;
@@ -247,7 +248,7 @@ impl Delivery {
     }
 }
 
-/// Returns the entry that has the result of record `index`; `None` if it has no result yet.
+/// Returns the entry with the result of record `index`, or `None` if the record has no result yet.
 fn part_of(state: &BatchResults, index: u32) -> Option<&ResultRun> {
     state.parts.iter().find(|part| (part.first..part.first.saturating_add(part.records)).contains(&index))
 }

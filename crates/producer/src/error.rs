@@ -9,29 +9,29 @@ pub use transaction::TransactionError;
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Reason why a record was refused; the record was certainly not written.
+/// The reason why a record was refused. A refused record was certainly not written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {
-    /// buffer.memory is in use. Only `try_send` returns this; `send` waits.
-    #[error("buffer.memory is in use")]
+    /// buffer.memory is full. Only `try_send` returns this error, since `send` waits for memory.
+    #[error("buffer.memory is full")]
     Full,
-    /// The topic is not known yet. Only `try_send` returns this; `send` waits.
+    /// The topic is not known yet. Only `try_send` returns this error, since `send` waits for metadata.
     #[error("the topic's metadata is not known yet")]
     NoMetadata,
-    /// max.block.ms passed.
+    /// The call waited for max.block.ms without success.
     #[error("no {what} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
-        /// Missing resource.
+        /// The resource that was missing.
         what: &'static str,
-        /// Duration of the wait.
+        /// How long the call waited.
         waited: Duration,
-        /// Obstacle, or empty.
+        /// The reason for the wait, or empty.
         why: String,
     },
-    /// The record does not fit the largest request or batch.
+    /// The record does not fit into the largest request or batch.
     #[error("the record takes {size} bytes with its batch's header, more than max.request.size={max}")]
     RecordTooLarge {
-        /// Size of the record in a batch of its own.
+        /// The size of the record in a batch of its own.
         size: usize,
         /// max.request.size.
         max: usize,
@@ -41,21 +41,21 @@ pub enum SendError {
     NoPartition {
         /// The topic.
         topic: String,
-        /// Requested partition.
+        /// The requested partition.
         partition: i32,
     },
-    /// The broker does not permit use of the topic.
+    /// The broker does not let this client use the topic.
     #[error("topic {topic}: {}", answer(*code, ""))]
     Topic {
         /// The topic.
         topic: String,
-        /// Error of the topic.
+        /// The broker's error.
         code: ErrorCode,
     },
-    /// The producer has a transactional.id, and the record was sent outside of a transaction.
+    /// The producer has a transactional.id, but the record was sent outside of a transaction.
     #[error("a producer with a transactional.id takes records only within a transaction")]
     NoTransaction,
-    /// The transaction can only be aborted.
+    /// The transaction has failed and can only be aborted.
     #[error("the transaction has failed: {0}")]
     TransactionFailed(
         /// The first failure of the transaction.
@@ -67,48 +67,48 @@ pub enum SendError {
 }
 
 impl SendError {
-    /// Returns true if the record may be accepted when it is sent again.
+    /// Returns true if the same record may be accepted later.
     pub fn is_retryable(&self) -> bool {
         matches!(self, Self::Full | Self::NoMetadata | Self::Timeout { .. })
     }
 
-    /// Returns false, since a record that was refused was not sent.
+    /// Returns false, because a refused record was not sent.
     pub fn may_have_been_written(&self) -> bool {
         false
     }
 }
 
-/// Reason why an accepted record is not acknowledged.
+/// The reason why an accepted record was not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceError {
-    /// The broker refused its batch.
+    /// The broker refused the record's batch.
     #[error("the broker answered {}", answer(*code, message))]
     Broker {
-        /// Error code of the response.
+        /// The error code of the response.
         code: ErrorCode,
-        /// Message of the broker, or empty.
+        /// The broker's message, or empty.
         message: String,
         /// True if an attempt may have been written.
         possibly_written: bool,
     },
-    /// delivery.timeout.ms passed, or retries ran out.
+    /// delivery.timeout.ms passed, or there were no retries left.
     #[error("not acknowledged in {}: {last}", shown(*waited))]
     Timeout {
-        /// Time since `send`.
+        /// The time since `send`.
         waited: Duration,
-        /// Last error of the batch, or the obstacle of its partition.
+        /// The last error of the batch, or the reason why its partition could not send.
         last: String,
         /// True if an attempt may have been written.
         possibly_written: bool,
     },
-    /// The response was lost, and the broker no longer knows the sequence: the batch may be in the log or not.
+    /// The response was lost, and the broker no longer knows the sequence. The batch may or may not be in the log.
     #[error("the response was lost and the broker no longer knows the sequence: {0}")]
     Unresolved(ErrorCode),
     /// The record's transaction was aborted before the record was acknowledged. Readers with read_committed never see
     /// the record.
     #[error("the transaction of the record was aborted")]
     Aborted {
-        /// True if an attempt may be in a log, as a record of the aborted transaction.
+        /// True if an attempt may be in the log, as a record of the aborted transaction.
         possibly_written: bool,
     },
     /// The producer was closed before the record was acknowledged.
@@ -119,7 +119,7 @@ pub enum ProduceError {
     },
 }
 
-/// Returns a code with the broker's message. Without a message, returns the code's meaning.
+/// Returns a code with the broker's message, or with the meaning of the code if there is no message.
 pub(crate) fn answer(code: ErrorCode, message: &str) -> String {
     format!("{code}: {}", if message.is_empty() { code.message() } else { message })
 }
@@ -128,7 +128,7 @@ pub(crate) fn because(why: &str) -> String {
     if why.is_empty() { String::new() } else { format!(": {why}") }
 }
 
-/// Returns a time for people, rounded.
+/// Formats a duration for people, rounded.
 pub(crate) fn shown(time: Duration) -> String {
     match time.as_millis() {
         ms @ ..1000 => format!("{ms} ms"),
@@ -137,8 +137,8 @@ pub(crate) fn shown(time: Duration) -> String {
 }
 
 impl ProduceError {
-    /// Returns true if the record may be written when it is sent again, as a new record. It may then be in the log
-    /// twice if [`ProduceError::may_have_been_written`] returns true.
+    /// Returns true if the application may succeed by sending the record again, as a new record. The record may then be
+    /// in the log twice if [`ProduceError::may_have_been_written`] returns true.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Broker { code, .. } => code.is_retriable(),
@@ -147,7 +147,7 @@ impl ProduceError {
         }
     }
 
-    /// Returns true if the record may be in the log, or may still come into it.
+    /// Returns true if the record is in the log, or may still be written to it.
     pub fn may_have_been_written(&self) -> bool {
         match self {
             Self::Broker { possibly_written, .. }

@@ -1,26 +1,26 @@
-//! Grants of a broker: the window of unacknowledged batches (KIP-1269), and the number of batches that it puts back in
+//! The limits that a broker grants: how many unacknowledged batches it allows (KIP-1269), and how many it puts back in
 //! order.
 //!
-//! Pure. Invariant: the default is Kafka's until the broker has sent a value on the connection in use; a later value
-//! replaces an earlier one, larger or smaller.
+//! This module has no I/O. Invariant: Kafka's default applies until the broker has sent a value on the connection in
+//! use. A later value replaces an earlier one, whether larger or smaller.
 
 use crate::window::{WINDOW_DEFAULT, WINDOW_MAX};
 use fullbore_wire::Text;
 use fullbore_wire::apis::produce::{ProduceResponse, TopicProduceResponse};
 use std::collections::HashMap;
 
-/// Grants of one broker.
+/// The limits that one broker has granted.
 #[derive(Debug)]
 pub(crate) struct Grants {
-    /// Batches that the broker retains per producer and partition, where the topic has no value of its own.
+    /// How many batches the broker retains per producer and partition, unless the topic has its own value.
     node: usize,
     topics: HashMap<Text, usize>,
-    /// Most batches per producer and partition that the broker holds until the batches before them come; 0 if it does
-    /// not reorder.
+    /// Maximum number of batches per producer and partition that the broker holds back until the missing ones arrive. 0
+    /// if the broker does not reorder.
     pub(crate) reorder: usize,
-    /// True if the broker has acknowledged a batch. Before that, it gets one request at a time.
+    /// True if the broker has acknowledged a batch. Until then it gets one request at a time.
     pub(crate) proven: bool,
-    /// True once a value out of bounds was reported; later such values are not.
+    /// True once a value out of bounds was reported. Later ones are not reported.
     reported: bool,
 }
 
@@ -31,7 +31,8 @@ impl Default for Grants {
 }
 
 impl Grants {
-    /// Resets the grants for a new connection: the broker may have other settings now, or be an older version.
+    /// Resets the grants for a new connection. The broker may have been restarted with other settings or an older
+    /// version.
     pub(crate) fn forget(&mut self) {
         *self = Grants { proven: self.proven, reported: self.reported, ..Grants::default() };
     }
@@ -41,19 +42,20 @@ impl Grants {
         self.topics.get(topic).copied().unwrap_or(self.node)
     }
 
-    /// Returns the window where a topic has no value of its own.
+    /// Returns the window of topics that have no value of their own.
     pub(crate) fn of_node(&self) -> usize {
         self.node
     }
 
-    /// Returns the largest window in force. `striped` is true if a partition's batches go over several connections.
+    /// Returns the largest window in force. `striped` is true if the batches of one partition go over several
+    /// connections.
     pub(crate) fn in_force(&self, striped: bool) -> usize {
         let granted = self.topics.values().copied().max().unwrap_or(self.node);
         if striped && self.reorder > 0 { granted.min(self.reorder + 1) } else { granted }
     }
 
-    /// Applies the values of a response for the whole broker; a missing value means the default. Returns true for the
-    /// first value that is out of bounds.
+    /// Applies the broker-wide values of a response. A missing value means the default. Returns true for the first
+    /// value that is out of bounds.
     #[must_use]
     pub(crate) fn learn(&mut self, response: &ProduceResponse) -> bool {
         self.reorder = usize::try_from(response.reorder_batches).unwrap_or(0).min(WINDOW_MAX);
@@ -62,7 +64,7 @@ impl Grants {
         self.is_first_nonsense(batches)
     }
 
-    /// Applies the value of a response for one topic. Returns true as [`Grants::learn`] does.
+    /// Applies the value of a response for one topic. Returns true in the same case as [`Grants::learn`].
     #[must_use]
     pub(crate) fn learn_topic(&mut self, topic: &Text, answer: &TopicProduceResponse) -> bool {
         match answer.producer_state_batches_to_retain {
@@ -87,7 +89,7 @@ impl Grants {
     }
 }
 
-/// Returns the broker's value within bounds: at least Kafka's default, and at most the maximum of KIP-1269's brokers.
+/// Limits the broker's value to the range from Kafka's default to the maximum of KIP-1269.
 fn granted(batches: i32) -> usize {
     usize::try_from(batches).unwrap_or(0).clamp(WINDOW_DEFAULT, WINDOW_MAX)
 }
@@ -115,7 +117,7 @@ mod tests {
         assert!(!grants.learn_topic(&a, &of_topic(-1)));
         assert!(!grants.learn(&response(20)));
         assert_eq!((grants.of(&a), grants.of(&b)), (20, 20));
-        // The field has its default, as in the response of a broker without a value.
+        // The field has its default, as in the response of a broker that sends no value.
         assert!(!grants.learn(&ProduceResponse::default()));
         assert_eq!(grants.of(&a), 5);
     }

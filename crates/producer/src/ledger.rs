@@ -1,7 +1,8 @@
-//! Transactions of a producer, as its threads share them: the open and ending ones, and the permission of the senders.
+//! The transactions of a producer, as its threads share them: which ones are open or ending, and which one may send
+//! batches.
 //!
-//! Requests are not here (see `coordinator`). Invariant: at most two transactions have no outcome; the second gathers
-//! records while the first ends, and only batches of the first may leave.
+//! Requests to the coordinator are in `coordinator`. Invariant: at most two transactions have no outcome. The second
+//! gathers records while the first ends, and only batches of the first may leave.
 
 use crate::error::TransactionError;
 use crate::partition::Partition;
@@ -14,92 +15,92 @@ use std::sync::Arc;
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, oneshot};
 
-/// Most transactions without an outcome.
+/// Maximum number of transactions without an outcome.
 const UNENDED_MAX: usize = 2;
-/// Most queued calls of `send_offsets`; further calls wait.
+/// Maximum number of queued `send_offsets` calls. Further calls wait.
 const OFFSETS_MAX: usize = 64;
 
-/// Group whose offsets a transaction commits, with the identity of its member (KIP-447).
+/// The group whose offsets a transaction commits, with the identity of its member (KIP-447).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMetadata {
-    /// Id of the group.
+    /// The id of the group.
     pub group_id: String,
-    /// Generation, or the member's epoch in the consumer protocol; -1 from outside the group.
+    /// The generation, or the member's epoch in the consumer protocol. -1 if the caller is not a member.
     pub generation_id: i32,
-    /// Id of the member, or empty.
+    /// The id of the member, or empty.
     pub member_id: String,
-    /// Static id of the member.
+    /// The static id of the member (group.instance.id).
     pub group_instance_id: Option<String>,
 }
 
 impl GroupMetadata {
-    /// Names a group without a member, whose commits no generation fences.
+    /// Names a group without a member. The group then accepts the commits in any generation.
     pub fn new(group_id: &str) -> Self {
         let (group_id, generation_id) = (group_id.to_owned(), -1);
         GroupMetadata { group_id, generation_id, member_id: String::new(), group_instance_id: None }
     }
 }
 
-/// Offset that a transaction commits for a group.
+/// An offset that a transaction commits for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionOffset {
-    /// Topic of the offset.
+    /// The topic of the offset.
     pub topic: String,
-    /// Partition of the offset.
+    /// The partition of the offset.
     pub partition: i32,
-    /// Offset of the record to be read next.
+    /// The offset of the next record to read.
     pub offset: i64,
-    /// Leader epoch of the record before `offset`, or -1.
+    /// The leader epoch of the record before `offset`, or -1.
     pub leader_epoch: i32,
-    /// Text that the group keeps beside the offset.
+    /// Any text that the group should store with the offset.
     pub metadata: Option<String>,
 }
 
-/// Offsets that wait for the group's coordinator.
+/// Offsets that wait to be sent to the group's coordinator.
 pub(crate) struct OffsetsRequest {
-    /// The transaction.
+    /// The number of the transaction.
     pub(crate) number: u64,
     pub(crate) group: GroupMetadata,
     pub(crate) offsets: Vec<TransactionOffset>,
     pub(crate) answer: oneshot::Sender<Result<(), TransactionError>>,
 }
 
-/// State of the producer: before its first transaction, ready, or at its end.
+/// The state of the producer: before its first transaction, ready, or ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
-    /// Not initialised, with the error of the last attempt.
+    /// The producer has no id yet. Contains the error of the last attempt.
     New(Option<TransactionError>),
-    /// Waiting for a producer id.
+    /// The producer waits for its id.
     Initialising,
-    /// Initialised, with a producer id.
+    /// The producer has its id.
     Ready,
-    /// Ended by a fatal error.
+    /// A fatal error has ended the producer.
     Fatal(TransactionError),
 }
 
 struct LedgerState {
     phase: Phase,
     begun: u64,
-    /// Transactions without an outcome, oldest first.
+    /// The transactions without an outcome, oldest first.
     unended: VecDeque<Arc<TransactionScope>>,
-    /// The last transaction that was not committed although the application wanted the commit.
+    /// The last transaction whose commit failed.
     uncommitted: Option<Arc<TransactionScope>>,
     pass: Option<TransactionPass>,
     /// Partitions that wait until the coordinator has added them to the transaction.
     joining: Vec<Arc<Partition>>,
-    /// Offsets that wait for the coordinator, at most [`OFFSETS_MAX`] requests.
+    /// Offsets that wait for the coordinator. There are at most [`OFFSETS_MAX`] requests.
     offsets: VecDeque<OffsetsRequest>,
-    /// Last obstacle of the coordinator's requests.
+    /// The last problem of the coordinator's requests.
     trouble: String,
 }
 
-/// Transactions of a producer.
+/// The transactions of a producer.
 pub(crate) struct TransactionLedger {
     /// transactional.id.
     pub(crate) id: Text,
     /// Wakes the task that sends requests to the coordinator.
     pub(crate) wake: Arc<Notify>,
-    /// Wakes the application's calls.
+    /// Wakes calls of the application that wait.
     changed: Notify,
     state: Mutex<LedgerState>,
 }
@@ -120,7 +121,7 @@ impl TransactionLedger {
         Arc::new(TransactionLedger { id, wake: Arc::default(), changed: Notify::new(), state: Mutex::new(state) })
     }
 
-    /// Resolves when a phase or an outcome changes after the call.
+    /// Resolves when the phase or an outcome changes after the call.
     pub(crate) fn changed(&self) -> Notified<'_> {
         self.changed.notified()
     }
@@ -134,7 +135,7 @@ impl TransactionLedger {
         self.state.lock().phase.clone()
     }
 
-    /// Requests a producer id, unless the producer has one or has requested one.
+    /// Requests a producer id, unless the producer has one or has already requested it.
     pub(crate) fn initialise(&self) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::New(_)) {
@@ -149,10 +150,10 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Begins a transaction; returns `None` while two have no outcome.
+    /// Begins a transaction. Returns `None` while two transactions have no outcome.
     ///
     /// # Errors
-    /// [`TransactionError`] if the producer is not initialised or has ended, or if a transaction is open.
+    /// Returns [`TransactionError`] if the producer is not initialised or has ended, or if a transaction is open.
     pub(crate) fn begin(&self) -> Result<Option<Arc<TransactionScope>>, TransactionError> {
         let mut state = self.state.lock();
         match &state.phase {
@@ -179,7 +180,7 @@ impl TransactionLedger {
         Ok(Some(scope))
     }
 
-    /// Returns the oldest transaction without an outcome; `None` if every transaction has one.
+    /// Returns the oldest transaction without an outcome, or `None` if every transaction has one.
     pub(crate) fn oldest(&self) -> Option<Arc<TransactionScope>> {
         self.state.lock().unended.front().cloned()
     }
@@ -189,7 +190,7 @@ impl TransactionLedger {
         self.state.lock().unended.is_empty()
     }
 
-    /// Permits batches of a transaction to leave, or of none.
+    /// Permits the batches of one transaction to leave, or none with `None`.
     pub(crate) fn set_pass(&self, pass: Option<TransactionPass>) {
         let mut state = self.state.lock();
         state.pass = pass;
@@ -200,9 +201,8 @@ impl TransactionLedger {
         self.state.lock().pass
     }
 
-    /// Gives the oldest transaction its outcome. If the application wanted a commit that failed, each later transaction
-    /// fails too until the application has the outcome. Otherwise the offsets of later transactions would skip the
-    /// records of this one.
+    /// Gives the oldest transaction its outcome. After a failed commit, each later transaction fails too until the
+    /// application has seen the error. Otherwise the offsets of later transactions would skip the records of this one.
     pub(crate) fn finish_oldest(&self, outcome: Result<(), TransactionError>, takes_next: bool) {
         let mut state = self.state.lock();
         state.pass = None;
@@ -220,8 +220,8 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Ends the producer: every transaction and call fails with the error that `error` returns. The argument of `error`
-    /// is true for a transaction that may be committed.
+    /// Ends the producer. Every transaction and call fails with the result of `error`, whose argument is true for a
+    /// transaction that may be committed.
     pub(crate) fn end(&self, error: impl Fn(bool) -> TransactionError) {
         let mut state = self.state.lock();
         if matches!(state.phase, Phase::Fatal(_)) {
@@ -242,13 +242,13 @@ impl TransactionLedger {
         self.notify();
     }
 
-    /// Notes a partition whose batches wait until the coordinator has added it to the transaction.
+    /// Queues a partition whose batches wait until the coordinator has added it to the transaction.
     pub(crate) fn join(&self, partition: Arc<Partition>) {
         self.state.lock().joining.push(partition);
         self.wake.notify_one();
     }
 
-    /// Takes the partitions that [`TransactionLedger::join`] noted.
+    /// Takes the partitions that [`TransactionLedger::join`] queued.
     pub(crate) fn take_joining(&self) -> Vec<Arc<Partition>> {
         std::mem::take(&mut self.state.lock().joining)
     }
@@ -256,7 +256,7 @@ impl TransactionLedger {
     /// Queues offsets of a transaction.
     ///
     /// # Errors
-    /// `request` itself, if the queue is full.
+    /// Returns `request` itself if the queue is full.
     pub(crate) fn queue_offsets(&self, request: OffsetsRequest) -> Result<(), OffsetsRequest> {
         let mut state = self.state.lock();
         if state.offsets.len() >= OFFSETS_MAX {
@@ -267,14 +267,14 @@ impl TransactionLedger {
         Ok(())
     }
 
-    /// Takes the next offsets of transaction `number`; `None` if there are none.
+    /// Takes the next queued offsets of transaction `number`, if there are any.
     pub(crate) fn take_offsets(&self, number: u64) -> Option<OffsetsRequest> {
         let request = self.state.lock().offsets.pop_front_if(|request| request.number == number)?;
         self.notify();
         Some(request)
     }
 
-    /// Records the last obstacle of the coordinator's requests; an empty text stands for none.
+    /// Records the last problem of the coordinator's requests. An empty text means that there is none.
     pub(crate) fn set_trouble(&self, trouble: String) {
         self.state.lock().trouble = trouble;
     }

@@ -1,13 +1,13 @@
-//! Idempotent Kafka producer that makes full use of the path.
+//! An idempotent Kafka producer that makes full use of the network path.
 //!
-//! The path of a record: [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies the
-//! record into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's `sender` takes the
+//! This is how a record travels. [`Producer::send`] finds the topic, chooses the partition ([`partitioner`]) and copies
+//! the record into the partition's open batch (`partition`, in a buffer of the `pool`). The broker's `sender` takes the
 //! batch when it is worth sending and the partition's `window` permits it. It seals the batch (`batch`) and writes it
 //! to the [connection](fullbore_client::tokio::Connection). The response resolves every [`Delivery`] of the batch, or
 //! returns the batch to the window for another attempt.
 //!
-//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example. The `ledger` has the open
-//! and ending transactions, and the task of `coordinator` sends requests to the transaction coordinator.
+//! With a `transactional.id` every record belongs to a [`Transaction`], which has an example. The `ledger` keeps the
+//! open and ending transactions, and the task of `coordinator` sends requests to the transaction coordinator.
 //!
 //! Records leave while the application goes on. Each [`Delivery`] returns the position of its record or an error, and
 //! every error answers two questions:

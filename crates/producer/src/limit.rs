@@ -1,29 +1,30 @@
-//! Limit of the batches of a topic: max.request.size, until a broker refuses one as too large (max.message.bytes).
+//! Limits the size of a topic's batches. The limit is max.request.size, until a broker refuses a batch as too large
+//! (max.message.bytes).
 //!
-//! Pure. A broker's refusal does not include its limit; the topic's configuration does. Until the configuration is
-//! known, each step halves the distance between the largest accepted batch and the smallest refused one, down or up,
-//! until the two are close. Sizes are those on the wire. A refused batch that is no larger than an accepted one shows
-//! that the broker stores batches with another codec: from then on sizes are those before compression.
+//! A broker's refusal does not include its limit, but the topic's configuration does. Until the configuration is known,
+//! each step halves the distance between the largest accepted batch and the smallest refused one, down or up, until the
+//! two are close. Sizes are those on the wire. If a refused batch is no larger than an accepted one, the broker stores
+//! batches with another codec. From then on sizes are those before compression.
 //!
 //! Invariant: a refusal lowers the limit below the refused batch. The refusal of a batch above the limit changes
-//! nothing: batches that were in flight together count once.
+//! nothing, so that batches that were in flight together count once.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Limit of a topic, which all its partitions share.
+/// The maximum batch size of a topic, which all its partitions share.
 #[derive(Debug)]
 pub(crate) struct BatchLimit {
-    /// max.request.size.
+    /// max.request.size, which the limit never exceeds.
     most: usize,
     bytes: AtomicUsize,
-    /// True if bytes before compression count.
+    /// True if the limit applies to sizes before compression.
     is_opened: AtomicBool,
-    /// Largest batch that a broker accepted, by the size that counts.
+    /// The largest batch that a broker accepted, by the size that counts.
     taken: AtomicUsize,
-    /// Smallest batch that a broker refused, by the size that counts.
+    /// The smallest batch that a broker refused, by the size that counts.
     refused: Mutex<Option<usize>>,
-    /// True once the topic's limit was reported.
+    /// True once the user was notified of the topic's limit.
     is_reported: AtomicBool,
 }
 
@@ -39,12 +40,12 @@ impl BatchLimit {
         }
     }
 
-    /// Returns true at the first call for a topic.
+    /// Returns true at the first call for a topic only.
     pub(crate) fn is_first_refusal(&self) -> bool {
         !self.is_reported.swap(true, Ordering::Relaxed)
     }
 
-    /// Forgets the limit after the topic was recreated.
+    /// Forgets the limit, because the topic was recreated.
     pub(crate) fn reset(&self) {
         let mut refused = self.refused.lock();
         *refused = None;
@@ -53,37 +54,38 @@ impl BatchLimit {
         self.bytes.store(self.most, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that a batch may have.
+    /// Returns the maximum size of a batch, in bytes.
     #[inline]
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns true if bytes before compression count. Batches must then not grow by their compression ratio.
+    /// Returns true if the limit applies to sizes before compression. A batch must then not rely on its compression
+    /// ratio to grow.
     #[inline]
     pub(crate) fn is_opened(&self) -> bool {
         self.is_opened.load(Ordering::Relaxed)
     }
 
-    /// Returns true if a broker may accept a batch of `before` bytes, compressed to `after`. If the codec makes a batch
-    /// larger than the limit, the broker decides.
+    /// Returns true if a broker may accept a batch of `before` bytes that was compressed to `after`. If only the codec
+    /// made the batch larger than the limit, the broker decides.
     pub(crate) fn allows(&self, before: usize, after: usize) -> bool {
         self.counted(before, after).min(before) <= self.bytes()
     }
 
-    /// Returns the most bytes before compression for each part of a batch of `before` bytes that was compressed to
-    /// `after`: at most half of the batch.
+    /// Returns how large the parts of a refused batch may be before compression. The result is at most half of the
+    /// batch, which had `before` bytes and was compressed to `after`.
     pub(crate) fn part(&self, before: usize, after: usize) -> usize {
         let bytes = self.bytes();
         let part = match self.counted(before, after) {
-            // Parts do not all compress alike.
+            // Some margin remains, because the parts do not all compress alike.
             counted if counted != before => (before as f64 * bytes as f64 / counted.max(1) as f64 * 8.0 / 9.0) as usize,
             _ => bytes,
         };
         part.min(before.div_ceil(2))
     }
 
-    /// Notes that a broker accepted a batch.
+    /// Notes that a broker accepted a batch of this size.
     #[inline]
     pub(crate) fn taken(&self, before: usize, after: usize) {
         let counted = self.counted(before, after);
@@ -96,7 +98,7 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // If the accepted batch is as large as the refused one, the topic now accepts more: the refusal is forgotten.
+        // The accepted batch is as large as the refused one, so the topic now accepts more. The refusal is forgotten.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)
@@ -106,7 +108,7 @@ impl BatchLimit {
         }
     }
 
-    /// Notes that a broker refused a batch as too large.
+    /// Notes that a broker refused a batch of this size as too large.
     pub(crate) fn refused(&self, before: usize, after: usize) {
         let mut refused = self.refused.lock();
         let taken = self.taken.load(Ordering::Relaxed);
@@ -118,7 +120,7 @@ impl BatchLimit {
         }
         let (counted, bytes) = (self.counted(before, after), self.bytes());
         let taken = match self.taken.load(Ordering::Relaxed) {
-            // The topic accepts less than before: the accepted sizes are forgotten.
+            // The topic now accepts less than before, so the accepted sizes are forgotten.
             taken if taken >= counted => 0,
             taken => taken,
         };
@@ -132,9 +134,8 @@ impl BatchLimit {
         }
     }
 
-    /// Applies the limit of the topic's configuration. Changes nothing if the limit does not explain the earlier
-    /// refusals. There are two possible causes: the broker stores batches with another codec, or the topic was
-    /// recreated in the meantime.
+    /// Applies the limit from the topic's configuration. Ignores a limit that does not explain the earlier refusals. In
+    /// that case the broker stores batches with another codec, or the topic was recreated in the meantime.
     pub(crate) fn set(&self, limit: usize) {
         let mut refused = self.refused.lock();
         if refused.is_some_and(|refused| refused > limit) && !self.is_opened() {
@@ -148,7 +149,7 @@ impl BatchLimit {
     }
 }
 
-/// Returns true if the gap between the accepted and the refused size is worth a search.
+/// Returns true if the accepted and the refused size are far enough apart to search between them.
 fn is_far(taken: usize, refused: usize) -> bool {
     refused - taken > taken / 2
 }
@@ -157,7 +158,7 @@ fn is_far(taken: usize, refused: usize) -> bool {
 mod tests {
     use super::*;
 
-    /// Sends batches as large as the limit allows, each compressed by `ratio`, to a broker that accepts a batch if
+    /// Sends 100 batches as large as the limit allows, each compressed by `ratio`. The broker accepts a batch if
     /// `takes` returns true. Returns the number of refusals, and the size of the last batch before compression.
     fn sent(limit: &BatchLimit, ratio: f64, takes: impl Fn(usize, usize) -> bool) -> (usize, usize) {
         let (mut refusals, mut last) = (0, 0);
@@ -224,7 +225,7 @@ mod tests {
             let (refusals, last) = sent(&limit, ratio, |before, _| before <= 1_048_588);
             assert!(refusals <= 5 && last <= 1_048_588 && last > 600_000, "{ratio}: {refusals} {last}");
         }
-        // Batches compress differently: a refused one may be smaller on the wire than an accepted one.
+        // Batches compress differently. A refused one may be smaller on the wire than an accepted one.
         let limit = BatchLimit::new(1_000_000);
         limit.taken(600_000, 500_000);
         limit.refused(1_200_000, 300_000);
@@ -242,7 +243,7 @@ mod tests {
                 limit.refused(most, most);
                 limit.set(takes);
                 assert_eq!(sent(&limit, 1.0, |_, size| size <= takes), (0, takes));
-                // Refusals of batches that were in flight at the first one.
+                // These refused batches were already in flight at the first refusal.
                 limit.refused(most, most);
                 limit.refused(takes + 1, takes + 1);
                 assert_eq!(limit.bytes(), takes);

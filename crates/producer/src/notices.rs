@@ -1,13 +1,13 @@
-//! Notices to the producer's user about settings that do not fit those of topics and brokers; each notice is sent once.
+//! Notices to the producer's user about settings that do not fit those of topics and brokers. Each notice is sent once.
 //!
 //! Invariant: a producer has at most [`NOTICES_MAX`] notices, however many topics there are.
 
 use tokio::sync::watch;
 
-/// Most notices of a producer.
+/// Maximum number of notices of a producer.
 const NOTICES_MAX: usize = 16;
 
-/// Notices since the start.
+/// All notices since the start.
 pub(crate) struct Notices(watch::Sender<Vec<String>>);
 
 impl Notices {
@@ -15,7 +15,7 @@ impl Notices {
         Notices(watch::Sender::new(Vec::new()))
     }
 
-    /// Logs a notice, and passes it to readers.
+    /// Logs a notice and passes it to every reader.
     pub(crate) fn add(&self, notice: String) {
         self.0.send_if_modified(|notices| {
             let has_room = notices.len() < NOTICES_MAX;
@@ -27,7 +27,7 @@ impl Notices {
         });
     }
 
-    /// Calls `report` with each notice, earlier ones included, until the producer is gone.
+    /// Calls `report` with each notice, beginning with the earlier ones, until the producer is gone.
     pub(crate) fn each(
         &self,
         mut report: impl FnMut(&str) + Send + 'static,

@@ -1,9 +1,9 @@
-//! Unfinished records of a partition: the open batch, the queue of closed batches, and the window of those sent.
+//! The unfinished records of a partition: the open batch, the queue of closed batches, and the window of those sent.
 //!
 //! A batch is worth sending at batch.size or after linger.ms, but records join it until the sender takes it. While the
 //! path or the window is full, batches grow up to max.request.size. On a long path batches leave evenly spaced over the
-//! round trip once half of the window is in use (`take`). Sockets are not here, and time is an argument. Invariant:
-//! batches leave in the order of `append`, and those of a partition are in flight to one broker only.
+//! round trip once half of the window is in use (`take`). There are no sockets here, and time is an argument.
+//! Invariant: batches leave in the order of `append`, and those of a partition are in flight to one broker only.
 
 mod parting;
 mod ratio;
@@ -38,29 +38,29 @@ pub(crate) use round::{Path, Round};
 pub(crate) use take::LONG_PATH;
 use transactional::Membership;
 
-/// Settings and state that every partition of a producer shares.
+/// Settings and state that all partitions of a producer share.
 #[derive(Debug)]
 pub(crate) struct ProducerLimits {
     pub(crate) batch_size: usize,
-    /// True with batch.size=0: each record is a batch of its own.
+    /// True if batch.size is 0, so that each record is a batch of its own.
     pub(crate) one_record: bool,
     pub(crate) batch_bytes_max: usize,
     pub(crate) linger: Duration,
     pub(crate) delivery_timeout: Duration,
     pub(crate) codec: (Compression, Level),
     pub(crate) idempotent: bool,
-    /// Wakes the task of the transactions; `None` without transactions.
+    /// Wakes the task that runs the transactions. `None` without transactions.
     pub(crate) coordinator: Option<Arc<Notify>>,
 }
 
-/// Partition of a topic.
+/// A partition of a topic.
 pub(crate) struct Partition {
     pub(crate) topic: Text,
     pub(crate) index: i32,
-    /// Number that chooses the home connection, so that a topic's partitions are spread over the connections.
+    /// A number that selects the partition's home connection. It spreads a topic's partitions over the connections.
     spread: usize,
     limits: Arc<ProducerLimits>,
-    /// Limit of a batch's size on the wire.
+    /// The maximum size of a batch on the wire.
     limit: Arc<BatchLimit>,
     share: Arc<PartitionShare>,
     prospect: Prospect,
@@ -69,107 +69,108 @@ pub(crate) struct Partition {
 
 struct PartitionQueue {
     open: Option<OpenBatch>,
-    /// True if the open batch found no memory to grow.
+    /// True if the open batch could not grow because there was no memory.
     is_starved: bool,
-    /// Number of partitions that the first record of the open batch could have joined.
+    /// How many partitions the first record of the open batch could have joined.
     peers: usize,
-    /// Closed batches that were never sent, oldest first; bounded by buffer.memory.
+    /// Closed batches that were never sent, oldest first. The queue is bounded by buffer.memory.
     queue: VecDeque<ProducerBatch>,
-    /// Bytes of `queue`.
+    /// The size of `queue`, in bytes.
     queued_bytes: usize,
     window: Window<ProducerBatch>,
-    /// Every batch that is not finished, oldest first.
+    /// All unfinished batches, oldest first.
     unfinished: VecDeque<Arc<BatchOutcome>>,
     membership: Membership,
-    /// Worklist of the leader.
+    /// The worklist of the leader.
     leader: Option<Arc<Worklist<Listing>>>,
     leader_epoch: i32,
-    /// Broker that has the partition in its worklist, and the serial number of the valid listing.
+    /// The broker that has the partition in its worklist, with the serial number of the listing that counts.
     listed: Option<(i32, u64)>,
     listings: u64,
-    /// Broker and connection of the batches in flight; the connection is `None` if the batches went over several.
+    /// The broker and the connection of the batches in flight. The connection is `None` if the batches went over
+    /// several.
     sent_to: i32,
     sent_over: Option<u64>,
     retry_at: Option<Instant>,
-    /// Failures since the last success, for the backoff.
+    /// How many failures there were since the last success. Determines the backoff.
     failures: u32,
-    /// Last error since the last success.
+    /// The last error since the last success.
     last_error: Option<String>,
     acked_at: Option<Instant>,
-    /// Time at which the last new batch left, and the round trip of its path.
+    /// When the last new batch left, and the round trip of its path at that time.
     left: Option<(Instant, Duration)>,
     ratio: CompressionRatio,
-    /// True from a refusal of a batch for its size until a batch is sent again: later batches are out of order because
-    /// of the refusal.
+    /// True after a broker refused a batch for its size, until a batch is sent again. Meanwhile later batches are out
+    /// of order only because of that refusal.
     is_parted: bool,
     closed: bool,
 }
 
-/// Entry of a partition in a broker's worklist. A leader may change and change back before its task reads the list: of
-/// several entries of a partition, the newest is valid.
+/// An entry for a partition in a broker's worklist. The leader may change and change back before its task reads the
+/// list. The list then has several entries for the partition, and only the newest counts.
 pub(crate) struct Listing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) serial: u64,
 }
 
 impl Listing {
-    /// Returns the result of [`Partition::take`].
+    /// See [`Partition::take`].
     pub(crate) fn take(&self, broker: &Arc<Worklist<Listing>>, round: &Round<'_>) -> Take {
         self.partition.take(broker, self.serial, round)
     }
 
-    /// Returns true as [`Partition::leaves`] does.
+    /// See [`Partition::leaves`].
     pub(crate) fn leaves(&self, broker: &Arc<Worklist<Listing>>) -> bool {
         self.partition.leaves(broker, self.serial)
     }
 }
 
-/// Result of a request to a partition for a batch.
+/// The answer of a partition to a sender that wants a batch.
 #[expect(clippy::large_enum_variant, reason = "it is taken apart at once")]
 pub(crate) enum Take {
-    /// Batch to send.
+    /// A batch to send.
     Batch(Outgoing),
-    /// No batch before this time; `None` if an event will wake the sender.
+    /// There is no batch before this time. `None` if an event will wake the sender.
     NotYet(Option<Instant>),
-    /// A full batch waits for the window alone.
+    /// A full batch waits only for the window.
     Window,
     /// The batch does not fit into the rest of the request.
     NoRoom,
-    /// The batch needs a producer id other than the given one.
+    /// The batch needs a producer id, other than the given one if there is one.
     Identity(Option<i64>),
-    /// The transaction coordinator has to add the partition first.
+    /// The transaction coordinator must add the partition first.
     Join,
-    /// Another broker leads, or there is nothing to send: the partition leaves the worklist.
+    /// The partition leaves the worklist, because another broker leads it or there is nothing to send.
     Gone,
 }
 
-/// Batch between `take` and its result.
+/// A batch that is on its way to the broker and back.
 pub(crate) struct Outgoing {
     pub(crate) partition: Arc<Partition>,
     pub(crate) ticket: Ticket,
     pub(crate) stamp: Stamp,
     pub(crate) batch: ProducerBatch,
-    /// Id of the topic that the batch is for; zeros where topics have no ids.
+    /// The id of the topic that the batch is for. Zero if topics have no ids.
     pub(crate) topic_id: Uuid,
-    /// True if the request has only the name of the topic, as before Produce 13, so that another topic of this name may
-    /// accept it.
+    /// True if the request names the topic without an id, as before Produce 13. Another topic with the same name may
+    /// then accept the batch.
     pub(crate) by_name: bool,
-    /// True if the broker should hold the batch when it is out of order.
+    /// True if the broker should hold the batch back when it arrives out of order.
     pub(crate) reorder: bool,
-    /// True if this is the last batch of a transaction that is being committed.
+    /// True for the last batch of a transaction that is being committed.
     pub(crate) ends_transaction: bool,
 }
 
-/// Reason why a record was not appended.
+/// The reason why a record was not appended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum AppendRefusal {
-    /// There is no memory, or the partition has used its share.
+    /// There is no memory, or the partition has used its share of it.
     Full(Shortage),
     Closed,
 }
 
 impl Partition {
-    /// Makes a partition of a topic, whose partitions share `limit`.
+    /// Creates a partition of a topic. All partitions of the topic share `limit`.
     pub(crate) fn new(
         topic: Text,
         index: i32,
@@ -228,7 +229,7 @@ impl Partition {
                 if open.room() < size
                     && let Err(lack) = open.grow(size)
                 {
-                    // The batch leaves as it is: the memory that it needs may be held by other batches, which wait to
+                    // The batch leaves as it is. The memory that it lacks may be held by other batches that wait to
                     // leave.
                     state.is_starved = true;
                     self.announce(state, true);
@@ -237,7 +238,7 @@ impl Partition {
                 open
             }
             full => {
-                // A batch that may not grow is ready to leave, although it is smaller than batch.size.
+                // A batch that cannot grow any more is ready to leave, even below batch.size.
                 ready = full.is_some() && !self.limits.one_record;
                 self.open_batch(state, size, peers, transaction)?
             }
@@ -253,7 +254,7 @@ impl Partition {
         Ok(delivery)
     }
 
-    /// Closes the open batch and opens another with memory for a record of `size` bytes.
+    /// Closes the open batch and opens a new one with memory for a record of `size` bytes.
     fn open_batch<'a>(
         &self,
         state: &'a mut PartitionQueue,
@@ -272,13 +273,13 @@ impl Partition {
         Ok(state.open.insert(batch))
     }
 
-    /// Returns the hint by which records without a key choose a partition.
+    /// Returns the hint that helps to choose a partition for a record without a key.
     pub(crate) fn prospect(&self) -> &Prospect {
         &self.prospect
     }
 
-    /// Puts the partition on its leader's worklist. If the partition is there already, wakes the sender only if the
-    /// window is open, and either the batch is `ready` or the linger is zero.
+    /// Puts the partition on its leader's worklist. If it is there already, the sender is woken only if the window is
+    /// open, and the batch is `ready` or linger.ms is 0.
     fn announce(self: &Arc<Self>, state: &mut PartitionQueue, ready: bool) {
         let Some(leader) = &state.leader else { return };
         if !state.is_listed_by(leader) {
@@ -288,7 +289,7 @@ impl Partition {
         }
     }
 
-    /// Notes an obstacle for the records that wait here.
+    /// Remembers why the records here cannot be sent.
     pub(crate) fn hindered(&self, why: &str) {
         let mut state = self.state.lock();
         if state.has_work() {
@@ -302,8 +303,8 @@ impl Partition {
         state.has_work() && state.window.wants_identity().is_some()
     }
 
-    /// Returns the known obstacle of a record that has waited since before `since`; `None` if there is no such record
-    /// or obstacle.
+    /// Returns why a record that has waited since before `since` cannot be sent. Returns `None` if no record has waited
+    /// for that long or no reason is known.
     pub(crate) fn trouble(&self, since: Instant) -> Option<String> {
         let state = self.state.lock();
         let waits = state.unfinished.front().is_some_and(|oldest| oldest.opened_at <= since);
@@ -318,8 +319,8 @@ impl Partition {
         state.leader.is_none() && state.has_work()
     }
 
-    /// Sets another leader of the partition, or none, for the topic `topic_id`; older epochs are ignored. Returns true
-    /// if the partition is of this topic.
+    /// Sets the leader of the partition, or `None`, for the topic `topic_id`. Ignores older epochs. Returns true if the
+    /// partition belongs to this topic.
     pub(crate) fn set_leader(
         self: &Arc<Self>,
         topic_id: Uuid,
@@ -346,13 +347,13 @@ impl Partition {
             old.leave();
         }
         state.leader = leader;
-        // The pause that the old leader's refusal caused does not apply to the new one.
+        // The pause after a refusal of the old leader does not apply to the new one.
         state.retry_at = None;
         self.relist(&mut state);
         true
     }
 
-    /// Sets the topic of the partition. If the id differs from the one before, the topic was recreated.
+    /// Sets the id of the partition's topic. A new id means that the topic was recreated.
     pub(crate) fn set_topic(&self, topic_id: Uuid) {
         let mut state = self.state.lock();
         if state.window.write_to(topic_id) {
@@ -369,7 +370,7 @@ impl Partition {
         }
     }
 
-    /// Puts the partition on its leader's list. An older listing there becomes invalid.
+    /// Puts the partition on its leader's list, which makes an older entry invalid.
     fn list(self: &Arc<Self>, state: &mut PartitionQueue) {
         let Some(leader) = &state.leader else { return };
         state.listings += 1;
@@ -377,7 +378,7 @@ impl Partition {
         leader.list(Listing { partition: self.clone(), serial: state.listings });
     }
 
-    /// Gives the window a producer id, if it wants one.
+    /// Gives the window a producer id if it needs one.
     pub(crate) fn adopt(&self, identity: ProducerIdAndEpoch) {
         let mut state = self.state.lock();
         if state.window.wants_identity().is_some() {
@@ -397,7 +398,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Notes that a batch will not be sent again.
+    /// Notes that a batch has failed and will not be sent again.
     pub(crate) fn failed(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -412,7 +413,7 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Returns a batch for another attempt, after a pause that grows with each failure in a row.
+    /// Returns a batch for another attempt. The pause before it grows with each failure in a row.
     pub(crate) fn set_back(
         self: &Arc<Self>,
         outgoing: Outgoing,
@@ -426,13 +427,14 @@ impl Partition {
         if by_name {
             state.window.went_by_name(ticket);
         }
-        // Batches behind a failed one are out of order because of it, so the failed batch's error is reported.
+        // Batches behind a failed one are only out of order because of it, so the error of the failed batch is
+        // reported.
         if setback != Setback::OutOfOrder || state.last_error.is_none() {
             state.last_error = Some(why.to_owned());
         }
         state.window.set_back(ticket, setback, batch);
-        // Batches that were sent behind a failed one fail with it, and all count as one failure. They count as none if
-        // the parts of the failed batch are sent instead.
+        // Batches that were sent behind a failed one fail with it. All of them count as one failure, or as none if the
+        // failed batch is sent again in parts.
         let is_followed = state.is_parted && setback == Setback::OutOfOrder;
         if state.retry_at.is_none_or(|at| at <= now) && !state.window.in_round() && !is_followed {
             state.retry_at = Some(now + pause(state.failures));
@@ -441,12 +443,12 @@ impl Partition {
         self.resolved(&mut state, now);
     }
 
-    /// Notes the compression of a batch; later batches grow by this ratio.
+    /// Notes how well a batch was compressed. Later batches grow by this ratio.
     pub(crate) fn compressed(&self, before: usize, after: usize) {
         self.state.lock().ratio.note(before, after);
     }
 
-    /// Forgets finished batches after a result, and lets the leader continue.
+    /// Forgets finished batches after a result and wakes the leader if necessary.
     fn resolved(self: &Arc<Self>, state: &mut PartitionQueue, now: Instant) {
         state.finish_settled(now);
         while state.unfinished.front().is_some_and(|outcome| outcome.is_finished()) {
@@ -455,14 +457,14 @@ impl Partition {
         if let Some(coordinator) = self.limits.coordinator.as_ref().filter(|_| state.window.is_idle()) {
             coordinator.notify_one();
         }
-        // Wakes a new leader, which has waited for the last response. The broker that responded checks its partitions
-        // anyway.
+        // Wakes a new leader that has waited for the last response. The broker that sent the response checks its
+        // partitions anyway.
         if state.leader.as_ref().is_some_and(|leader| leader.id != state.sent_to) {
             self.relist(state);
         }
     }
 
-    /// Fails batches older than delivery.timeout.ms, sent or not.
+    /// Fails batches that are older than delivery.timeout.ms, whether they were sent or not.
     pub(crate) fn expire(self: &Arc<Self>, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -480,7 +482,7 @@ impl Partition {
         }
     }
 
-    /// Fails every batch, and refuses further records.
+    /// Fails every batch and refuses further records.
     pub(crate) fn shut(self: &Arc<Self>, now: Instant) {
         let mut state = self.state.lock();
         state.closed = true;
@@ -489,11 +491,11 @@ impl Partition {
             outcome.fail_rest(ProduceError::Closed { possibly_written }, now);
         }
         self.purge(&mut state);
-        // Brokers and partitions refer to each other; this ends the reference cycle.
+        // Brokers and partitions refer to each other. This line breaks the cycle.
         state.leader = None;
     }
 
-    /// Drops batches whose records all have their result.
+    /// Drops batches whose records all have a result.
     fn purge(self: &Arc<Self>, state: &mut PartitionQueue) {
         state.unfinished.retain(|outcome| !outcome.is_finished());
         state.queue.retain(|batch| !batch.outcome.is_finished());
@@ -505,7 +507,7 @@ impl Partition {
         self.prospect.set_unsent(state.queued_bytes + state.open.as_ref().map_or(0, OpenBatch::size));
     }
 
-    /// Returns every batch that is not finished.
+    /// Returns the unfinished batches.
     pub(crate) fn unfinished(&self) -> Vec<Arc<BatchOutcome>> {
         self.state.lock().unfinished.iter().cloned().collect()
     }
@@ -516,7 +518,7 @@ impl PartitionQueue {
         self.open.is_some() || !self.queue.is_empty() || !self.window.is_idle()
     }
 
-    /// Returns the known obstacle of the records; `None` if no obstacle is known.
+    /// Returns why the records cannot be sent, if a reason is known.
     fn hindrance(&self) -> Option<String> {
         match (&self.leader, &self.last_error) {
             (Some(_), last_error) => last_error.clone(),
@@ -525,7 +527,7 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the error for a batch without a known error.
+    /// Returns the text of a timeout if the batch itself has no known error.
     fn unanswered(&self, sent: bool) -> String {
         match &self.leader {
             Some(leader) if !sent => format!("not sent: broker {} took nothing more", leader.id),
@@ -537,7 +539,7 @@ impl PartitionQueue {
         self.listed.is_some_and(|(id, _)| id == leader.id)
     }
 
-    /// Completes batches that the window settled without a response of their own.
+    /// Completes the batches that the window has settled without a response of their own.
     fn finish_settled(&mut self, now: Instant) {
         for (batch, fate) in self.window.settled() {
             match fate {

@@ -1,4 +1,5 @@
-//! Choice of a record's partition: by its key as in Kafka's Java client, or else uniformly, a batch at a time.
+//! Chooses a record's partition. A record with a key goes where Kafka's Java client would send it. The others are
+//! spread uniformly, a batch at a time.
 //!
 //! Invariant: the same key and partition count give the same partition as `BuiltInPartitioner` in Kafka.
 
@@ -8,7 +9,7 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// MurmurHash2, 32 bits, with the seed of `org.apache.kafka.common.utils.Utils.murmur2`.
+/// MurmurHash2 with 32 bits and the seed of Kafka's `org.apache.kafka.common.utils.Utils.murmur2`.
 pub fn murmur2(data: &[u8]) -> u32 {
     const M: u32 = 0x5bd1_e995;
     let mut h = 0x9747_b28c ^ data.len() as u32;
@@ -28,12 +29,12 @@ pub fn murmur2(data: &[u8]) -> u32 {
     h ^ (h >> 15)
 }
 
-/// Returns the partition of a key among `partitions` (at least 1).
+/// Returns the partition of a key among `partitions`, of which there must be at least one.
 pub fn for_key(key: &[u8], partitions: usize) -> usize {
     (murmur2(key) & 0x7fff_ffff) as usize % partitions
 }
 
-/// Choice of the partition for records without a key: the same for a *run* of records, then another (KIP-480).
+/// Chooses the partition for records without a key. It is the same for a *run* of records, and then another (KIP-480).
 ///
 /// A run has at least batch.size bytes, and as many bytes as are sent in [`RUN_TIME`]. The few partitions in use thus
 /// get large batches, where all partitions would get small ones. A run has that length on any path, since the queue of
@@ -45,18 +46,18 @@ pub fn for_key(key: &[u8], partitions: usize) -> usize {
 pub(crate) struct Sticky {
     current: AtomicU32,
     bytes: AtomicUsize,
-    /// Bytes that end the run.
+    /// How many bytes end the run.
     run_bytes: AtomicUsize,
     run_began: Mutex<Instant>,
     seed: AtomicU64,
 }
 
-/// Time that determines the length of a run: as many bytes as are sent in this time, within bounds. No record waits for
-/// it, since batches leave during the run.
+/// The time that determines how long a run is. A run gets as many bytes as are sent in this time, within bounds. No
+/// record waits for it, since batches leave during the run.
 const RUN_TIME: Duration = Duration::from_millis(2);
-/// Most batches of batch.size in a run: a burst of records must not end up in one partition.
+/// Maximum number of batches of batch.size in a run. Without it, a burst of records could end up in one partition.
 const RUN_BATCHES: usize = 16;
-/// Number of partitions from which the best is chosen.
+/// The number of partitions from which the best one is chosen.
 const CHOICES: usize = 4;
 
 impl Sticky {
@@ -70,8 +71,9 @@ impl Sticky {
         }
     }
 
-    /// Returns the current partition of `available`, which is never empty: the partitions with a leader, or all if none
-    /// has one. First begins a new run if all records of the current partition have left, and its path is long.
+    /// Returns the current partition of `available`, which must not be empty. If all records of the current partition
+    /// have left and its path is long, a new run begins first. `available` contains the partitions with a leader, or
+    /// all if none has one.
     #[inline]
     pub(crate) fn choose<'a, T>(&self, available: &'a [T], prospect: impl Fn(&T) -> &Prospect) -> &'a T {
         let at = self.current.load(Ordering::Relaxed) as usize % available.len();
@@ -84,13 +86,13 @@ impl Sticky {
         &available[at]
     }
 
-    /// Moves on to the next partition, because the current one accepts no record.
+    /// Moves on to another partition, because the current one does not accept a record.
     pub(crate) fn skip(&self) {
         self.bytes.store(0, Ordering::Relaxed);
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts bytes sent to the current partition. Begins the next run once the present one has its bytes.
+    /// Counts the bytes sent to the current partition. Begins the next run once the present run has enough bytes.
     #[inline]
     pub(crate) fn produced<T>(
         &self,
@@ -99,7 +101,8 @@ impl Sticky {
         available: &[T],
         prospect: impl Fn(&T) -> &Prospect,
     ) {
-        // Two threads may both move on, or one count may be lost: the choice is uniform in either case.
+        // If two threads race here, both may move on, or one count may be lost. The choice stays uniform in either
+        // case.
         let run = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
         if run < limits.batch_size || run < self.run_bytes.load(Ordering::Relaxed) {
             return;
@@ -112,12 +115,12 @@ impl Sticky {
         self.run_bytes.store(most, Ordering::Relaxed);
     }
 
-    /// Begins a run with the best of a few partitions; returns its index.
+    /// Begins a run with the best of a few partitions and returns its index.
     fn begin_run<T>(&self, available: &[T], prospect: &impl Fn(&T) -> &Prospect) -> usize {
         let now = clock::now();
         let seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         let first = splitmix(seed) as usize;
-        // If there are few partitions, all are candidates; of many, some at random.
+        // With few partitions, all are candidates. Otherwise a few are picked at random.
         let step = if available.len() <= CHOICES { 1 } else { splitmix(!seed) as usize | 1 };
         let choices = (0..CHOICES.min(available.len())).map(|i| first.wrapping_add(i.wrapping_mul(step)));
         let best = choices.map(|at| at % available.len()).min_by_key(|at| prospect(&available[*at]).rank(now));
@@ -128,16 +131,16 @@ impl Sticky {
     }
 }
 
-/// Bounds of a run.
+/// The minimum and maximum length of a run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunLimits {
-    /// Fewest bytes of a run.
+    /// Minimum number of bytes in a run.
     pub(crate) batch_size: usize,
-    /// Most bytes of a run.
+    /// Maximum number of bytes in a run.
     pub(crate) batch_bytes_max: usize,
 }
 
-/// SplitMix64's output function.
+/// The output function of SplitMix64.
 pub(crate) fn splitmix(seed: u64) -> u64 {
     let z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -149,7 +152,7 @@ pub(crate) fn splitmix(seed: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// `UtilsTest.testMurmur2` in Apache Kafka.
+    /// The values of `UtilsTest.testMurmur2` in Apache Kafka.
     #[test]
     fn murmur2_equals_that_of_java() {
         for (text, hash) in [
@@ -170,7 +173,7 @@ mod tests {
         assert_eq!(for_key(b"21", 7), (hash & i32::MAX) as usize % 7);
     }
 
-    /// Models a busy broker, whose queue makes the path look long: small batches would keep the broker busy.
+    /// A busy broker's queue makes the path look long. Small batches would then keep the broker busy.
     #[test]
     fn a_fast_producer_on_a_long_path_keeps_its_runs() {
         let (sticky, limits) = (Sticky::new(7), RunLimits { batch_size: 1000, batch_bytes_max: 1 << 20 });
@@ -179,7 +182,7 @@ mod tests {
         let mut runs = vec![(0, 0)];
         for _ in 0..100_000 {
             let (at, prospect) = sticky.choose(&available, |(_, prospect)| prospect);
-            // The unsent bytes are of a batch that waits for its connection.
+            // The unsent bytes belong to a batch that waits for its connection.
             prospect.set_unsent(1000);
             match runs.last_mut() {
                 Some((last, bytes)) if last == at => *bytes += 100,

@@ -1,20 +1,20 @@
-//! Limit of what one connection may have in flight: a number of requests, or an estimate of what the path holds.
+//! Limits how much one connection may have in flight: a number of requests, or an estimate of what the path holds.
 //!
-//! Pure: time is an argument. How far a partition may run ahead is not here (see `window`). The algorithm is BBR
-//! (Cardwell et al., 2016), and the names are BBR's, with requests in place of packets.
+//! Time is an argument here. How far a partition may run ahead is decided in `window`. The algorithm is BBR (Cardwell
+//! et al., 2016), and the names are BBR's, with requests in place of packets.
 //!
 //! The *bandwidth-delay product* (BDP) is the product of min RTT and bottleneck bandwidth. Min RTT is the shortest
-//! round trip of a request in the recent past; bottleneck bandwidth is the largest rate of acknowledged bytes in the
-//! last rounds. Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also
-//! reveals a path that became wider: twice as much in flight then arrives twice as fast. A round ends with the response
+//! recent round trip of a request. Bottleneck bandwidth is the largest rate of acknowledged bytes in the last rounds.
+//! Twice the BDP may be in flight. The second half keeps the far end busy while responses travel. It also reveals a
+//! path that became wider, because twice as much in flight then arrives twice as fast. A round ends with the response
 //! to a request that was sent after the round began.
 //!
 //! * A sample taken while the application had nothing more to send (application-limited) may raise the rate. It never
 //!   lowers the rate, and does not age it.
 //! * The min RTT is never measured with a queue of this connection's own (PROBE_RTT). Once in [`MIN_RTT_MAX_AGE`], a
 //!   little less than the BDP by the last round's own rate is in flight for a round. The round trip of requests in that
-//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT;
-//!   otherwise one stale number would justify the other.
+//!   round is the new min RTT, shorter or longer. Larger rates from before are forgotten together with the old min RTT.
+//!   Otherwise one stale number would justify the other.
 //! * At the start, until the rate stops growing (STARTUP), three BDPs may be in flight.
 //! * As many bytes as were acknowledged in a burst in each of the last rounds may be in flight in addition (`bursts`).
 //!
@@ -29,67 +29,68 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Fewest requests that may be in flight, whatever the estimate is.
+/// Minimum number of requests that may be in flight, whatever the estimate is.
 const REQUESTS_MIN: usize = 5;
-/// Most requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
-/// `fullbore.connection.requests.max` is 1024): otherwise it would not read a batch that those in flight wait for.
+/// Maximum number of requests in flight, whatever the estimate is. A Fullbore broker reads more requests ahead (its
+/// `fullbore.connection.requests.max` is 1024). If it read fewer, it would never see a batch that the others in flight
+/// wait for.
 const REQUESTS_MAX: usize = 900;
-/// Most requests in flight, including those that other requests wait for.
+/// Maximum number of requests in flight, if other requests wait for the additional ones.
 const REQUESTS_MAX_MISSING: usize = 1000;
-/// Number of rounds for which the largest rate is remembered.
+/// How many rounds the largest rate is remembered for.
 const RATE_ROUNDS: u64 = 10;
-/// Longest time for which a min RTT is valid.
+/// How long a min RTT is valid.
 const MIN_RTT_MAX_AGE: Duration = Duration::from_secs(10);
-/// Most bytes in flight, in BDPs.
+/// How much may be in flight, in BDPs.
 const GAIN: f64 = 2.0;
-/// Most bytes in flight during STARTUP, in BDPs.
+/// How much may be in flight during STARTUP, in BDPs.
 const STARTUP_GAIN: f64 = 3.0;
-/// Most bytes in flight during PROBE_RTT, in BDPs. Below 1, since otherwise the queue would hide that a path became
-/// shorter.
+/// How much may be in flight during PROBE_RTT, in BDPs. The value is below 1, because otherwise a queue would hide that
+/// a path has become shorter.
 const PROBE_RTT_GAIN: f64 = 0.75;
-/// Factor by which the rate must increase in a round to count as growing.
+/// The rate counts as growing if it increases by this factor in a round.
 const GROWTH: f64 = 1.25;
-/// Rounds without growth that end STARTUP.
+/// How many rounds without growth end STARTUP.
 const FLAT_ROUNDS: u32 = 3;
 
-/// State at the departure of a request, for the sample that its response makes.
+/// The state when a request left. Its response turns this into a sample.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     bytes: usize,
     at: Instant,
     delivered: u64,
     delivered_at: Instant,
-    /// Time at which the newest request with a response was sent.
+    /// When the newest request with a response was sent.
     after: Instant,
     limited: bool,
 }
 
-/// Estimate of a connection, shared with the handlers of its responses and with the status.
+/// The estimate of a connection. The handlers of its responses and the status share it.
 pub(crate) type SharedPipe = Arc<Mutex<Pipe>>;
 
-/// Estimate of what a connection may have in flight.
+/// Estimates how much a connection may have in flight.
 #[derive(Debug)]
 pub(crate) struct Pipe {
     limit: InFlight,
     bytes_max: usize,
     requests: usize,
     bytes: usize,
-    /// Bytes acknowledged since the start, and the time of the last acknowledgement.
+    /// How many bytes were acknowledged since the start, and when the last acknowledgement came.
     delivered: u64,
     delivered_at: Instant,
     newest_sent_at: Instant,
-    /// Requests sent before `delivered` reaches this value are limited by the application.
+    /// Requests that are sent before `delivered` reaches this value count as limited by the application.
     limited_until: u64,
-    /// Largest rates of the last rounds, in descending order, in bytes per second.
+    /// The largest rates of the last rounds in bytes per second, in descending order.
     rates: VecDeque<(u64, f64)>,
-    /// Number of rounds with a sample that was not limited.
+    /// How many rounds had a sample that was not limited by the application.
     round: u64,
     round_ends_at: u64,
-    /// Time at which this round began, and the bytes acknowledged at that time.
+    /// When this round began, and how many bytes had been acknowledged then.
     round_began: (Instant, u64),
-    /// Two flags: true if this round had samples that were not limited; true if it had samples that were limited.
+    /// Two flags. The first is true if this round had samples that were not limited, the second if it had limited ones.
     round_had: (bool, bool),
-    /// Rate of the last round, if no sample in it was limited.
+    /// The rate of the last round, if none of its samples was limited.
     recent: Option<f64>,
     min_rtt: Option<(Duration, Instant)>,
     startup: Option<Startup>,
@@ -97,25 +98,25 @@ pub(crate) struct Pipe {
     bursts: Bursts,
 }
 
-/// State of STARTUP: the window is wide until the rate stops growing.
+/// The state of STARTUP. The window stays wide until the rate stops growing.
 #[derive(Debug)]
 struct Startup {
     rate: f64,
     flat_rounds: u32,
 }
 
-/// State of PROBE_RTT: the min RTT is measured again.
+/// The state of PROBE_RTT, while the min RTT is measured again.
 #[derive(Debug)]
 struct ProbeRtt {
-    /// Bytes that may be in flight.
+    /// How many bytes may be in flight.
     window: usize,
-    /// Rate of the previous round, if it was not limited.
+    /// The rate of the previous round, if it was not limited.
     rate: Option<f64>,
-    /// Time since which no more than `window` was in flight.
+    /// Since when no more than `window` has been in flight.
     drained_at: Option<Instant>,
     min_rtt: Duration,
-    /// Value of `delivered` at the first response of the measured round. The response to a request that was sent after
-    /// that ends the probe.
+    /// The value of `delivered` at the first response of the measured round. The probe ends with the response to a
+    /// request that was sent later than that.
     ends_at: Option<u64>,
 }
 
@@ -158,12 +159,12 @@ impl Pipe {
         self.delivered
     }
 
-    /// Returns the shortest round trip of a request in the recent past; `None` before the first response.
+    /// Returns the shortest recent round trip of a request, or `None` before the first response.
     pub(crate) fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.map(|(min_rtt, _)| min_rtt)
     }
 
-    /// Returns the bytes per second, the maximum of the last rounds.
+    /// Returns the throughput in bytes per second, as the maximum of the last rounds.
     pub(crate) fn rate(&self) -> f64 {
         self.rates.front().map_or(0.0, |(_, rate)| *rate)
     }
@@ -173,23 +174,23 @@ impl Pipe {
         self.startup.is_some()
     }
 
-    /// Returns the bytes that the path holds without a queue; 0 before the first samples.
+    /// Returns how many bytes the path holds without a queue. 0 before the first samples.
     pub(crate) fn bdp(&self) -> usize {
         self.min_rtt().map_or(0, |min_rtt| (min_rtt.as_secs_f64() * self.rate()) as usize)
     }
 
-    /// Returns the bytes that may be in flight.
+    /// Returns how many bytes may be in flight.
     pub(crate) fn window(&self) -> usize {
         let gain = if self.is_in_startup() { STARTUP_GAIN } else { GAIN };
         ((self.bdp() as f64 * gain) as usize).saturating_add(self.bursts.least()).min(self.bytes_max)
     }
 
-    /// Returns true if another request may leave. It may exceed the window by its own size.
+    /// Returns true if another request may leave. The request may exceed the window by its own size.
     pub(crate) fn has_room(&self) -> bool {
         match (self.limit, &self.probe) {
             (InFlight::Requests(max), _) => self.requests < max,
-            // Rounded to the nearest whole request: if it were rounded down, a path that holds few requests would run
-            // half empty.
+            // The number is rounded to whole requests. If it were rounded down, a path that holds few requests would
+            // run half empty.
             (InFlight::Auto, Some(probe)) => {
                 self.bytes.checked_div(self.requests).is_none_or(|each| self.bytes + each / 2 <= probe.window)
             }
@@ -200,8 +201,8 @@ impl Pipe {
         }
     }
 
-    /// Returns true if another request may leave, provided that requests in flight wait for it at the broker. A fixed
-    /// number of requests may be exceeded by one. With an estimate, the request replaces one that was lost with another
+    /// Returns true if another request may leave when requests in flight wait for it at the broker. A fixed number of
+    /// requests may be exceeded by one. With an estimate, the request replaces one that was lost with another
     /// connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
@@ -210,7 +211,7 @@ impl Pipe {
         }
     }
 
-    /// Records that more could be in flight, but that there is nothing to send.
+    /// Notes that there is nothing to send, although more could be in flight.
     pub(crate) fn limited(&mut self) {
         self.limited_until = (self.delivered + self.bytes as u64).max(1);
     }
@@ -238,7 +239,7 @@ impl Pipe {
         self.bytes -= sent.bytes;
     }
 
-    /// Takes the sample of a request that got its response.
+    /// Takes a sample from a request that got its response.
     pub(crate) fn answered(&mut self, sent: &Sent, now: Instant) {
         self.requests -= 1;
         self.bytes -= sent.bytes;
@@ -253,7 +254,7 @@ impl Pipe {
     }
 
     fn sample_rate(&mut self, sent: &Sent, now: Instant) {
-        // The longer of the two times: responses that come in a bunch would give too large a rate.
+        // The longer of the two times counts. Responses that arrive in a bunch would otherwise give too high a rate.
         let elapsed = (now - sent.delivered_at).max(sent.at - sent.after).as_secs_f64();
         if elapsed <= 0.0 {
             return;
@@ -298,7 +299,7 @@ impl Pipe {
         }
     }
 
-    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue, and the
+    /// Begins to measure the min RTT. If the application sends less than the path holds, there is no queue and the
     /// application is not slowed down.
     fn probe_rtt(&mut self, min_rtt: Duration) {
         let rate = self.recent.filter(|rate| *rate < self.rate());

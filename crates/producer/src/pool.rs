@@ -1,12 +1,11 @@
-//! Memory of the producer (buffer.memory): the chunks in which batches are built, all of one size, used again and
-//! again.
+//! The memory of the producer (buffer.memory). Batches are built in chunks of one size, which are used again and again.
 //!
-//! With one size, any free chunk lets any batch grow. With two sizes, memory that is cut into small buffers would keep
-//! batches small.
+//! Because all chunks have the same size, any free chunk lets any batch grow. With two sizes, memory that is cut into
+//! small buffers would keep batches small.
 //!
 //! If there are several partitions, one partition may have at most four times the memory that is left free (dynamic
 //! thresholds: Choudhury and Hahne, 1998). One unreachable partition thus leaves a fifth of the memory to the others,
-//! and two leave a ninth; a partition without memory may take the last chunk. If all partitions are reachable, they
+//! and two leave a ninth. A partition without memory may take the last chunk. If all partitions are reachable, they
 //! share almost all of the memory.
 //!
 //! Invariant: the bytes of all chunks, in use and free, and of compressed batches never exceed buffer.memory, rounded
@@ -19,31 +18,31 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::Notify;
 
-/// Pool of chunks.
+/// A pool of chunks.
 #[derive(Debug)]
 pub(crate) struct Pool {
     state: Mutex<PooledChunks>,
-    /// Most chunks that may be in use.
+    /// Maximum number of chunks in use.
     limit: usize,
-    /// Bytes of a chunk.
+    /// The size of a chunk in bytes.
     chunk: usize,
     freed: Notify,
     waiting: AtomicUsize,
     shares: AtomicUsize,
 }
 
-/// Share of the memory that a partition has.
+/// The part of the memory that a partition uses.
 #[derive(Debug)]
 pub(crate) struct PartitionShare {
     pool: Arc<Pool>,
-    /// Chunks in use; changed under the pool's lock.
+    /// How many chunks the partition uses. Changes only under the pool's lock.
     chunks: AtomicUsize,
 }
 
-/// A partition may have this many times the memory that is left free.
+/// A partition may use this many times the memory that is left free.
 const TIMES_FREE: usize = 4;
 
-/// Reason why there is no chunk.
+/// The reason why no chunk is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     /// All memory is in use.
@@ -54,24 +53,24 @@ pub(crate) enum Shortage {
 
 #[derive(Debug, Default)]
 struct PooledChunks {
-    /// Last in, first out, so that the next chunk is likely still in the cache.
+    /// The free chunks. The last one returned is used first, since it is likely still in the cache.
     free: Vec<BytesMut>,
-    /// Chunks in use.
+    /// How many chunks are in use.
     used: usize,
 }
 
-/// Lease of chunks of the pool. The chunks count towards buffer.memory until the lease is dropped.
+/// The chunks that a batch has taken from the pool. They count against buffer.memory until the lease is dropped.
 #[derive(Debug)]
 pub(crate) struct Lease {
     share: Arc<PartitionShare>,
     chunks: usize,
-    /// Chunks that can be used again.
+    /// The chunks that go back to the pool when the lease is dropped.
     returned: Vec<BytesMut>,
 }
 
 impl Pool {
-    /// Makes a pool of chunks of `chunk` bytes, `limit` bytes in all. The number of chunks is rounded up, so that one
-    /// request's bytes always fit.
+    /// Creates a pool with `limit` bytes in chunks of `chunk` bytes. The number of chunks is rounded up, so that the
+    /// bytes of one request always fit.
     pub(crate) fn new(limit: usize, chunk: usize) -> Arc<Self> {
         Arc::new(Pool {
             state: Mutex::default(),
@@ -83,7 +82,7 @@ impl Pool {
         })
     }
 
-    /// Returns the share of a further partition, which has no memory yet.
+    /// Returns the share of a new partition, which has no memory yet.
     pub(crate) fn share(self: &Arc<Self>) -> Arc<PartitionShare> {
         self.shares.fetch_add(1, Ordering::Relaxed);
         Arc::new(PartitionShare { pool: self.clone(), chunks: AtomicUsize::new(0) })
@@ -94,7 +93,7 @@ impl Pool {
         self.freed.notified()
     }
 
-    /// Returns true if a caller waits for memory, so that batches should leave as they are.
+    /// Returns true if a caller waits for memory. Batches should then leave as they are.
     pub(crate) fn is_wanted(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
@@ -109,7 +108,7 @@ impl Pool {
         let mut state = self.state.lock();
         share.chunks.fetch_sub(chunks, Ordering::Relaxed);
         state.used -= chunks;
-        // Memory whose size is not that of a chunk is freed.
+        // A buffer of any other size is freed instead of reused.
         returned.retain(|chunk| (self.chunk..2 * self.chunk).contains(&chunk.capacity()));
         returned.truncate(chunks);
         state.free.append(&mut returned);
@@ -132,18 +131,18 @@ impl PartitionShare {
         Lease { share: self.clone(), chunks: 0, returned: Vec::new() }
     }
 
-    /// Returns the number of chunks for `bytes`.
+    /// Returns how many chunks `bytes` bytes take.
     pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.pool.chunk)
     }
 
-    /// Passes `count` chunks to `put`, all or none.
+    /// Passes `count` chunks to `put`. If not all are available, takes none.
     fn take(&self, count: usize, mut put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         let pool = &self.pool;
         let mut state = pool.state.lock();
         let held = self.chunks.load(Ordering::Relaxed);
         let left = pool.limit.checked_sub(state.used + count);
-        // A single partition may use all memory.
+        // If there is only one partition, it may use all memory.
         let exceeds_share = |left: usize| held > 0 && held + count > TIMES_FREE * left;
         if pool.shares.load(Ordering::Relaxed) > 1 && exceeds_share(left.unwrap_or(0)) {
             return Err(Shortage::Share);
@@ -161,7 +160,7 @@ impl PartitionShare {
     }
 }
 
-/// Guard of [`Pool::wait`].
+/// The guard of [`Pool::wait`].
 pub(crate) struct MemoryWait<'a>(&'a AtomicUsize);
 
 impl Drop for MemoryWait<'_> {
@@ -171,24 +170,24 @@ impl Drop for MemoryWait<'_> {
 }
 
 impl Lease {
-    /// Passes `count` further chunks to `put`, all or none.
+    /// Passes `count` more chunks to `put`. If not all are available, takes none.
     pub(crate) fn take(&mut self, count: usize, put: impl FnMut(BytesMut)) -> Result<(), Shortage> {
         self.share.take(count, put)?;
         self.chunks += count;
         Ok(())
     }
 
-    /// Returns the number of chunks for `bytes`.
+    /// Returns how many chunks `bytes` bytes take.
     pub(crate) fn chunks_for(&self, bytes: usize) -> usize {
         self.share.chunks_for(bytes)
     }
 
-    /// Ends the lease and returns chunks to the pool.
+    /// Ends the lease and returns its chunks to the pool.
     pub(crate) fn give_back(mut self, chunks: Vec<BytesMut>) {
         self.returned = chunks;
     }
 
-    /// Returns some chunks of the lease to the pool.
+    /// Returns some of the chunks to the pool.
     pub(crate) fn give_back_some(&mut self, chunks: Vec<BytesMut>) {
         if !chunks.is_empty() {
             self.chunks -= chunks.len();
@@ -196,7 +195,8 @@ impl Lease {
         }
     }
 
-    /// Exchanges all chunks for other memory of `bytes` bytes, counted in whole chunks.
+    /// Gives the chunks back, because the data now is in other memory of `bytes` bytes. That memory counts as whole
+    /// chunks.
     pub(crate) fn exchange(&mut self, mut chunks: Vec<BytesMut>, bytes: usize) {
         let left = self.chunks_for(bytes).min(self.chunks);
         let over = self.chunks - left;

@@ -1,7 +1,7 @@
 //! The producer's interface for applications: send, flush, close.
 //!
-//! The work behind it is not here (see `core`). Invariant: `send` neither allocates nor waits while there is memory and
-//! the topic is known; it copies the record's bytes into its batch and returns.
+//! The work behind it is in `core`. Invariant: `send` neither allocates nor waits while there is memory and the topic
+//! is known. It copies the record's bytes into its batch and returns.
 
 use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
@@ -21,15 +21,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Most partitions that are tried for a record without a key if some have used their share of the memory.
+/// How many partitions are tried for a record without a key, if some have used their share of the memory.
 const TRIES_MAX: usize = 8;
-/// Name of the missing resource in errors.
+/// The name of the missing resource in errors.
 const METADATA: &str = "metadata of the topic";
 
-/// Idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
+/// An idempotent producer. Its tasks run on a thread of its own, or in a runtime of the caller
 /// ([`Producer::in_runtime`]). Its methods may be called from any runtime and any task.
 ///
-/// Dropping it without [`Producer::close`] fails records that are not acknowledged yet.
+/// If it is dropped without [`Producer::close`], records that are not acknowledged yet fail.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,11 +48,11 @@ pub struct Producer {
     background: Option<Background>,
 }
 
-/// Handle to wait for the end of a producer's tasks.
+/// A handle to wait for the end of a producer's tasks.
 enum Background {
-    /// Thread of the producer alone.
+    /// The producer's own thread.
     Thread(std::thread::JoinHandle<()>),
-    /// Task in the caller's runtime.
+    /// A task in the caller's runtime.
     Task(tokio::task::JoinHandle<()>),
 }
 
@@ -60,7 +60,7 @@ impl Producer {
     /// Starts a producer on a thread of its own. It connects at the first record.
     ///
     /// # Errors
-    /// [`ConfigError`] if settings contradict each other, or the system has no thread.
+    /// Returns [`ConfigError`] if settings contradict each other, or if no thread can be started.
     pub fn new(config: ProducerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let thread_error = |e: std::io::Error| ConfigError::Thread(e.to_string());
@@ -73,19 +73,19 @@ impl Producer {
             .spawn(move || {
                 runtime.spawn(coordinator::run(background.clone()));
                 runtime.block_on(background.run());
-                // The thread ends without waiting for the resolution of a name, for which the system may take long.
+                // The thread ends without waiting for the resolution of a name, which may take the system long.
                 runtime.shutdown_background();
             })
             .map_err(thread_error)?;
         Ok(Producer { core, runtime: handle, background: Some(Background::Thread(thread)) })
     }
 
-    /// Starts a producer whose tasks run in `runtime`, which has tokio's timer and I/O driver. The producers of one
-    /// runtime share its threads, which saves a switch of threads for each request. Other tasks of the runtime must not
-    /// block a thread, since a producer that cannot run meanwhile misses its time limits.
+    /// Starts a producer whose tasks run in `runtime`, which must have tokio's timer and I/O driver enabled. All
+    /// producers of a runtime share its threads, which saves a switch of threads for each request. Other tasks of the
+    /// runtime must not block a thread. A producer that cannot run meanwhile misses its time limits.
     ///
     /// # Errors
-    /// [`ConfigError`] if settings contradict each other.
+    /// Returns [`ConfigError`] if settings contradict each other.
     pub fn in_runtime(config: ProducerConfig, runtime: tokio::runtime::Handle) -> Result<Self, ConfigError> {
         config.check()?;
         let core = Core::new(config, runtime.clone(), sender::begin);
@@ -97,17 +97,17 @@ impl Producer {
     /// Starts a producer from settings by Kafka's names.
     ///
     /// # Errors
-    /// [`ConfigError`] of the first setting that is not allowed, or of the first contradiction.
+    /// Returns [`ConfigError`] for the first setting that is not allowed, or for the first contradiction.
     pub fn from_properties<'a>(properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Self, ConfigError> {
         Self::new(ProducerConfig::from_properties(properties)?)
     }
 
-    /// Queues a record for sending. Waits at most for max.block.ms. It waits for memory (of buffer.memory, or of the
-    /// partition's share), for metadata of an unknown topic, or for fresh metadata if the partition is unknown. The
-    /// [`Delivery`] resolves when the record is acknowledged or has failed.
+    /// Queues a record for sending. If there is no memory (of buffer.memory, or of the partition's share), waits for
+    /// it, at most for max.block.ms. Does the same if the topic or the partition is not known yet. The [`Delivery`]
+    /// resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
-    /// Reason why the record was refused; it was certainly not written.
+    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -115,7 +115,7 @@ impl Producer {
         }
     }
 
-    /// Sends like [`Producer::send`], within a transaction where there is one.
+    /// Sends like [`Producer::send`], and within a transaction if `transaction` is given.
     pub(crate) async fn send_in(
         &self,
         record: ProducerRecord<'_>,
@@ -132,7 +132,7 @@ impl Producer {
     /// Sends like [`Producer::send`], but never waits.
     ///
     /// # Errors
-    /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
+    /// Returns [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match self.core.ledger {
             Some(_) => Err(SendError::NoTransaction),
@@ -140,7 +140,7 @@ impl Producer {
         }
     }
 
-    /// Sends like [`Producer::try_send`], within a transaction where there is one.
+    /// Sends like [`Producer::try_send`], and within a transaction if `transaction` is given.
     pub(crate) fn try_send_in(
         &self,
         record: ProducerRecord<'_>,
@@ -196,7 +196,7 @@ impl Producer {
         let deadline = started.checked_add(self.core.config.max_block);
         let mut newer = None;
         loop {
-            // The three listeners are created before the attempt, so that no event during the attempt is missed.
+            // These are created before the attempt, so that no event during the attempt is missed.
             let (freed, changed) = (self.core.pool.freed(), self.core.topics_changed());
             let answered = self.core.metadata_answered();
             let waiting = self.core.pool.wait();
@@ -209,7 +209,7 @@ impl Producer {
                     drop(waiting);
                     (METADATA, self.before(deadline, changed).await)
                 }
-                // The topic may have got more partitions.
+                // The topic may have more partitions by now.
                 Err(missing @ SendError::NoPartition { .. }) => {
                     drop(waiting);
                     let newer = *newer.get_or_insert_with(|| self.core.want_newer_metadata());
@@ -231,7 +231,7 @@ impl Producer {
         SendError::Timeout { what, waited: started.elapsed(), why }
     }
 
-    /// Calls `report` with the obstacle once no record has been delivered for a second, and again whenever the obstacle
+    /// Calls `report` with the reason once no record has been delivered for a second, and again whenever the reason
     /// changes. The call is made on the producer's thread and must not block.
     pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
         let mut troubles = self.core.troubles();
@@ -246,20 +246,21 @@ impl Producer {
         });
     }
 
-    /// Calls `report` once with each notice on settings that do not fit each other: batches that are larger than a
-    /// topic accepts, a window that limits throughput. The call is made on the producer's thread and must not block.
+    /// Calls `report` once with each notice about settings that do not fit each other. For example, batches may be
+    /// larger than a topic accepts, or a window may limit throughput. The call is made on the producer's thread and
+    /// must not block.
     pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
         self.runtime.spawn(self.core.notices.each(report));
     }
 
-    /// Waits for `event`. Returns false if there is a `deadline` and it comes first.
+    /// Waits for `event`. Returns false if the deadline passes first.
     pub(crate) async fn before(&self, deadline: Option<Instant>, event: impl Future<Output = ()>) -> bool {
         let Some(deadline) = deadline else {
             event.await;
             return true;
         };
         let sleep = {
-            // Enters the producer's runtime for its timer, so that callers may have any runtime.
+            // The timer needs the producer's runtime, because callers may run in any runtime.
             let _runtime = self.runtime.enter();
             tokio::time::sleep_until(deadline.into())
         };
@@ -269,23 +270,24 @@ impl Producer {
         }
     }
 
-    /// Connects to a bootstrap server, so that the caller gets an error at once if none responds. The first records use
-    /// this connection.
+    /// Connects to a bootstrap server. A tool can thus report an error at once if no server responds. The first records
+    /// use this connection.
     ///
     /// # Errors
-    /// Error of the last attempt.
+    /// Returns [`MetadataError`] of the last attempt, if no bootstrap server responds.
     pub async fn reach(&self) -> Result<(), MetadataError> {
         let cluster = self.core.cluster.clone();
-        // Runs on the producer's own runtime, whose task reads the responses.
+        // Runs in the producer's own runtime, because the responses are read there.
         let found = self.runtime.spawn(async move { cluster.any().await.map(drop) });
-        // If the runtime is gone, the producer has stopped, and sends nothing any more.
+        // If the runtime is gone, the producer has stopped and sends nothing any more.
         found.await.unwrap_or(Ok(()))
     }
 
-    /// Returns the number of partitions of a topic; fetches metadata if the topic is not known yet.
+    /// Returns the number of partitions of a topic. Fetches metadata if the topic is not known yet.
     ///
     /// # Errors
-    /// [`SendError::Timeout`] after max.block.ms, or the error of the topic.
+    /// Returns [`SendError::Timeout`] if max.block.ms passes before the metadata arrives, or another [`SendError`] if
+    /// the topic cannot be used.
     pub async fn partitions(&self, topic: &str) -> Result<usize, SendError> {
         let started = Instant::now();
         loop {
@@ -300,13 +302,13 @@ impl Producer {
         }
     }
 
-    /// Returns the brokers of the topics in use, with their grants and the load of their connections, for tools that
-    /// display them.
+    /// Returns the brokers of the topics in use, with their grants and the load of their connections. Meant for tools
+    /// that display them.
     pub fn brokers(&self) -> Vec<BrokerStatus> {
         self.core.statuses()
     }
 
-    /// Sends batches that linger, and waits until every record sent before the call has its result.
+    /// Sends batches that linger, and waits until every record sent before the call has a result.
     pub async fn flush(&self) {
         let _hurry = self.core.flushing();
         for outcome in self.core.unfinished() {
@@ -314,8 +316,8 @@ impl Producer {
         }
     }
 
-    /// Flushes, lets transactions end, and stops, after `timeout` at most. Records that have no result by the stop
-    /// fail.
+    /// Flushes, lets transactions end, and stops. If this takes longer than `timeout`, stops anyway, and records
+    /// without a result fail.
     pub async fn close(mut self, timeout: Duration) {
         self.core.refuse_records();
         let ended = async {
@@ -324,7 +326,7 @@ impl Producer {
         };
         self.before(Instant::now().checked_add(timeout), ended).await;
         self.core.stop();
-        // Thread and task end by themselves as soon as they see the stop.
+        // The thread or task ends by itself as soon as it sees the stop.
         match self.background.take() {
             Some(Background::Thread(thread)) => drop(thread.join()),
             Some(Background::Task(task)) => drop(task.await),
@@ -339,8 +341,8 @@ impl Drop for Producer {
     }
 }
 
-/// Appends a record that may go to any of these partitions. While the chosen partition has used its share of the
-/// memory, tries another one, up to [`TRIES_MAX`] in all.
+/// Appends a record that may go to any of these partitions. If the chosen partition has used its share of the memory,
+/// tries others, up to [`TRIES_MAX`] in all.
 fn append_anywhere(
     topic: &Topic,
     available: &[Arc<Partition>],
@@ -371,7 +373,7 @@ mod tests {
         let producer = Producer::new(ProducerConfig::new("127.0.0.1:1")).expect("valid");
         let (ends, ended) = std::sync::mpsc::channel::<()>();
         let (begins, begun) = std::sync::mpsc::channel();
-        // Blocks a thread as the runtime does when it resolves a name.
+        // Blocks a thread just as the runtime does when it resolves a name.
         producer.runtime.spawn_blocking(move || {
             begins.send(()).expect("the test waits");
             ended.recv()

@@ -1,26 +1,26 @@
-//! Record to be sent, from the application.
+//! A record to be sent, as the application passes it.
 
 pub use fullbore_wire::batch::Header;
 
-/// Record to be sent. It borrows everything; `send` copies the bytes once, into their batch.
+/// A record to be sent. It only borrows its parts. `send` copies the bytes once, into a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct ProducerRecord<'a> {
-    /// Topic of the record.
+    /// The topic.
     pub topic: &'a str,
-    /// Partition, or `None` for a choice by the key, or uniformly.
+    /// The partition. `None` chooses it by the key, or uniformly if there is no key.
     pub partition: Option<i32>,
-    /// Key, or null.
+    /// The key, or null.
     pub key: Option<&'a [u8]>,
-    /// Value, or null.
+    /// The value, or null.
     pub value: Option<&'a [u8]>,
-    /// Headers in order; keys may repeat.
+    /// The headers in order. Keys may repeat.
     pub headers: &'a [Header<'a>],
-    /// Timestamp in milliseconds since 1970, or `None` for now.
+    /// The timestamp in milliseconds since 1970, or `None` for the present time.
     pub timestamp: Option<i64>,
 }
 
 impl<'a> ProducerRecord<'a> {
-    /// Makes a record with a value and nothing else.
+    /// Creates a record with a value and nothing else.
     pub fn new(topic: &'a str, value: &'a [u8]) -> Self {
         ProducerRecord { topic, partition: None, key: None, value: Some(value), headers: &[], timestamp: None }
     }

@@ -1,7 +1,7 @@
-//! Transaction as its records see it: its number, the wish of the application, the first failure, the outcome.
+//! A transaction, as its records see it: its number, the application's wish, the first failure and the outcome.
 //!
-//! Requests to the coordinator are not here (see `coordinator`). Invariant: the first failure, the first wish and the
-//! first outcome stay.
+//! Requests to the coordinator are in `coordinator`. Invariant: the first failure, the first wish and the first outcome
+//! stay.
 
 use crate::error::{ProduceError, TransactionError};
 use parking_lot::Mutex;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::Notify;
 
-/// End of a transaction, as the application wants it.
+/// How the application wants a transaction to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wish {
     Commit,
@@ -21,21 +21,22 @@ struct ScopeState {
     failure: Option<TransactionError>,
     wish: Option<Wish>,
     outcome: Option<Result<(), TransactionError>>,
-    /// True once the application has the outcome, or does not want one.
+    /// True once the application has seen the outcome, or does not want to see it.
     is_observed: bool,
 }
 
 /// A transaction.
 #[derive(Debug)]
 pub(crate) struct TransactionScope {
-    /// Number of the transaction, counted from 1 over the life of the producer.
+    /// The number of the transaction, counted from 1 over the life of the producer.
     pub(crate) number: u64,
     /// Wakes the task that sends requests to the coordinator.
     wake: Arc<Notify>,
     failed: AtomicBool,
-    /// True once the coordinator may know of the transaction: a batch has left, or a partition or a group was added.
+    /// True once the coordinator may know of the transaction, because a batch has left, or a partition or a group was
+    /// added.
     started: AtomicBool,
-    /// True once a request to commit may have been received.
+    /// True once the coordinator may have received a request to commit.
     possibly_committed: AtomicBool,
     state: Mutex<ScopeState>,
 }
@@ -59,7 +60,7 @@ impl TransactionScope {
         }
     }
 
-    /// Notes a failure; the transaction can only be aborted from now on.
+    /// Notes a failure. From now on the transaction can only be aborted.
     pub(crate) fn fail(&self, error: TransactionError) {
         self.state.lock().failure.get_or_insert(error);
         self.failed.store(true, Ordering::Release);
@@ -71,23 +72,23 @@ impl TransactionScope {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Returns the first failure; `None` without a failure.
+    /// Returns the first failure, if there was one.
     pub(crate) fn failure(&self) -> Option<TransactionError> {
         self.state.lock().failure.clone()
     }
 
-    /// Sets the wish of the application.
+    /// Records how the application wants the transaction to end.
     pub(crate) fn end(&self, wish: Wish) {
         self.state.lock().wish.get_or_insert(wish);
         self.wake.notify_one();
     }
 
-    /// Returns the wish of the application; `None` while the transaction is open.
+    /// Returns how the application wants the transaction to end, or `None` while it is open.
     pub(crate) fn wish(&self) -> Option<Wish> {
         self.state.lock().wish
     }
 
-    /// Notes that the coordinator may know of the transaction.
+    /// Notes that the coordinator may know of the transaction from now on.
     pub(crate) fn start(&self) {
         self.started.store(true, Ordering::Release);
     }
@@ -97,8 +98,8 @@ impl TransactionScope {
         self.started.load(Ordering::Acquire)
     }
 
-    /// Sets whether the transaction may be committed: a request to commit may have been received, or the coordinator
-    /// has refused it.
+    /// Sets whether the transaction may be committed. The value is true while a request to commit may have been
+    /// received, and false again if the coordinator has refused it.
     pub(crate) fn set_possibly_committed(&self, possibly: bool) {
         self.possibly_committed.store(possibly, Ordering::Release);
     }
@@ -113,20 +114,19 @@ impl TransactionScope {
         self.state.lock().outcome.get_or_insert(outcome);
     }
 
-    /// Returns the outcome for the application; `None` before there is one.
+    /// Returns the outcome for the application, or `None` while there is none.
     pub(crate) fn outcome(&self) -> Option<Result<(), TransactionError>> {
         let mut state = self.state.lock();
         state.is_observed |= state.outcome.is_some();
         state.outcome.clone()
     }
 
-    /// Notes that the application does not want an outcome.
+    /// Notes that the application does not want to see the outcome.
     pub(crate) fn disregard(&self) {
         self.state.lock().is_observed = true;
     }
 
-    /// Returns the error of an outcome that the application wants and does not have yet; `None` if there is no such
-    /// error.
+    /// Returns the error of the transaction, if the application wants to see it but has not yet.
     pub(crate) fn unobserved_error(&self) -> Option<TransactionError> {
         let state = self.state.lock();
         let outcome = state.outcome.as_ref().filter(|_| !state.is_observed);

@@ -1,12 +1,12 @@
-//! Task of a broker: it gathers batches into Produce requests, and spreads the requests over the connections.
+//! The task of a broker. It gathers batches into Produce requests and spreads the requests over the connections.
 //!
-//! The handling of responses is not here (see `answer`). Invariants: a connection has no more in flight than its
-//! estimate permits. A broker without an acknowledgement yet has at most one request. Each batch taken from a partition
-//! returns to it exactly once: acknowledged, failed, or for another attempt.
+//! Responses are handled in `answer`. Invariants: a connection has no more in flight than its estimate permits. A
+//! broker without an acknowledgement yet has at most one request. Each batch taken from a partition returns to it
+//! exactly once: acknowledged, failed, or for another attempt.
 //!
-//! Five events wake the task: a response, a batch that became ready, a completed write, a new connection, a time set by
-//! a partition. The connection's own task handles a response: it returns the batches to their partitions and wakes this
-//! task, so that no poll is repeated and no event missed.
+//! Five events wake the task: a response, a batch that became ready, a completed write, a new connection, and a time
+//! set by a partition. The connection's own task handles a response. It returns the batches to their partitions and
+//! wakes this task, so that no poll is repeated and no event missed.
 
 mod answer;
 mod binding;
@@ -39,33 +39,34 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-/// First version that names topics by id.
+/// The first version of Produce that names topics by id.
 const TOPIC_IDS: i16 = 13;
-/// First version whose requests add partitions to their transaction (KIP-890).
+/// The first version of Produce that adds partitions to their transaction (KIP-890).
 const ADDS_PARTITIONS: i16 = 12;
-/// First version whose requests may set `reorder`.
+/// The first version of Produce whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// Number of failed attempts in a row to open another connection, after which the present connections must suffice.
+/// After this many failed attempts in a row to open another connection, the present ones must suffice.
 const LANE_FAILURES: u32 = 3;
 
-/// Time after which a response may never come: the sender then checks with another broker who leads.
+/// How long the sender waits for a response before it doubts that it will come. It then checks with another broker who
+/// leads.
 const OVERDUE: Duration = Duration::from_secs(1);
 
-/// State of the task.
+/// The state of the task.
 struct Sender {
     core: Arc<Core>,
     broker: Arc<Broker>,
-    /// Partitions with work, in the order in which they are served.
+    /// The partitions with work, in the order in which they are served.
     active: Vec<Listing>,
     lanes: Lanes,
-    /// Demand for connections, if the configuration does not set their number.
+    /// Decides how many connections there should be. `None` if the configuration sets the number.
     demand: Option<Demand>,
     binding: Binding,
     connect_failures: u32,
-    /// Time of the last metadata request since a response was overdue.
+    /// When metadata was last requested because a response was overdue.
     asked_at: Option<Instant>,
-    /// [`Lanes::changes`] when the status was last published.
+    /// The value of [`Lanes::changes`] when the status was last published.
     told: u64,
 }
 
@@ -79,8 +80,8 @@ pub(crate) fn begin(core: Arc<Core>, broker: Arc<Broker>) {
 async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let (setting, in_flight) = (core.config.connections_per_broker, core.config.max_in_flight);
     let lanes = Lanes::new(setting.unwrap_or(1));
-    // A fixed number of requests in flight holds for the whole broker, so there is one connection, unless the number of
-    // connections is set as well.
+    // A fixed number of requests in flight applies to the whole broker. There is then only one connection, unless the
+    // number of connections is set as well.
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
@@ -102,7 +103,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
-        // If no other event may come, the requests just sent may still become overdue: the task checks that.
+        // If nothing else happens, the requests just sent may still become overdue, so the task checks that.
         let look_again = look_again.or_else(|| sender.oldest().map(|sent_at| sent_at + OVERDUE));
         sender.rest(earlier(next, look_again)).await;
     }
@@ -110,12 +111,12 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
 }
 
 impl Sender {
-    /// Waits for an event, or until `next`.
+    /// Waits for an event, at most until `next`.
     async fn rest(&mut self, next: Option<Instant>) {
         let broker = self.broker.clone();
         let mut wake = pin!(broker.work.wake.notified());
         let (lanes, config) = (&mut self.lanes, &self.core.config);
-        // Both are polled each time: otherwise an endless stream of records would keep a write from completing.
+        // Both are polled each time. Otherwise an endless stream of records would keep a write from completing.
         let news = poll_fn(|cx| match (lanes.poll(cx, config), wake.as_mut().poll(cx)) {
             (Poll::Pending, Poll::Pending) => Poll::Pending,
             _ => Poll::Ready(()),
@@ -126,15 +127,15 @@ impl Sender {
         }
     }
 
-    /// Returns the time of the oldest request in flight; `None` without idempotence. In that case the batches of an
-    /// abandoned request might be written twice, so they wait for the request's timeout.
+    /// Returns when the oldest request in flight was sent. Returns `None` without idempotence, since batches of an
+    /// abandoned request could be written twice. They wait for the request's timeout instead.
     fn oldest(&self) -> Option<Instant> {
         self.lanes.oldest().filter(|_| self.core.limits.idempotent)
     }
 
-    /// Fetches metadata if a response is overdue. If another broker has become the leader after the overdue request was
-    /// sent, closes the connections: this broker may never respond, and the batches then go to the new leader. Returns
-    /// the time of the next check; `None` if no request is in flight.
+    /// Fetches metadata if a response is overdue. If the leader has changed since the overdue request was sent, closes
+    /// the connections. This broker may never respond, and the batches then go to the new leader. Returns the time of
+    /// the next check, or `None` if no request is in flight.
     fn mind_overdue(&mut self) -> Option<Instant> {
         let (oldest, now) = (self.oldest()?, Instant::now());
         if now < oldest + OVERDUE {
@@ -165,7 +166,7 @@ impl Sender {
         }
     }
 
-    /// Opens the first connection; returns true if it is open. A failure causes the backoff and a refresh of metadata.
+    /// Opens the first connection. Returns true on success. After a failure it pauses and refreshes the metadata.
     async fn connect(&mut self) -> bool {
         let error = match self.connection().await {
             Some(Ok(connection)) => {
@@ -195,8 +196,8 @@ impl Sender {
         false
     }
 
-    /// Connects to the broker. Returns `None` once no partition needs the connection any more: a broker that hangs
-    /// accepts it, and never responds to the handshake.
+    /// Connects to the broker. Returns `None` once no partition needs the connection any more. This matters with a
+    /// broker that hangs, because it accepts the connection but never responds to the handshake.
     async fn connection(&mut self) -> Option<Result<Connection, MetadataError>> {
         let core = self.core.clone();
         let mut connecting = pin!(core.cluster.broker(self.broker.id));
@@ -238,8 +239,8 @@ impl Sender {
         self.demand = Some(demand);
     }
 
-    /// Returns true if batches wait that another connection could carry. Where partitions keep to one connection, these
-    /// must be batches of more partitions than there are connections.
+    /// Returns true if another connection could carry batches that now have to wait. If partitions keep to one
+    /// connection, this requires waiting batches of more partitions than there are connections.
     fn could_use_more(&self, now: Instant) -> bool {
         let hurry = self.core.is_hurried();
         let striped = self.broker.grants.lock().reorder > 0 && self.core.limits.idempotent;
@@ -248,20 +249,20 @@ impl Sender {
         wait.take(enough).count() == enough
     }
 
-    /// Begins to open another connection if one is wanted. Returns the time of the next attempt after a failed one;
-    /// None if there is nothing to wait for.
+    /// Begins to open another connection if one is wanted. Returns the time of the next attempt after a failed one, or
+    /// `None` if there is nothing to wait for.
     fn grow(&mut self) -> Option<Instant> {
         let (core, id) = (self.core.clone(), self.broker.id);
         self.lanes.grow(Instant::now(), || Box::pin(async move { core.cluster.another(id).await }))
     }
 
-    /// Removes partitions that another broker now leads from this worklist.
+    /// Removes partitions from the worklist if another broker leads them now.
     fn give_away(&mut self) {
         let work = &self.broker.work;
         self.active.retain(|listing| !listing.leaves(work));
     }
 
-    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready;
+    /// Sends as much as the connections accept. Returns the time of the next check for batches that are not ready, or
     /// `None` if an event will wake the task.
     async fn fill(&mut self) -> Option<Instant> {
         let (mut next, mut tried, mut binds) = (None, 0, false);
@@ -282,7 +283,7 @@ impl Sender {
         earlier(next, self.fill_gaps(tried).await)
     }
 
-    /// Reports, once, that the broker's window keeps full batches waiting.
+    /// Reports, only once, that the broker's window keeps full batches waiting.
     fn look_at_window(&mut self, binds: bool) {
         let (rtt, delivered, now) = (self.lanes.least(), self.lanes.delivered(), clock::now());
         let is_long = self.binding.look(&BindingLook { binds, rtt, delivered, now });
@@ -297,8 +298,8 @@ impl Sender {
         }
     }
 
-    /// Sends batches that other batches wait for at the broker, even over a full connection, since the waiting batches
-    /// may be what fills it. Returns the time of the next check; `None` if an event will wake the task.
+    /// Sends batches that other batches wait for at the broker, even over a full connection. The waiting batches may be
+    /// what fills it. Returns the time of the next check, or `None` if an event will wake the task.
     async fn fill_gaps(&mut self, tried: u32) -> Option<Instant> {
         let mut next = None;
         if self.broker.grants.lock().reorder == 0 || !self.may_send() {
@@ -318,7 +319,7 @@ impl Sender {
     }
 
     /// Returns true if another request may leave. A broker that has acknowledged nothing yet gets one request at a
-    /// time: brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
+    /// time. The reason is that brokers before Kafka 4.5 accept any first sequence of a producer (KAFKA-15591).
     fn may_send(&self) -> bool {
         !self.core.limits.idempotent || self.broker.grants.lock().proven || self.lanes.requests() == 0
     }
@@ -343,7 +344,7 @@ impl Sender {
         gather(&mut self.active, &self.broker.work, round, max, |spent| core.identity(spent), join)
     }
 
-    /// Seals and writes one request; the connection's reader handles its response.
+    /// Seals and writes one request. The connection's reader handles its response.
     async fn send(&mut self, at: usize, batches: Vec<Outgoing>) {
         let lane = &mut self.lanes.open[at];
         let connection = lane.connection.clone();
@@ -386,8 +387,8 @@ impl Sender {
     }
 }
 
-/// Batches of a request without a response (acks=0), while the request is written. If the write is abandoned with its
-/// connection, the request counts as failed.
+/// The batches of a request that gets no response (acks=0), while it is being written. If the write is abandoned
+/// together with its connection, the request counts as failed.
 struct Unanswered {
     core: Arc<Core>,
     batches: Vec<Outgoing>,
@@ -409,7 +410,7 @@ impl Drop for Unanswered {
     }
 }
 
-/// Builds the request for these batches. Batches whose codec fails are failed and left out.
+/// Builds a request from these batches. If the codec fails, the batch fails and is left out.
 fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceRequest, i16, Vec<Outgoing>) {
     let mut request = ProduceRequest {
         acks: core.config.acks as i16,
@@ -419,7 +420,7 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     let mut version = newest;
     if let Some(ledger) = &core.ledger {
         request.transactional_id = Some(ledger.id.clone());
-        // The request's version is at most the last one that does not add the partitions to the transaction.
+        // The version must not be one that adds the partitions to the transaction.
         if ledger.pass().is_some_and(|pass| !pass.adds_partitions) {
             version = version.min(ADDS_PARTITIONS - 1);
         }
@@ -451,8 +452,8 @@ fn build(core: &Arc<Core>, batches: Vec<Outgoing>, newest: i16) -> (ProduceReque
     (request, version, sent)
 }
 
-/// Returns a batch with its bytes. Returns `None` for a new batch that is larger than its topic accepts: it is split,
-/// and its parts go later. Also returns `None` if the codec fails, and with it the batch.
+/// Returns a batch with its bytes. Returns `None` if the codec fails, which also fails the batch. Also returns `None`
+/// for a new batch that is larger than its topic accepts. It is split, and its parts go later.
 fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)> {
     let (before, is_new) = (outgoing.batch.size(), !outgoing.batch.is_sealed());
     let records = match outgoing.batch.seal(outgoing.stamp) {

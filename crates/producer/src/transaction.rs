@@ -1,4 +1,4 @@
-//! Transactions in the interface for applications: begin, send, send_offsets, commit, abort.
+//! The interface for applications that use transactions: begin, send, send_offsets, commit, abort.
 //!
 //! Transactions are a mode of [`Producer`], not a type of producer: code that has a producer, such as the tools, works
 //! with and without them. An open [`Transaction`] is consumed by its end, so that no record is sent while it ends.
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-/// Error of a producer without a transactional.id.
+/// The error of a producer without a transactional.id.
 const NO_ID: TransactionError = TransactionError::State(NO_TRANSACTIONAL_ID);
 
 impl Producer {
@@ -25,8 +25,8 @@ impl Producer {
     /// transaction. Waits for at most max.block.ms.
     ///
     /// # Errors
-    /// [`TransactionError::Timeout`], after which another call continues the wait; [`TransactionError::Coordinator`] if
-    /// the coordinator refuses.
+    /// Returns [`TransactionError::Timeout`] after max.block.ms. The next call continues the wait. Returns
+    /// [`TransactionError::Coordinator`] if the coordinator refuses.
     pub async fn init_transactions(&self) -> Result<(), TransactionError> {
         let ledger = self.ledger()?;
         ledger.initialise();
@@ -38,17 +38,18 @@ impl Producer {
         self.until("get a producer id", None, initialised).await
     }
 
-    /// Begins a transaction. The previous one may still be ending: records of the new one are gathered, and leave when
-    /// it has ended. If two transactions are still ending, waits for the end of the older one, at most for
+    /// Begins a transaction. The previous one may still be ending. Records of the new one are then gathered, and leave
+    /// when it has ended. If two transactions are still ending, waits for the end of the older one, at most for
     /// max.block.ms.
     ///
-    /// After a commit that failed, a new transaction fails as well: its offsets would skip the records of the failed
-    /// one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or is
-    /// dropped.
+    /// After a commit that failed, a new transaction fails as well, because its offsets would skip the records of the
+    /// failed one. New transactions succeed again once the [`Ending`] of the failed commit has returned the error, or
+    /// is dropped.
     ///
     /// # Errors
-    /// [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a transaction
-    /// is open; [`TransactionError::Timeout`] after max.block.ms; the error that has ended the producer.
+    /// Returns [`TransactionError::State`] if the producer has no transactional.id or is not initialised, or if a
+    /// transaction is open. Returns [`TransactionError::Timeout`] after max.block.ms. If a fatal error has ended the
+    /// producer, returns that error.
     pub async fn begin(&self) -> Result<Transaction<'_>, TransactionError> {
         let ledger = self.ledger()?;
         let begun = || ledger.begin().transpose();
@@ -65,8 +66,8 @@ impl Producer {
         self.core.ledger.as_ref().ok_or(NO_ID)
     }
 
-    /// Waits until `look` returns a result instead of `None`, at most for max.block.ms. `ending` is the transaction
-    /// whose outcome the call waits for.
+    /// Waits until `look` returns a result, at most for max.block.ms. `ending` is the transaction whose outcome the
+    /// call waits for.
     async fn until<T>(
         &self,
         action: &'static str,
@@ -100,7 +101,7 @@ impl Producer {
     }
 }
 
-/// Returns the error of a call that has waited for max.block.ms.
+/// Returns the error of a call that has waited for max.block.ms in vain.
 fn timed_out(
     action: &'static str,
     started: Instant,
@@ -110,10 +111,10 @@ fn timed_out(
     TransactionError::Timeout { action, waited: started.elapsed(), why: ledger.trouble(), possibly_committed }
 }
 
-/// Open transaction. Dropping it aborts it.
+/// An open transaction. Dropping it aborts it.
 ///
 /// Records of the next transaction gather while this one commits. [`Transaction::send_offsets`] commits offsets of a
-/// consumer group with the records (KIP-447). Each error has the next step:
+/// consumer group with the records (KIP-447). Each error shows how to go on:
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -147,7 +148,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record for sending, like [`Producer::send`].
     ///
     /// # Errors
-    /// [`SendError`] of a refused record, which was certainly not written.
+    /// Returns [`SendError`] if the record is refused. It was then certainly not written.
     pub async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.send_in(record, Some(&self.scope)).await
@@ -156,7 +157,7 @@ impl<'a> Transaction<'a> {
     /// Queues a record without waiting, like [`Producer::try_send`].
     ///
     /// # Errors
-    /// [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
+    /// Returns [`SendError::Full`], [`SendError::NoMetadata`] or [`SendError::NoPartition`] where `send` would wait.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         self.check()?;
         self.producer.try_send_in(record, Some(&self.scope))
@@ -170,12 +171,12 @@ impl<'a> Transaction<'a> {
         Err(SendError::TransactionFailed(why.unwrap_or_default()))
     }
 
-    /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or its
-    /// generation is over (KIP-447). Waits for at most max.block.ms; the previous transaction has to end first.
+    /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or if its
+    /// generation is over (KIP-447). Waits for at most max.block.ms. The previous transaction has to end first.
     ///
     /// # Errors
-    /// Error of the transaction, which has failed before or by this call; [`TransactionError::Timeout`] after
-    /// max.block.ms.
+    /// Returns [`TransactionError`] if the transaction has failed earlier or fails by this call, or
+    /// [`TransactionError::Timeout`] if max.block.ms passes.
     pub async fn send_offsets(
         &self,
         offsets: &[TransactionOffset],
@@ -210,13 +211,13 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Queues a group's offsets for commit with the transaction, like [`Transaction::send_offsets`], without waiting.
-    /// Refused offsets fail the transaction, and its commit returns the error. The application can gather the next
-    /// transaction while they are queued.
+    /// Queues a group's offsets for commit with the transaction, like [`Transaction::send_offsets`], but does not wait.
+    /// The application can gather the next transaction in the meantime. If the offsets are refused, the transaction
+    /// fails and its commit returns the error.
     ///
     /// # Errors
-    /// Error of the transaction, if it has failed; [`TransactionError::Full`] if 64 calls are queued already. The call
-    /// then had no effect.
+    /// Returns the error of the transaction if it has failed. Returns [`TransactionError::Full`] if 64 calls are queued
+    /// already. The call then had no effect.
     pub fn queue_offsets(&self, offsets: &[TransactionOffset], group: &GroupMetadata) -> Result<(), TransactionError> {
         let ledger = self.producer.ledger()?;
         match (ledger.phase(), self.scope.failure()) {
@@ -234,7 +235,7 @@ impl<'a> Transaction<'a> {
         self.scope.failure().unwrap_or(closed)
     }
 
-    /// Commits the transaction: batches no longer linger, and once every record is acknowledged the commit goes to the
+    /// Commits the transaction. Batches no longer linger, and once every record is acknowledged the commit goes to the
     /// coordinator. This continues whether or not the outcome is awaited. If a record or the offsets failed, the
     /// transaction is aborted instead, and the outcome is that error.
     pub fn commit(self) -> Ending<'a> {
@@ -255,12 +256,12 @@ impl<'a> Transaction<'a> {
 
 impl Drop for Transaction<'_> {
     fn drop(&mut self) {
-        // After a commit or an abort this changes nothing: the first wish counts.
+        // After a commit or an abort this has no effect, because the first wish counts.
         self.scope.end(Wish::Abort);
     }
 }
 
-/// Transaction that is being committed or aborted. An `await` returns the outcome.
+/// A transaction that is being committed or aborted. Await it to get the outcome.
 #[must_use = "a commit may fail; await its outcome, or drop it on purpose"]
 pub struct Ending<'a> {
     producer: &'a Producer,
@@ -268,8 +269,8 @@ pub struct Ending<'a> {
     action: &'static str,
 }
 
-/// Transaction whose outcome is wanted while this value exists. The `Drop` is here because a `Drop` of [`Ending`]
-/// itself would extend its borrow of the producer past its last use.
+/// A transaction whose outcome is wanted while this value exists. `Drop` is implemented here because a `Drop` of
+/// [`Ending`] itself would extend its borrow of the producer past its last use.
 struct WantedOutcome(Arc<TransactionScope>);
 
 impl Drop for WantedOutcome {
@@ -282,13 +283,13 @@ impl Ending<'_> {
     /// Waits for the outcome, for at most max.block.ms. May be called again after a timeout.
     ///
     /// # Errors
-    /// [`TransactionError`] if the transaction is not committed, or not aborted.
+    /// Returns [`TransactionError`] if the transaction was not committed or aborted as requested.
     pub async fn wait(&self) -> Result<(), TransactionError> {
         let scope = &self.wanted.0;
         self.producer.until(self.action, Some(scope), || scope.outcome()).await
     }
 
-    /// Returns the outcome; `None` before there is one.
+    /// Returns the outcome, or `None` while there is none.
     pub fn outcome(&self) -> Option<Result<(), TransactionError>> {
         self.wanted.0.outcome()
     }

@@ -1,33 +1,34 @@
-//! Window of a partition: sequence numbers, and the batches that are sent but not acknowledged.
+//! The window of a partition: its sequence numbers, and the batches that are sent but not acknowledged.
 //!
-//! Pure: no I/O, no clock; batches are opaque. The number of requests on a connection
-//! (max.in.flight.requests.per.connection) is not here. The window bounds how far a partition runs *past its oldest
-//! unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). The decisions that are made once nothing
-//! is in flight are in `settle.rs`.
+//! This module has no I/O and no clock, and does not look into batches. The window bounds how far a partition runs
+//! *past its oldest unacknowledged batch*, as the broker's memory of sequences does (KIP-1269). It does not count the
+//! requests on a connection (max.in.flight.requests.per.connection). The decisions that are made once nothing is in
+//! flight are in `settle.rs`.
 //!
 //! Invariant: within one producer epoch a sequence number is only ever used for the same records, and every batch
 //! before an acknowledged one is in the log.
 //!
 //! After a failure nothing is sent until every batch in flight is resolved. The remaining batches are then sent again,
-//! in order, in a *round*. Consequences of the responses:
+//! in order, in a *round*. This is what the responses prove:
 //!
-//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written: the broker
-//!   accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart) thus needs
-//!   no retry of them.
-//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised; so
-//!   no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
-//!   another batch that was given up and may be written: the batches that may be written are then *unresolved*, and
+//! * An acknowledged batch proves that every earlier batch of its epoch that may be written is written, because the
+//!   broker accepts no sequence before the previous one. A broker that forgot these batches (Kafka after a restart)
+//!   thus needs no retry of them.
+//! * If every batch of a round is out of order, the newest was never written, since its retry would be recognised.
+//!   Then no batch was written. The epoch is bumped (KIP-360), and all are sent again from sequence 0. The exception is
+//!   another batch that was given up and may be written. The batches that may be written are then *unresolved*, and
 //!   failed.
-//! * A batch given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is fenced.
+//! * A batch that was given up leaves a hole. The epoch is bumped once nothing is in flight, so that a late copy is
+//!   fenced.
 //!
 //! Responses may come in any order, as they do over several connections. OUT_OF_ORDER_SEQUENCE_NUMBER is then evidence
-//! only if no batch was acknowledged since the refused batch left: the missing batch before it may have arrived
-//! meanwhile.
+//! only if no batch was acknowledged since the refused batch left. Otherwise the missing batch before it may have
+//! arrived in the meantime.
 //!
-//! The limit may change at any time. It applies to a round as to new batches: a round runs at most that far past the
+//! The limit may change at any time. It applies to a round as to new batches, so a round runs at most that far past the
 //! oldest batch it waits for. A round does not wait for batches that were out of order, so that every round ends.
 //!
-//! Cost: constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
+//! The cost is constant per batch sent and per response. It is linear in the window at the start of a new epoch, at a
 //! delivery timeout, and where a round finds its first batch out of order.
 //!
 //! Epochs are per partition, as at the broker, so that a bump in one window affects no other partition.
@@ -38,51 +39,53 @@ use std::collections::VecDeque;
 
 mod settle;
 
-/// Number of batches that a broker retains per producer and partition if it has sent no value.
+/// How many batches a broker is assumed to retain per producer and partition until it sends a value.
 pub(crate) const WINDOW_DEFAULT: usize = 5;
 
-/// Largest window that is accepted from a broker.
+/// The largest window that is accepted from a broker.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// Most sequences that a window covers before it opens no further batch. Brokers retain at most 2^30, since the order
-/// of two sequences further apart is ambiguous. A batch itself, shorter than 2^31 bytes, has fewer than 2^29 records.
+/// Maximum number of sequences that a window covers before it opens another batch. Brokers retain at most 2^30, since
+/// the order of two sequences further apart is ambiguous. A batch is shorter than 2^31 bytes, so it has fewer than 2^29
+/// records itself.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
-/// Identity of a producer on a partition.
+/// The identity of a producer on a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProducerIdAndEpoch {
     pub(crate) producer_id: i64,
     pub(crate) epoch: i16,
 }
 
-/// Key of a batch that was sent, until it is resolved.
+/// Identifies a batch that was sent, until it is resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ticket {
-    /// `place` of the batch when it was sent. The split of an earlier batch changes the place; the sequence still
-    /// identifies the batch.
+    /// The `place` of the batch when it was sent. If an earlier batch is split, the place changes, but the sequence
+    /// still identifies the batch.
     place: u64,
     sequence: i32,
 }
 
-/// Reason why a batch that was sent is not acknowledged.
+/// The reason why a batch that was sent is not acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Setback {
-    /// The attempt failed; the batch is sent again unchanged. `maybe` is true if this attempt may have been written.
+    /// The attempt failed, and the batch is sent again unchanged. `maybe` is true if this attempt may have been
+    /// written.
     Retry { maybe: bool },
-    /// OUT_OF_ORDER_SEQUENCE_NUMBER: this attempt wrote nothing.
+    /// The broker answered OUT_OF_ORDER_SEQUENCE_NUMBER, so this attempt wrote nothing.
     OutOfOrder,
-    /// The broker knows a newer epoch, or no longer knows the producer: a new identity is needed.
+    /// The broker knows a newer epoch, or no longer knows the producer. A new identity is needed.
     Fenced,
 }
 
-/// Fate of a batch without a response of its own.
+/// The fate of a batch that has no response of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The batch is in the log, at an unknown offset.
     Written,
-    /// The batch may be in the log or not, and neither can be proven.
+    /// The batch may or may not be in the log, and neither can be proven.
     Unresolved,
-    /// The broker accepts the batch no more, and its transaction has failed: it was certainly not written.
+    /// The broker no longer accepts the batch and its transaction has failed. The batch was certainly not written.
     Refused,
 }
 
@@ -91,7 +94,7 @@ enum SlotState<B> {
     InFlight,
     Retry(B),
     Acked,
-    /// Batch that was given up. `maybe` is true if an attempt may have been written.
+    /// A batch that was given up. `maybe` is true if an attempt may have been written.
     Hole {
         maybe: bool,
     },
@@ -101,82 +104,82 @@ enum SlotState<B> {
 struct Slot<B> {
     sequence: i32,
     records: u32,
-    /// Value of `generation` when the batch was last sent.
+    /// The value of `generation` when the batch was last sent.
     sent: u64,
     /// True if the last response was OUT_OF_ORDER_SEQUENCE_NUMBER.
     out_of_order: bool,
     /// True if an attempt in this epoch may have been written.
     ambiguous: bool,
-    /// Log of the last attempt; zeros for any log with the topic's name.
+    /// The log that the last attempt went to. Zero if it may be any log with the topic's name.
     sent_to: Uuid,
-    /// Log in which an attempt, of any epoch, may have been written; zeros for one of several logs.
+    /// The log in which an attempt of any epoch may have been written. Zero if it may be one of several logs.
     maybe_in: Option<Uuid>,
     state: SlotState<B>,
 }
 
-/// Pass over the batches to be sent again, oldest first.
+/// A pass over the batches that must be sent again, oldest first.
 #[derive(Clone, Copy, Debug)]
 struct Round {
-    /// `place` of the batch that is sent next.
+    /// The `place` of the batch that is sent next.
     next: u64,
-    /// `place` before which no batch is in flight.
+    /// No batch before this `place` is in flight.
     waits_from: u64,
-    /// Number of batches left to be sent, from `next` on; at least one.
+    /// How many batches are left to send, from `next` on. At least one.
     left: usize,
 }
 
-/// Window of a partition.
+/// The window of a partition.
 #[derive(Debug)]
 pub(crate) struct Window<B> {
-    /// Batches sent and not resolved, in order; the front is never acknowledged.
+    /// The batches that were sent and are not resolved, in order. The front is never an acknowledged one.
     slots: VecDeque<Slot<B>>,
-    /// `place` of the front; places count up over the window's life.
+    /// The `place` of the front. Places count up over the window's life.
     first: u64,
-    /// Identity; `None` before the first identity, and once the old identity is used up. Without idempotence it stays
+    /// The identity in use. `None` before the first one, and once the old one is used up. Without idempotence it stays
     /// `None`.
     identity: Option<ProducerIdAndEpoch>,
-    /// Producer id that must not be used again.
+    /// A producer id that must not be used again.
     spent: Option<i64>,
     idempotent: bool,
-    /// True if the transaction coordinator gives the epochs: the window begins none.
+    /// True if the transaction coordinator assigns the epochs, so that the window does not begin any.
     transactional: bool,
     next_sequence: i32,
-    /// Number of batches past the oldest unacknowledged one that the broker retains.
+    /// How many batches past the oldest unacknowledged one the broker retains.
     limit: usize,
-    /// True if the broker has acknowledged a batch of this epoch. Before, one batch is sent at a time: a broker older
-    /// than Kafka 4.5 would accept any first sequence (KAFKA-15591).
+    /// True if the broker has acknowledged a batch of this epoch. Until then, one batch is sent at a time, because a
+    /// broker older than Kafka 4.5 would accept any first sequence (KAFKA-15591).
     established: bool,
     in_flight: usize,
-    /// Number of batches that wait to be sent again.
+    /// How many batches wait to be sent again.
     retries: usize,
-    /// Number of holes with an unresolved batch before them.
+    /// How many holes have an unresolved batch before them.
     holes: usize,
     round: Option<Round>,
-    /// Counter of acknowledgements and rounds; the module's head explains when a response is evidence.
+    /// Counts acknowledgements and rounds. The module's head explains when a response is evidence.
     generation: u64,
-    /// `place` of the newest batch acknowledged in this epoch. An earlier batch that may be written is certainly
-    /// written.
+    /// The `place` of the newest batch acknowledged in this epoch. An earlier batch that may have been written has
+    /// certainly been written.
     proven_to: u64,
-    /// Set if a hole was left in this epoch: true if the batch there was certainly not written.
+    /// Set if a hole was left in this epoch. The value is true if the batch there was certainly not written.
     hole: Option<bool>,
     fenced: bool,
-    /// Log that batches are for: its topic's id, or zeros where topics have none.
+    /// The log that batches are for: the topic's id, or zero if topics have no ids.
     log: Uuid,
-    /// True if the log differs from that of this epoch.
+    /// True if the log is another one than when this epoch began.
     renew: bool,
-    /// Batches that are settled without a response of their own.
+    /// Batches that were settled without a response of their own.
     settled: Vec<(B, Fate)>,
-    /// Number of slots visited, for the test of the cost.
+    /// How many slots were visited. A test measures the cost with it.
     #[cfg(test)]
     visits: usize,
 }
 
-/// Returns the sequence `count` records after `sequence`; 2^31-1 is followed by 0.
+/// Returns the sequence that is `count` records after `sequence`. After 2^31-1 the sequences start again at 0.
 pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
     sequence.wrapping_add(count as i32) & i32::MAX
 }
 
-/// Returns the number of records from `from` forward to `to`.
+/// Returns how many records there are from `from` forward to `to`.
 fn sequence_distance(from: i32, to: i32) -> u32 {
     (to.wrapping_sub(from) & i32::MAX) as u32
 }
@@ -209,7 +212,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns the number of batches sent and not resolved, from the oldest unacknowledged one on.
+    /// Returns how many batches were sent since the oldest unacknowledged one, including that one.
     pub(crate) fn span(&self) -> usize {
         self.slots.len()
     }
@@ -227,61 +230,61 @@ impl<B> Window<B> {
         self.in_flight == 0 && self.retries == 0
     }
 
-    /// Returns the number of batches, from the oldest unacknowledged one on, that may be sent.
+    /// Returns how many batches may be sent, counted from the oldest unacknowledged one.
     pub(crate) fn limit(&self) -> usize {
         if self.established { self.limit } else { 1 }
     }
 
-    /// Sets the number of batches past the oldest unacknowledged one that the broker retains. A smaller number than
-    /// before holds back new batches and retries until fewer are in flight.
+    /// Sets how many batches past the oldest unacknowledged one the broker retains. If the number shrinks, new batches
+    /// and retries wait until fewer are in flight.
     pub(crate) fn grant(&mut self, batches: usize) {
         if self.idempotent {
             self.limit = batches.max(1);
         }
     }
 
-    /// Returns Some if a new identity is needed before any batch can be sent: the producer id that the new identity
-    /// must not have, if any. None if no new identity is needed.
+    /// Returns `Some` if no batch can be sent before there is a new identity. The inner value is the producer id that
+    /// the new identity must not have, if there is one.
     pub(crate) fn wants_identity(&self) -> Option<Option<i64>> {
         (self.idempotent && self.identity.is_none()).then_some(self.spent)
     }
 
-    /// Takes an identity; batches that wait for a retry get new numbers.
+    /// Takes a new identity. Batches that wait for a retry get new numbers.
     pub(crate) fn adopt(&mut self, identity: ProducerIdAndEpoch) {
         self.start_epoch(identity);
     }
 
-    /// Sets the log that batches are for. Returns true if it differs from the one before, because the topic was
-    /// recreated: once nothing is in flight, sequences start again in a new epoch.
+    /// Sets the log that batches are for. Returns true if the log is another one, because the topic was recreated. Once
+    /// nothing is in flight, sequences then start again in a new epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
         if is_another {
             self.renew = self.idempotent && self.identity.is_some();
-            // The round ends, since its next batches would follow batches that have no response yet.
+            // The round ends, because its next batches would follow batches without a response.
             self.round = None;
         }
         is_another
     }
 
-    /// Returns the log that batches are for; see [`Window::write_to`].
+    /// Returns the log that batches are for, which [`Window::write_to`] sets.
     pub(crate) fn log(&self) -> Uuid {
         self.log
     }
 
-    /// Records that the attempt had the topic's name and no id, so that it may be in any log of this name.
+    /// Records that the attempt had the topic's name and no id. It may then be in any log of this name.
     pub(crate) fn went_by_name(&mut self, ticket: Ticket) {
         let at = self.find(ticket);
         self.slots[at].sent_to = Uuid::default();
     }
 
-    /// Returns true if a batch that was never sent may leave now. First settles the consequences of failed batches.
+    /// Returns true if a batch that was never sent may leave now. Applies the consequences of failed batches first.
     pub(crate) fn may_open(&mut self) -> bool {
         self.settle();
         self.is_open() && (!self.idempotent || self.identity.is_some())
     }
 
-    /// Returns true as [`Window::may_open`] does, but without settling: a hint.
+    /// Returns the same as [`Window::may_open`], but without settling anything. The result is therefore only a hint.
     pub(crate) fn is_open(&self) -> bool {
         let sequences = self.slots.front().map_or(0, |front| sequence_distance(front.sequence, self.next_sequence));
         self.retries == 0
@@ -290,7 +293,7 @@ impl<B> Window<B> {
             && (sequences < SEQUENCES_MAX || !self.idempotent)
     }
 
-    /// Returns true if only the limit keeps new batches from leaving.
+    /// Returns true if nothing but the limit keeps new batches from leaving.
     pub(crate) fn is_full(&self) -> bool {
         self.established && self.retries == 0 && !self.must_settle() && self.slots.len() >= self.limit
     }
@@ -300,21 +303,22 @@ impl<B> Window<B> {
         2 * self.slots.len() <= self.limit()
     }
 
-    /// Records that the partition was idle: the broker may have forgotten the producer and would accept any first
-    /// sequence. One batch is sent at a time until the next acknowledgement.
+    /// Notes that the partition was idle. The broker may have forgotten the producer and would accept any first
+    /// sequence. Until the next acknowledgement one batch is sent at a time.
     pub(crate) fn rested(&mut self) {
         if self.slots.is_empty() {
             self.established = !self.idempotent;
         }
     }
 
-    /// Returns batches that are settled without a response of their own. Settles first, as [`Window::may_open`] does.
+    /// Returns the batches that were settled without a response of their own. Like [`Window::may_open`], it first
+    /// applies the consequences of failed batches.
     pub(crate) fn settled(&mut self) -> Vec<(B, Fate)> {
         self.settle();
         std::mem::take(&mut self.settled)
     }
 
-    /// Numbers a new batch of `records`; only when [`Window::may_open`].
+    /// Assigns sequence numbers to a new batch of `records` records. [`Window::may_open`] must have returned true.
     pub(crate) fn open(&mut self, records: u32) -> (Ticket, Stamp) {
         let (place, sequence) = (self.first + self.slots.len() as u64, self.next_sequence);
         self.next_sequence = sequence_add(sequence, records);
@@ -324,7 +328,7 @@ impl<B> Window<B> {
         (Ticket { place, sequence }, self.stamp(sequence))
     }
 
-    /// Returns the next batch to be sent again; None if none may leave. In a round the batches leave in order, one
+    /// Returns the next batch to send again, or `None` if none may leave. In a round the batches leave in order, one
     /// after another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes.
     /// That batch leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
@@ -344,7 +348,7 @@ impl<B> Window<B> {
         Some((Ticket { place, sequence }, self.stamp(sequence), batch))
     }
 
-    /// Returns the batch that [`Window::next_retry`] would return; `None` if it would return none.
+    /// Returns the batch that [`Window::next_retry`] would return, without sending it.
     pub(crate) fn peek_retry(&mut self, missing: bool) -> Option<&B> {
         let place = self.retry_place(missing)?;
         match &self.slots[(place - self.first) as usize].state {
@@ -353,7 +357,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Replaces the batch that [`Window::next_retry`] would return by its parts, as [`Window::split`] does.
+    /// Replaces the batch that [`Window::next_retry`] would return by its parts, like [`Window::split`].
     pub(crate) fn part_retry(&mut self, missing: bool, parts: Vec<(u32, B)>) {
         let Some(place) = self.retry_place(missing) else { return };
         self.retries -= 1;
@@ -363,7 +367,7 @@ impl<B> Window<B> {
         self.put_parts((place - self.first) as usize, parts);
     }
 
-    /// Returns the `place` of the next batch to be sent again; None if none may leave.
+    /// Returns the `place` of the next batch to send again, or `None` if none may leave.
     fn retry_place(&mut self, missing: bool) -> Option<u64> {
         if missing && self.in_flight > 0 && self.round.is_none() {
             if self.retries == 0 || !self.established || self.must_settle() {
@@ -377,15 +381,16 @@ impl<B> Window<B> {
             return None;
         }
         if self.round.is_none() && self.in_flight == 0 {
-            // A new round sends all waiting batches again, also those that were out of order. The front is one of them,
-            // since it is neither acknowledged nor in flight.
+            // A new round sends all waiting batches again, including those that were out of order. The front is one of
+            // them, since it is neither acknowledged nor in flight.
             self.generation += 1;
             self.round = Some(Round { next: self.first, waits_from: self.first, left: self.retries });
         }
         self.within_reach()
     }
 
-    /// Returns the `place` of the round's next batch; None if it may not leave, or without a round.
+    /// Returns the `place` of the round's next batch. Returns `None` if there is no round, or if that batch is too far
+    /// after the oldest one in flight.
     fn within_reach(&mut self) -> Option<u64> {
         let Round { next, waits_from, left } = self.round?;
         let mut waits_from = waits_from.max(self.first);
@@ -398,8 +403,8 @@ impl<B> Window<B> {
         ((next - waits_from) < self.limit() as u64).then_some(next)
     }
 
-    /// Moves the round on to the next waiting batch at or after `place`. The round is over when the last batch is sent;
-    /// batches that fail now wait for the next round.
+    /// Moves the round on to the next waiting batch at or after `place`. The round is over when the last batch is sent.
+    /// Batches that fail now wait for the next round.
     fn advance_round(&mut self, place: u64) {
         let Some(mut round) = self.round.take().filter(|round| round.left > 1) else { return };
         (round.next, round.left) = (place, round.left - 1);
@@ -410,7 +415,7 @@ impl<B> Window<B> {
         self.round = Some(round);
     }
 
-    /// Returns true if a round has batches left to send; until then responses to its earlier batches mean nothing.
+    /// Returns true if a round still has batches to send. Until then responses to its earlier batches mean nothing.
     pub(crate) fn in_round(&self) -> bool {
         let next = self.round.map(|round| &self.slots[(round.next - self.first) as usize]);
         next.is_some_and(|next| next.ambiguous || self.in_flight > 0)
@@ -421,7 +426,8 @@ impl<B> Window<B> {
         let at = self.resolve(ticket, SlotState::Acked);
         self.established = true;
         self.generation += 1;
-        // The acknowledgement proves earlier batches written, which the broker may have forgotten: they need no retry.
+        // The acknowledgement proves that earlier batches were written. The broker may have forgotten them, so they
+        // need no retry.
         let (from, to) = (self.proven_to.max(self.first), self.first + at as u64);
         self.proven_to = self.proven_to.max(to);
         for place in from..to {
@@ -434,7 +440,7 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Notes that the attempt failed and the batch remains.
+    /// Notes that an attempt failed and that the batch will be sent again.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;
@@ -447,7 +453,7 @@ impl<B> Window<B> {
         }
         self.fenced |= setback == Setback::Fenced;
         if setback != Setback::OutOfOrder {
-            // The round ends, since batches behind this one would be out of order.
+            // The round ends, because batches behind this one would be out of order.
             self.round = None;
         } else if self.is_proven(at) {
             self.settle_slot(at, Fate::Written);
@@ -463,12 +469,12 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Replaces a batch that is too large by its parts, with its sequence numbers. None of its attempts may have been
-    /// written.
+    /// Replaces a batch that is too large by its parts, which use its sequence numbers. None of the batch's attempts
+    /// may have been written.
     pub(crate) fn split(&mut self, ticket: Ticket, parts: Vec<(u32, B)>) {
         let at = self.resolve(ticket, SlotState::Acked);
         self.put_parts(at, parts);
-        // The round ends, since the places have changed, and batches behind this one would be out of order.
+        // The round ends, because the places have changed and batches behind this one would be out of order.
         self.round = None;
     }
 
@@ -487,8 +493,8 @@ impl<B> Window<B> {
         self.slots.extend(behind);
     }
 
-    /// Takes back the newest batch, which has not left; its sequence numbers are free again. Returns false if it is not
-    /// the newest.
+    /// Takes the newest batch back, which has not left. Its sequence numbers become free again. Returns false if it is
+    /// not the newest.
     pub(crate) fn take_back(&mut self, ticket: Ticket) -> bool {
         let at = self.find(ticket);
         if at + 1 != self.slots.len() || !matches!(self.slots[at].state, SlotState::InFlight) {
@@ -500,7 +506,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Gives up batches that wait for a retry and for which `unwanted` returns true.
+    /// Gives up those of the batches that wait for a retry for which `unwanted` returns true.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;
@@ -509,14 +515,14 @@ impl<B> Window<B> {
             if matches!(&self.slots[at].state, SlotState::Retry(batch) if unwanted(batch)) {
                 self.retries -= 1;
                 self.leave_hole(at);
-                // The round ends, since batches behind this one would be out of order.
+                // The round ends, because batches behind this one would be out of order.
                 self.round = None;
             }
         }
         self.trim();
     }
 
-    /// Replaces a batch that was given up by a hole; no hole is left if the batch is proven written.
+    /// Leaves a hole in place of a batch that was given up, unless the batch is proven to be written.
     fn leave_hole(&mut self, at: usize) {
         if self.is_proven(at) {
             self.slots[at].state = SlotState::Acked;
@@ -526,12 +532,12 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if a later batch proves this one written; a retry would only return its offset.
+    /// Returns true if a later batch proves that this one was written. A retry would only return its offset.
     fn is_proven(&self, at: usize) -> bool {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts a visit of a slot other than that of the batch in question, for the test of the cost.
+    /// Counts that a slot was visited besides that of the batch in question. A test measures the cost with it.
     fn visit(&mut self) {
         #[cfg(test)]
         {

@@ -1,4 +1,4 @@
-//! Worklist of a broker: items with work for it that its task has not seen yet.
+//! The worklist of a broker, with the items that its task has not seen yet.
 //!
 //! Invariant: a new item wakes the task.
 
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::Notify;
 
-/// Items that a broker's task has to serve.
+/// The items that a broker's task has to serve.
 pub(crate) struct Worklist<T> {
-    /// Id of the broker.
+    /// The id of the broker.
     pub(crate) id: i32,
     /// Items that the task has not seen yet.
     pub(crate) incoming: Mutex<Vec<T>>,
     pub(crate) wake: Notify,
-    /// Last time at which another broker took over an item.
+    /// When another broker last took over an item, or `None` before the first time.
     left_at: Mutex<Option<Instant>>,
 }
 

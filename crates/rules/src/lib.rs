@@ -1,15 +1,15 @@
 //! Kafka's decisions as pure functions.
 //!
 //! Every module takes a state and an event, and returns the consequences. No module does I/O, reads a clock, spawns a
-//! task or draws a random number. Time is an argument, so that a test can replay each decision.
+//! task or draws a random number. Time is an argument, so a test can replay each decision.
 //!
-//! - [`group`]: members and generations of consumer groups.
-//! - [`cluster`]: members of the cluster, leaders, ISRs, failed brokers.
-//! - [`commit`]: offsets of the batches of diskless topics.
-//! - [`compaction`]: logs that must be cleaned, and records that survive.
+//! - [`group`]: the members and generations of consumer groups.
+//! - [`cluster`]: the members of a cluster, leaders, ISRs and failed brokers.
+//! - [`commit`]: the offsets of batches in diskless topics.
+//! - [`compaction`]: which logs must be cleaned, and which records survive.
 //! - [`replica`]: leader and follower of a partition, and the high watermark.
-//! - [`sequence`]: batches that an idempotent producer may append next.
-//! - [`telemetry`]: subscriptions of clients that push their metrics.
+//! - [`sequence`]: which batch an idempotent producer may append next.
+//! - [`telemetry`]: which metrics clients are to push.
 //! - [`transaction`]: a transactional id, its producer's epoch, and its transaction.
 
 pub mod cluster;

@@ -1,17 +1,18 @@
-//! Idempotent-producer state of one partition: decides which batches may be appended, and which are duplicates.
+//! The state of a partition's idempotent producers, which decides if a batch may be appended or is a duplicate.
 //!
-//! An out-of-order batch can wait in [`parking`]. A batch behind a refused one gets the same error
-//! ([`RefusedBatches`]). Transactions of the partition are in [`transactions`]. Not here: the log, and the wire format.
-//! The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
+//! An out-of-order batch can wait in [`parking`]. A batch that comes after a refused one gets the same error
+//! ([`RefusedBatches`]). The transactions of the partition are in [`transactions`]. The log and the wire format are
+//! elsewhere. The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
 //!
-//! Invariant: the retained batches of a producer are of one epoch, with consecutive sequences. So within an epoch no
-//! sequence is appended twice or skipped.
+//! Invariant: the batches that are remembered of a producer are of one epoch and have consecutive sequences. So within
+//! an epoch, no sequence is appended twice or skipped.
 //!
-//! Rules: KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition never written) and KIP-1269 (windows of
-//! more than five batches). Two rules are ours. On a recreated topic, a producer may begin with its next batch. It may
-//! also begin with any batch that it wrote to the deleted topic, since the response may be lost. And a batch that is
-//! older than the window, but certainly written, gets DUPLICATE_SEQUENCE_NUMBER, which clients take as success. Kafka
-//! would respond OUT_OF_ORDER_SEQUENCE_NUMBER for ever.
+//! The rules are from KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition that was never written) and
+//! KIP-1269 (more than five batches are remembered). Two rules are ours. On a recreated topic, a producer may begin
+//! with its next batch. It may also begin with any batch that it wrote to the deleted topic, because the response may
+//! have been lost. And an old batch that was certainly written, but is no longer remembered, gets
+//! DUPLICATE_SEQUENCE_NUMBER, which clients treat as success. Kafka would respond with OUT_OF_ORDER_SEQUENCE_NUMBER
+//! forever.
 
 mod ahead;
 pub mod parking;
@@ -46,42 +47,43 @@ use std::fmt;
 
 use fullbore_wire::ErrorCode;
 
-/// Producer id of a batch that is not idempotent.
+/// The producer id of a batch that is not idempotent.
 pub const NO_PRODUCER_ID: i64 = -1;
 
-/// Half of the 2^31 sequence numbers. It is certain which of two sequences is older only if they are nearer than this,
-/// because the numbers wrap around.
+/// Half of the 2^31 sequence numbers. The numbers wrap around, so it is certain which of two sequences is older only if
+/// they are closer than this.
 pub const HALF_RANGE: i32 = 1 << 30;
 
-/// Returns the sequence `count` positions after `sequence`; 0 follows `i32::MAX`. `count` may be negative.
+/// Returns the sequence that is `count` after `sequence`, where 0 follows `i32::MAX`. `count` may be negative.
 pub fn sequence_add(sequence: i32, count: i32) -> i32 {
     sequence.wrapping_add(count) & i32::MAX
 }
 
-/// Returns the number of positions from `from` forward to `to`: 0..=2^31-1.
+/// Returns how many steps lead from `from` forward to `to`: 0..=2^31-1.
 pub fn sequence_distance(from: i32, to: i32) -> i32 {
     to.wrapping_sub(from) & i32::MAX
 }
 
-/// Producer's stamp on a record batch.
+/// The fields of a record batch that identify its producer and its sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
-    /// Producer id; [`NO_PRODUCER_ID`] for a batch that is not idempotent, whose other fields are meaningless.
+    /// The producer id. For a batch that is not idempotent this is [`NO_PRODUCER_ID`], and the other fields have no
+    /// meaning.
     pub producer_id: i64,
-    /// Epoch: 0..=32767.
+    /// The producer's epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// Sequence of the first record: 0..=2^31-1.
+    /// The sequence of the first record: 0..=2^31-1.
     pub base_sequence: i32,
-    /// Number of sequences and offsets of the batch: `lastOffsetDelta + 1`. Replay takes the number from that delta,
-    /// because compaction removes records but never changes the delta.
+    /// How many sequences and offsets the batch takes: `lastOffsetDelta + 1`. Compaction removes records but never
+    /// changes that delta, so replay uses it.
     pub record_count: i32,
 }
 
 impl Stamp {
-    /// Returns the stamp of a client's batch, from which no record has been removed.
+    /// Creates the stamp of a batch that comes from a client, so that no record has been removed from it.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidRecord`] if the header's record count and last offset delta disagree.
+    /// Returns [`SequenceRefusal::InvalidRecord`] if the record count and the last offset delta in the header disagree.
     pub fn from_client(
         producer_id: i64,
         producer_epoch: i16,
@@ -105,8 +107,8 @@ impl Stamp {
         self.producer_id != NO_PRODUCER_ID
     }
 
-    /// Returns true if the stamp is one of an idempotent batch with a sequence. Control batches have the sequence -1,
-    /// and no such stamp.
+    /// Returns true if this is the stamp of an idempotent batch with a sequence. Control batches have the sequence -1,
+    /// so theirs is not valid.
     pub fn is_valid(&self) -> bool {
         self.producer_id >= 0
             && self.producer_epoch >= 0
@@ -115,46 +117,47 @@ impl Stamp {
     }
 }
 
-/// Verdict on a batch.
+/// The decision about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The caller writes the batch, then calls [`Producers::append`].
+    /// The caller writes the batch and then calls [`Producers::append`].
     Append,
-    /// The log has the batch already: the caller repeats the first response.
+    /// The log already has the batch. The caller repeats the first response.
     Duplicate {
-        /// Offset of the batch's first record.
+        /// The offset of the batch's first record.
         base_offset: i64,
-        /// Timestamp that was passed to [`Producers::append`], in ms.
+        /// The timestamp that was passed to [`Producers::append`], in ms.
         timestamp: i64,
     },
-    /// The caller responds with the error, and writes nothing.
+    /// The caller writes nothing and responds with the error.
     Refuse(SequenceRefusal),
 }
 
-/// Reason why a batch is not written. Each has its Kafka error.
+/// The reason why a batch is not written. Each reason has its error in Kafka.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceRefusal {
-    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps written batches.
+    /// OUT_OF_ORDER_SEQUENCE_NUMBER (45): the batch would leave a gap, or overlaps batches that were written.
     OutOfOrderSequence,
-    /// DUPLICATE_SEQUENCE_NUMBER (46): the batch was written, but its offset is no longer retained.
+    /// DUPLICATE_SEQUENCE_NUMBER (46): the batch was written, but its offset is no longer known.
     DuplicateSequence,
-    /// INVALID_PRODUCER_EPOCH (47): a newer epoch of the producer has written.
+    /// INVALID_PRODUCER_EPOCH (47): the producer has already written in a newer epoch.
     InvalidProducerEpoch,
     /// INVALID_RECORD (87): no producer creates such a stamp.
     InvalidRecord,
-    /// INVALID_TXN_STATE (48): the batch is in no transaction, but its producer has one open.
+    /// INVALID_TXN_STATE (48): the batch is not in a transaction, but its producer has one open.
     InvalidTxnState,
     /// TRANSACTION_COORDINATOR_FENCED (52): a later coordinator has ended a transaction of the producer.
     CoordinatorFenced,
-    /// CONCURRENT_TRANSACTIONS (51): the partition has as many open transactions as it remembers producers.
+    /// CONCURRENT_TRANSACTIONS (51): the partition already has as many open transactions as the number of producers
+    /// that it remembers.
     TooManyTransactions,
-    /// Error of an earlier batch, which the client resends before this batch. See [`RefusedBatches`].
+    /// The error of an earlier batch, which the client resends before this one. See [`RefusedBatches`].
     BehindRefused(ErrorCode),
 }
 
 impl SequenceRefusal {
-    /// Returns the refusal of a batch behind one that was refused with `code`. A client resends the refused batch only
-    /// after a retriable error.
+    /// Returns the error for a batch that comes after one refused with `code`. A client resends a refused batch only if
+    /// the error is retriable.
     fn behind(code: ErrorCode) -> SequenceRefusal {
         match code.is_retriable() {
             true => SequenceRefusal::BehindRefused(code),

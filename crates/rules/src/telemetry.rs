@@ -1,43 +1,43 @@
-//! Times at which clients may push their metrics (KIP-714), by the rules of Kafka's `ClientMetricsManager`.
+//! Decides when clients may push their metrics (KIP-714), by the rules of Kafka's `ClientMetricsManager`.
 //!
-//! Not here: the metrics that a client should push. The caller passes the matching subscription in. Invariant: no more
-//! clients are remembered than the limit; the longest silent client is forgotten first.
+//! The caller knows which metrics a client should push, and passes in the subscription that matches. Invariant: no more
+//! clients are remembered than the limit allows. The client that has been silent the longest is forgotten first.
 
 use std::collections::{BTreeMap, HashMap};
 
-/// Most clients that are remembered (Kafka's `CACHE_MAX_SIZE`).
+/// Maximum number of clients that are remembered (Kafka's `CACHE_MAX_SIZE`).
 pub const CLIENTS_MAX: usize = 16_384;
 
-/// Subscription that matches a client now.
+/// The subscription that matches a client now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Subscription {
-    /// Id of the subscription. It changes with the metrics that the client should push.
+    /// The id of the subscription. It changes when the client should push other metrics.
     pub id: i32,
-    /// Time between two pushes, in ms.
+    /// How long a client waits between two pushes, in ms.
     pub interval_ms: u64,
 }
 
-/// Push of a client: its properties that decide about the push.
+/// The properties of a push that decide if it is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Push {
-    /// Id of the subscription for which the client pushes.
+    /// The id of the subscription that the client pushes for.
     pub subscription_id: i32,
-    /// True if the client terminates.
+    /// True if this is the client's last push before it terminates.
     pub is_last: bool,
-    /// True if the codec of the push was offered.
+    /// True if the push uses a codec that was offered.
     pub is_known_codec: bool,
-    /// True if the size of the push is within the limit.
+    /// True if the push is within the size limit.
     pub fits: bool,
 }
 
-/// Reason why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TelemetryRefusal {
     /// The interval is not over yet.
     TooEarly,
-    /// The client has terminated; its last push was marked as such.
+    /// The client has already sent its last push.
     Ended,
-    /// The subscription has changed: the client must request it again.
+    /// The subscription has changed. The client must request it again.
     UnknownSubscription,
     /// The codec was not offered.
     UnknownCodec,
@@ -48,12 +48,13 @@ pub enum TelemetryRefusal {
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// Start of the client's present interval: its last request, except one that was too early or came after the last
-    /// push.
+    /// When the client's current interval started. This is its last request, unless that was too early or came after
+    /// the last push.
     last_ms: Option<u64>,
-    /// True from the client's request for a subscription until its first push, which need not wait for the interval.
+    /// True after the client has requested its subscription, until its first push. That push need not wait for the
+    /// interval.
     may_push: bool,
-    /// True if the client must request its subscription again, and need not wait for the interval.
+    /// True if the client must request its subscription again, without waiting for the interval.
     may_ask: bool,
     has_ended: bool,
 }
@@ -64,11 +65,11 @@ impl Client {
     }
 }
 
-/// Clients that have requested a subscription or pushed, by their instance ids.
+/// The clients that have requested a subscription or pushed metrics, by instance id.
 #[derive(Debug)]
 pub struct Clients {
     by_id: HashMap<u128, Client>,
-    /// Ids in the order of their last requests, the longest silent first.
+    /// The ids in the order of the clients' last requests, so the one that has been silent the longest comes first.
     silent: BTreeMap<u64, u128>,
     turns: u64,
     limit: usize,
@@ -81,7 +82,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// Creates the state for at most `limit` clients, at least one.
+    /// Creates a state that remembers at most `limit` clients, which is at least one.
     pub fn bounded(limit: usize) -> Clients {
         Clients { by_id: HashMap::new(), silent: BTreeMap::new(), turns: 0, limit: limit.max(1) }
     }
@@ -89,7 +90,7 @@ impl Clients {
     /// Handles a client's request for its subscription.
     ///
     /// # Errors
-    /// [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
+    /// Returns [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
     pub fn ask(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), TelemetryRefusal> {
         let client = self.heard_of(id);
         if client.is_early(now_ms, subscription.interval_ms) && !client.may_ask {
@@ -99,11 +100,11 @@ impl Clients {
         Ok(())
     }
 
-    /// Handles a push of a client.
+    /// Handles a client's push.
     ///
     /// # Errors
-    /// [`TelemetryRefusal`]; every refused push starts a new interval, except a push that is too early or comes after
-    /// the client's last push.
+    /// Returns [`TelemetryRefusal`] if the push is refused. This starts a new interval, unless the push is too early or
+    /// comes after the client's last push.
     pub fn push(
         &mut self,
         id: u128,

@@ -1,6 +1,6 @@
-//! Memory of a producer's window, and of a group whose members have left.
+//! Tests how much memory a producer's window takes, and a group whose members have left.
 //!
-//! The test is a process of its own, since its allocator counts all bytes. `cargo test --release -p fullbore-rules
+//! The test is a process of its own, because its allocator counts all bytes. `cargo test --release -p fullbore-rules
 //! --test memory -- --ignored --nocapture` prints the table of docs/benchmarks.md.
 
 use fullbore_rules::group::classic;
@@ -20,17 +20,17 @@ thread_local! {
     static HELD: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; the cell neither allocates nor drops.
+// SAFETY: every call is passed unchanged to the system's allocator, and the cell neither allocates nor drops.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -38,7 +38,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Returns the bytes held for a partition after each of its producers has written `batches` batches with this window.
+/// Returns how many bytes a partition takes when each of its producers has written `batches` batches with this window.
 fn held(producers: i64, window: usize, batches: i32) -> usize {
     let before = HELD.get();
     let mut state = Producers::default();
@@ -68,7 +68,7 @@ fn producer_with_at_most_five_batches_takes_the_same_memory_at_any_window() {
 fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     let empty = held(1000, 5, 5) - 1000 * 5 * 24;
     for window in [20, 64, 1024] {
-        // One percent more for the nodes of the order of idleness, whose fill varies.
+        // One percent more is allowed for the nodes of the order of idleness, which are not always filled equally.
         let most = (empty + 1000 * window * 24) * 101 / 100;
         for batches in [window, 2 * window] {
             let held = held(1000, window, batches as i32);
@@ -77,8 +77,8 @@ fn full_window_takes_24_bytes_a_batch_and_a_fixed_amount() {
     }
 }
 
-/// Most memory of an abandoned group, in bytes. The limit matters because there may be many such groups, and an emptied
-/// map of members keeps a node.
+/// Maximum memory of an abandoned group, in bytes. There may be many such groups, and an emptied map of members would
+/// keep a node.
 const LEFT_OF_A_GROUP_MAX: isize = 1024;
 
 #[test]

@@ -1,7 +1,7 @@
-//! Schedules by seed, for tests of machines that must handle any order of events.
+//! Runs schedules by seed, for tests of machines that must handle any order of events.
 //!
-//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, `FULLBORE_SEED=7` only
-//! that of seed 7. Not here: the modelled worlds and their checks, which are with each machine.
+//! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED=7`
+//! only that of seed 7. The modelled worlds and their checks are with each machine.
 
 mod random;
 
@@ -10,10 +10,10 @@ use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Mutex;
 
-/// Most failed seeds that are listed.
+/// Maximum number of failed seeds that are listed.
 const NAMED_MAX: usize = 20;
 
-/// Returns the number in an environment variable; None if the variable is not set.
+/// Returns the number in an environment variable, or `None` if the variable is not set.
 ///
 /// # Panics
 /// Panics if the variable is not a number.
@@ -21,12 +21,12 @@ pub fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Returns the only seed to run; None if `FULLBORE_SEED` is not set.
+/// Returns the only seed to run, or `None` if `FULLBORE_SEED` is not set.
 pub fn only_seed() -> Option<u64> {
     variable("FULLBORE_SEED")
 }
 
-/// Returns the number of schedules to run: `count`, multiplied by `FULLBORE_SCHEDULES` if that is set.
+/// Returns how many schedules to run. This is `count`, multiplied by `FULLBORE_SCHEDULES` if that is set.
 pub fn scaled(count: u64) -> u64 {
     count.saturating_mul(variable("FULLBORE_SCHEDULES").unwrap_or(1))
 }

@@ -1,15 +1,15 @@
-//! Random numbers that are repeatable by a seed: splitmix64.
+//! Random numbers that a seed makes repeatable (splitmix64).
 
-/// Generator of random numbers; unsuitable for secrets.
+/// A generator of random numbers. Not suitable for secrets.
 pub struct Random(u64);
 
 impl Random {
-    /// Creates a generator; equal seeds give equal numbers.
+    /// Creates a generator. Equal seeds give equal numbers.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
 
-    /// Returns the next number, of any value. The numbers never end, so the type is no `Iterator`.
+    /// Returns the next number, which may have any value. The numbers never end, so the type is no `Iterator`.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

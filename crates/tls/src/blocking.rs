@@ -1,4 +1,4 @@
-//! TLS session of a client over a blocking socket, used by one thread.
+//! A client's TLS session over a blocking socket, for use by a single thread.
 
 use crate::client::Connector;
 use crate::session::Session;
@@ -7,11 +7,11 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// Connection of a client after its handshake.
+/// A client's connection on which the handshake is done.
 pub struct BlockingStream {
     socket: TcpStream,
     session: Session,
-    /// Decrypted bytes that are not yet read.
+    /// Decrypted bytes that the caller has not read yet.
     plain: BytesMut,
 }
 
@@ -20,7 +20,7 @@ impl BlockingStream {
     /// however slowly the broker sends. Afterwards the socket keeps the read timeout of the last step.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// Returns an error whose text explains why the handshake failed.
     pub fn connect(socket: TcpStream, connector: &Connector, address: &str, within: Duration) -> io::Result<Self> {
         let mut session = connector.session(address)?;
         let began = Instant::now();
@@ -36,10 +36,10 @@ impl BlockingStream {
             socket.set_read_timeout(Some(left))?;
             match session.shake(|bytes| (&socket).read(bytes)) {
                 Ok(()) => {}
-                // The read timeout has passed, or a signal arrived: the loop checks the time.
+                // The read timeout has passed, or a signal has arrived. The loop checks the remaining time.
                 Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
                 Err(error) => {
-                    // Sends the alert with the reason, if the session has queued one.
+                    // If the session has queued an alert with the reason, sends it.
                     let _ = session.send(&mut &socket);
                     return Err(error);
                 }
@@ -47,7 +47,7 @@ impl BlockingStream {
         }
     }
 
-    /// Returns the socket of the session.
+    /// Returns the socket that the session runs over.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
@@ -56,7 +56,7 @@ impl BlockingStream {
 impl Read for BlockingStream {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         while self.plain.is_empty() {
-            // None means that a record is still incomplete: the loop reads more.
+            // None means that no record is complete yet, so the loop reads more.
             if let Some(0) = self.session.read(|bytes| (&self.socket).read(bytes), &mut self.plain)? {
                 return Ok(0);
             }
@@ -72,7 +72,7 @@ impl Write for BlockingStream {
         self.write_vectored(&[IoSlice::new(bytes)])
     }
 
-    /// Encrypts and sends the bytes of one call, which leave at once.
+    /// Encrypts the bytes of all slices, and sends them at once.
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         let taken = self.session.encrypt(slices)?;
         self.session.send(&mut &self.socket)?;
@@ -87,7 +87,8 @@ impl Write for BlockingStream {
 impl Drop for BlockingStream {
     fn drop(&mut self) {
         self.session.close();
-        // Sends the close_notify only if the socket takes it at once: the broker may be gone, or may not read.
+        // Sends the close_notify only if the socket takes it without blocking, because the broker may be gone or may
+        // not read.
         let _ = self.socket.set_nonblocking(true);
         let _ = self.session.send(&mut &self.socket);
     }

@@ -1,4 +1,5 @@
-//! The client's side of TLS: trusted authorities, the client's own certificate, and the check of the host's name.
+//! The client's side of TLS: the authorities that it trusts, its own certificate, and the check of the broker's host
+//! name.
 
 use crate::explain;
 use crate::pem::{self, MaterialError};
@@ -20,10 +21,10 @@ use std::io;
 use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-/// TLS stream over another stream. The same task reads and writes.
+/// A TLS stream over another stream, which a single task reads and writes.
 pub type Tunnel<S> = tokio_rustls::client::TlsStream<S>;
 
-/// Factory of sessions with brokers.
+/// Starts TLS sessions with brokers. All sessions use the same keys and certificates.
 #[derive(Clone)]
 pub struct Connector {
     config: Arc<ClientConfig>,
@@ -36,10 +37,11 @@ impl std::fmt::Debug for Connector {
 }
 
 impl Connector {
-    /// Reads keys and certificates. Without a truststore, the client trusts the system's authorities.
+    /// Reads the keys and certificates of the settings. Without a truststore, the client trusts the system's
+    /// authorities.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// Returns [`MaterialError`] with the name of the setting that cannot be used.
     pub fn load(settings: &Settings, check_host_name: bool) -> Result<Self, MaterialError> {
         let (trusted, setting) = match pem::trusted(settings)? {
             Some(trusted) => trusted,
@@ -58,11 +60,11 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Reads keys and certificates for sessions that do not check the server's certificate. Such sessions protect only
-    /// from eavesdroppers.
+    /// Reads the keys and certificates for sessions that do not check the server's certificate. Such sessions protect
+    /// only from eavesdroppers.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// Returns [`MaterialError`] with the name of the setting that cannot be used.
     pub fn unverified(settings: &Settings) -> Result<Self, MaterialError> {
         let provider = provider(settings);
         let builder = ClientConfig::builder_with_provider(provider.clone())
@@ -73,7 +75,7 @@ impl Connector {
         Self::showing(builder, settings)
     }
 
-    /// Adds the client certificate of the settings, if there is one.
+    /// Adds the client's own certificate if the settings have one.
     fn showing(
         builder: ConfigBuilder<ClientConfig, WantsClientCert>,
         settings: &Settings,
@@ -91,13 +93,13 @@ impl Connector {
     /// limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// Returns an error whose text explains why the handshake failed.
     pub async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(&self, stream: S, host: &str) -> io::Result<Tunnel<S>> {
         let connector = tokio_rustls::TlsConnector::from(self.config.clone());
         connector.connect(server_name(host)?, stream).await
     }
 
-    /// Returns a new session with the broker at `address` (`host:port`).
+    /// Starts a session with the broker at `address` (`host:port`).
     pub(crate) fn session(&self, address: &str) -> io::Result<Session> {
         let host = split_host_port(address).map_or(address, |(host, _)| host);
         let connection = ClientConnection::new(self.config.clone(), server_name(host)?).map_err(io::Error::other)?;
@@ -106,14 +108,14 @@ impl Connector {
 }
 
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {
-    // Removes an IPv6 zone, which names a network interface and is not part of the address.
+    // Removes the zone of an IPv6 address. The zone names a network interface and is not part of the address.
     let host = host.split('%').next().unwrap_or(host);
     ServerName::try_from(host.to_owned()).map_err(|_| {
         io::Error::new(io::ErrorKind::InvalidInput, format!("TLS: {host} is not a name a certificate can have"))
     })
 }
 
-/// Verifier that accepts any certificate, provided that the server has its private key.
+/// A verifier that accepts any certificate if the server has its private key.
 #[derive(Debug)]
 struct Anyone(Arc<CryptoProvider>);
 
@@ -154,7 +156,7 @@ impl ServerCertVerifier for Anyone {
 
 fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     let found = rustls_native_certs::load_native_certs();
-    // Authorities that rustls refuses are skipped: most systems have one.
+    // Skips the authorities that rustls refuses, because most systems have at least one of these.
     let usable = |certificate: &CertificateDer<'static>| RootCertStore::empty().add(certificate.clone()).is_ok();
     let usable: Vec<_> = found.certs.into_iter().filter(usable).collect();
     if usable.is_empty() {
@@ -164,9 +166,9 @@ fn system_authorities() -> Result<Vec<CertificateDer<'static>>, MaterialError> {
     Ok(usable)
 }
 
-/// Verifier of servers' certificates by the rules of rustls and two rules of Java. The check of host names can be off.
-/// A certificate that is itself in the truststore is trusted, even if it calls itself an authority, like those of
-/// `openssl req -x509`.
+/// Verifies the certificates of servers with the rules of rustls and two rules of Java. The check of the host name can
+/// be turned off. A certificate that is itself in the truststore is trusted even if it is marked as an authority, as
+/// `openssl req -x509` does.
 #[derive(Debug)]
 struct Verifier {
     chains: Arc<WebPkiServerVerifier>,
@@ -185,7 +187,7 @@ impl ServerCertVerifier for Verifier {
     ) -> Result<ServerCertVerified, Error> {
         let verdict = self.chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now);
         match verdict {
-            // rustls checks the name last, so that the chain and its dates are valid here.
+            // rustls checks the name last, so the chain and its dates are valid here.
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) if !self.check_host_name => Ok(ServerCertVerified::assertion()),

@@ -1,8 +1,8 @@
-//! Channel binding `tls-server-end-point` (RFC 5929): the hash of the server's certificate, computed with the hash
-//! algorithm of the certificate's signature.
+//! The channel binding `tls-server-end-point` (RFC 5929). This is a hash of the server's certificate, made with the
+//! hash algorithm of the certificate's signature.
 //!
-//! Parses only the signature algorithm of a certificate. Invariant: bytes that are not a certificate have no binding,
-//! and cause no panic.
+//! Only the signature algorithm of the certificate is parsed. Bytes that are not a certificate have no binding and
+//! cause no panic.
 
 use aws_lc_rs::digest::{Algorithm, SHA256, SHA384, SHA512, digest};
 use pkcs8::ObjectIdentifier;
@@ -11,8 +11,8 @@ use pkcs8::der::{Reader, Result, SliceReader};
 
 use crate::client::Tunnel;
 
-/// Returns the binding of a session. None if the certificate's signature algorithm does not name a hash algorithm, like
-/// Ed25519 and RSASSA-PSS.
+/// Returns the binding of a session. Returns None if the certificate's signature algorithm names no hash algorithm, as
+/// with Ed25519 and RSASSA-PSS.
 pub fn server_end_point<S>(tunnel: &Tunnel<S>) -> Option<Vec<u8>> {
     let (_, session) = tunnel.get_ref();
     of_certificate(session.peer_certificates()?.first()?)
@@ -23,18 +23,18 @@ fn of_certificate(certificate: &[u8]) -> Option<Vec<u8>> {
     Some(digest(algorithm, certificate).as_ref().to_vec())
 }
 
-/// Returns the algorithm of a certificate's signature (RFC 5280, 4.1.1.2).
+/// Returns the algorithm that a certificate is signed with (RFC 5280, 4.1.1.2).
 fn signature_algorithm(certificate: &[u8]) -> Result<ObjectIdentifier> {
     let certificate = SliceReader::new(certificate)?.decode::<AnyRef<'_>>()?;
     let mut parts = SliceReader::new(certificate.value())?;
-    // Skips the signed part, which comes first.
+    // Skips the signed part of the certificate, which comes first.
     parts.decode::<AnyRef<'_>>()?;
     let algorithm = parts.decode::<AnyRef<'_>>()?;
     SliceReader::new(algorithm.value())?.decode::<ObjectIdentifier>()
 }
 
-/// Returns the hash algorithm of a signature algorithm; None if it is unknown. SHA-256 replaces MD5 and SHA-1 (RFC
-/// 5929, 4.1).
+/// Returns the hash algorithm for a signature algorithm; None if the signature algorithm is unknown. MD5 and SHA-1 are
+/// replaced by SHA-256 (RFC 5929, 4.1).
 fn hash_of(signature: &str) -> Option<&'static Algorithm> {
     match signature {
         // RSA with MD5, SHA-1 and SHA-256; ECDSA with SHA-1 and SHA-256.

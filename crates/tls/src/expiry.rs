@@ -1,7 +1,7 @@
-//! Expiry of a certificate chain, and the warning before the expiry.
+//! Finds out when a certificate chain expires, and warns before it does.
 //!
-//! Parses only the validity of a certificate; rustls checks all other parts. Invariant: bytes that are not a
-//! certificate have no expiry, and cause no panic.
+//! Only the validity of a certificate is parsed. rustls checks all other parts. Bytes that are not a certificate have
+//! no expiry and cause no panic.
 
 use pkcs8::der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use pkcs8::der::{DateTime, Reader, Result, SliceReader, Tag, TagNumber};
@@ -10,11 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
-/// Earliest expiry in a chain, with its certificate.
+/// The certificate of a chain that expires first, and when it does.
 #[derive(Clone, Debug)]
 pub struct Expiry {
     setting: String,
-    /// Number of the certificate in its chain; the leaf is 1.
+    /// Position of the certificate in its chain, where the leaf is 1.
     place: usize,
     of: usize,
     not_after: DateTime,
@@ -27,10 +27,10 @@ impl Expiry {
         Some(Expiry { setting: setting.to_owned(), place, of: chain.len(), not_after })
     }
 
-    /// Returns a sentence if the certificate expires within `ahead` or has expired; None otherwise.
+    /// Returns a warning if the certificate has expired or expires within `ahead`.
     pub fn told(&self, now: SystemTime, ahead: Duration) -> Option<String> {
         let Expiry { setting, place, of, not_after } = self;
-        // A client may have a newer certificate of the authorities above the leaf, and then accepts the chain.
+        // A client may have newer certificates of the authorities above the leaf, and then accepts the chain.
         let refusal = if *place == 1 { "clients refuse it" } else { "clients may refuse the chain" };
         let when = match (UNIX_EPOCH + not_after.unix_duration()).duration_since(now) {
             Ok(left) if left > ahead => return None,
@@ -45,13 +45,14 @@ impl Expiry {
     }
 }
 
-/// Returns the end of a certificate's validity (RFC 5280, 4.1).
+/// Returns the time until which a certificate is valid (RFC 5280, 4.1).
 fn not_after(certificate: &[u8]) -> Result<DateTime> {
     let certificate = SliceReader::new(certificate)?.decode::<AnyRef<'_>>()?;
     let signed = SliceReader::new(certificate.value())?.decode::<AnyRef<'_>>()?;
     let mut fields = SliceReader::new(signed.value())?;
     let version = Tag::ContextSpecific { constructed: true, number: TagNumber::N0 };
-    // Number of fields before the validity: version (optional), serial number, signature algorithm, issuer.
+    // The fields before the validity are the version (optional), the serial number, the signature algorithm and the
+    // issuer.
     let before = if fields.peek_tag()? == version { 4 } else { 3 };
     for _ in 0..before {
         fields.decode::<AnyRef<'_>>()?;

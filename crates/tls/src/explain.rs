@@ -1,21 +1,21 @@
-//! Errors of TLS as sentences. A sentence has the reason, and the setting to correct if there is one.
+//! Explains TLS errors in words: the reason, and the setting to correct if there is one.
 //!
-//! Invariant: an error is one sentence, and contains no secrets.
+//! Invariant: every error is a single sentence without secrets.
 
 use rustls::pki_types::CertificateDer;
 use rustls::{
     AlertDescription, CertificateError, Error, InconsistentKeys, InvalidMessage, OtherError, PeerIncompatible, Side,
 };
 
-/// First byte of a handshake record, and first byte of an alert record.
+/// The first byte of a record, for handshakes and for alerts.
 const RECORDS: [u8; 2] = [22, 21];
 
-/// Returns true if a connection with this first byte may be TLS.
+/// Returns true if a connection that begins with this byte may be TLS.
 pub(crate) fn is_tls(first: Option<u8>) -> bool {
     first.is_some_and(|first| RECORDS.contains(&first))
 }
 
-/// Returns the reason for which a session failed, for the user at `side`. `first` is the first byte that the peer sent.
+/// Explains why a session failed, for the user at `side`. `first` is the first byte that the peer has sent.
 pub(crate) fn error(error: &Error, side: Side, first: Option<u8>) -> String {
     let (peer, store) = match side {
         Side::Client => ("the broker", "the broker's certificate"),
@@ -43,10 +43,10 @@ fn plain_hint(side: Side) -> &'static str {
     }
 }
 
-/// Returns the text for a peer that closed the connection before the handshake was done.
+/// Returns the error for a peer that closed the connection before the handshake was done.
 pub(crate) fn ended(side: Side, first: Option<u8>) -> &'static str {
     match (side, first) {
-        // A plaintext listener closes the connection, since the first bytes of TLS are not a request.
+        // A plaintext listener closes the connection, because the first bytes of TLS are not a valid request.
         (Side::Client, None) => "the broker closed the connection during the TLS handshake: is it an SSL listener?",
         (Side::Client, Some(_)) => "the broker closed the connection during the TLS handshake",
         (Side::Server, _) => "the client closed the connection during the TLS handshake",
@@ -83,26 +83,26 @@ fn certificate(reason: &CertificateError) -> String {
     }
 }
 
-/// Text about a certificate of version 1, which plain `openssl x509 -req` makes. rustls and TLS 1.3 need version 3,
-/// which has extensions.
+/// Error for certificates of version 1, which plain `openssl x509 -req` makes. rustls and TLS 1.3 need version 3, which
+/// has extensions.
 const VERSION_1: &str = "of X.509 version 1, which is refused: make it again as version 3, as \
     `openssl x509 -req -extfile FILE` does, with subjectAltName in FILE";
 
-/// Returns true for webpki's error `UnsupportedCertVersion`. rustls has no variant for it.
+/// Returns true for webpki's error `UnsupportedCertVersion`, for which rustls has no variant.
 fn is_version_1(error: &OtherError) -> bool {
     error.0.to_string() == "UnsupportedCertVersion"
 }
 
-/// Returns true for webpki's error `CaUsedAsEndEntity`. rustls has no variant for it.
+/// Returns true for webpki's error `CaUsedAsEndEntity`, for which rustls has no variant.
 fn is_authority_as_leaf(error: &OtherError) -> bool {
     error.0.to_string() == "CaUsedAsEndEntity"
 }
 
-/// Returns true if the certificate `shown` is itself in the truststore, and was refused only because it is an
-/// authority's.
+/// Returns true if the certificate `shown` is itself in the truststore and was refused only because it is marked as an
+/// authority.
 ///
-/// `openssl req -x509` makes such certificates, and Java trusts them. An expired certificate of this kind is refused as
-/// expired, since webpki checks dates first.
+/// `openssl req -x509` makes such certificates, and Java trusts them. If such a certificate has expired, it is refused
+/// for that reason, since webpki checks the dates first.
 pub(crate) fn is_trusted_itself(
     refusal: &Error,
     shown: &CertificateDer<'_>,
@@ -152,7 +152,7 @@ fn incompatible(reason: &PeerIncompatible) -> String {
     }
 }
 
-/// Returns the fault of this process's own key and certificates.
+/// Explains why this process cannot use its own key and certificates.
 pub(crate) fn of_own_certificate(error: &Error) -> String {
     match error {
         Error::InconsistentKeys(InconsistentKeys::KeyMismatch) => {

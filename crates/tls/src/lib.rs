@@ -1,7 +1,8 @@
-//! TLS for both ends: Kafka's `ssl.*` settings, keys and certificates in PEM, and one session for every kind of socket.
+//! TLS for clients and brokers: Kafka's `ssl.*` settings, keys and certificates in PEM, and a session that works with
+//! every kind of socket.
 //!
-//! Not here: listeners, and the protocol after the handshake. TLS is that of rustls with aws-lc-rs. Invariant: each use
-//! names the provider explicitly, so that no process-wide default matters.
+//! The implementation is rustls with aws-lc-rs. Listeners and the protocol after the handshake are in other crates.
+//! Invariant: the provider of cryptography is always named explicitly, so the process-wide default does not matter.
 
 mod blocking;
 mod client;

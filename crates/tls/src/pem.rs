@@ -1,6 +1,6 @@
-//! Keys and certificates in PEM, from a file or from the text of a setting.
+//! Reads keys and certificates in PEM, from a file or from the text of a setting.
 //!
-//! Other formats are only recognized, for the error text. Invariant: an error names the setting, and never quotes its
+//! Other formats are recognized only to explain the error. Invariant: an error names the setting and never quotes its
 //! value.
 
 use crate::settings::Settings;
@@ -9,16 +9,16 @@ use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use std::io::Read;
 
-/// Largest file that is read, in bytes.
+/// Maximum size of a file with keys or certificates, in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
-/// Error of keys or certificates that cannot be used, with their setting.
+/// A setting whose keys or certificates cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting}: {reason}")]
 pub struct MaterialError {
-    /// Name of the setting, followed by `=FILE` if its value is a file.
+    /// The name of the setting, followed by `=FILE` if its value is a file.
     pub setting: String,
-    /// Fault of the setting.
+    /// The reason why the setting cannot be used.
     pub reason: String,
 }
 
@@ -28,17 +28,17 @@ impl MaterialError {
     }
 }
 
-/// This process's private key and its certificates, the leaf first.
+/// The private key of this process and its certificates, the leaf first.
 pub(crate) struct KeyAndChain {
     pub chain: Vec<CertificateDer<'static>>,
     pub key: PrivateKeyDer<'static>,
-    /// Name of the setting with the key.
+    /// The setting that the key comes from.
     pub setting: String,
-    /// Name of the setting with the chain.
+    /// The setting that the chain comes from.
     pub chain_setting: String,
 }
 
-/// Reads key and certificates of `ssl.keystore.*`. Returns None if these are not set.
+/// Reads the key and the certificates of `ssl.keystore.*`. Returns None if no such setting is set.
 pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, MaterialError> {
     let (key_pem, key_setting, chain_pem, chain_setting) =
         match (&settings.keystore_location, &settings.keystore_key, &settings.keystore_chain) {
@@ -60,7 +60,8 @@ pub(crate) fn identity(settings: &Settings) -> Result<Option<KeyAndChain>, Mater
     Ok(Some(KeyAndChain { chain, key, setting: key_setting, chain_setting }))
 }
 
-/// Returns the certificates of `ssl.truststore.*` with the name of the setting. None if no such setting is set.
+/// Reads the certificates of `ssl.truststore.*`, and returns them with the name of the setting. Returns None if no such
+/// setting is set.
 pub(crate) fn trusted(settings: &Settings) -> Result<Option<(Vec<CertificateDer<'static>>, String)>, MaterialError> {
     let (pem, setting) = match (&settings.truststore_location, &settings.truststore_certificates) {
         (Some(path), _) => read("ssl.truststore.location", path)?,
@@ -110,7 +111,7 @@ fn private_key(pem: &[u8], password: Option<&str>) -> Result<PrivateKeyDer<'stat
         return Err("has a private key encrypted the old way; `openssl pkcs8 -topk8` makes it PKCS#8".to_owned());
     }
     match PrivateKeyDer::from_pem_slice(pem) {
-        // A needless password is accepted, as in Kafka.
+        // A password for a key that is not encrypted is accepted, as in Kafka.
         Ok(key) => Ok(key),
         Err(PemError::NoItemsFound) => Err("has no private key (BEGIN PRIVATE KEY)".to_owned()),
         Err(_) => Err("has a private key that is not PEM".to_owned()),

@@ -1,4 +1,4 @@
-//! The broker's side of TLS: configuration of a listener's handshakes.
+//! The broker's side of TLS: how the handshakes of a listener are configured.
 
 use crate::expiry::Expiry;
 use crate::explain;
@@ -16,19 +16,19 @@ use rustls::{
 use std::io;
 use std::sync::Arc;
 
-/// Demand for a client certificate (`ssl.client.auth`).
+/// How a client must identify itself with a certificate (`ssl.client.auth`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ClientAuth {
-    /// The broker requests no certificate.
+    /// The broker does not request a certificate.
     #[default]
     None,
-    /// Clients may show a certificate; a certificate that is shown must be valid.
+    /// A client may send a certificate. If it does, the certificate must be valid.
     Requested,
-    /// Clients must show a certificate.
+    /// A client must send a valid certificate.
     Required,
 }
 
-/// Factory of a listener's sessions, which have the same key and certificates.
+/// Starts the TLS sessions of a listener. All sessions use the same key and certificates.
 #[derive(Clone)]
 pub struct Acceptor {
     config: Arc<ServerConfig>,
@@ -36,10 +36,10 @@ pub struct Acceptor {
 }
 
 impl Acceptor {
-    /// Reads keys and certificates of a listener.
+    /// Reads the key and the certificates of a listener.
     ///
     /// # Errors
-    /// [`MaterialError`] with the setting that cannot be used.
+    /// Returns [`MaterialError`] with the name of the setting that cannot be used.
     pub fn load(settings: &Settings, client_auth: ClientAuth) -> Result<Self, MaterialError> {
         let identity = pem::identity(settings)?.ok_or_else(|| {
             MaterialError::new("ssl.keystore.location", "must be set: a listener needs a certificate")
@@ -65,16 +65,16 @@ impl Acceptor {
             .with_single_cert(identity.chain, identity.key)
             .map_err(|error| MaterialError::new(identity.setting, explain::of_own_certificate(&error)))?;
         if client_auth != ClientAuth::None {
-            // No session can be resumed. A client that resumes a session shows no certificate: an expired one would
-            // stay accepted.
+            // Sessions cannot be resumed. A client that resumes a session sends no certificate, so the broker would
+            // accept it even after its certificate has expired.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
         Ok(Acceptor { config: Arc::new(config), expiry })
     }
 
-    /// Returns the earliest expiry in the broker's own chain; None if no certificate in the chain has a readable
-    /// expiry.
+    /// Returns the certificate of the broker's own chain that expires first; None if no expiry in the chain is
+    /// readable.
     pub fn expiry(&self) -> Option<&Expiry> {
         self.expiry.as_ref()
     }
@@ -85,8 +85,8 @@ impl Acceptor {
     }
 }
 
-/// Verifier of clients' certificates by the rules of rustls and one rule of Java. A certificate that is itself in the
-/// truststore is trusted, even if it calls itself an authority.
+/// Verifies the certificates of clients with the rules of rustls and one rule of Java. A certificate that is itself in
+/// the truststore is trusted even if it is marked as an authority.
 #[derive(Debug)]
 struct ClientVerifier {
     chains: Arc<dyn ClientCertVerifier>,
@@ -143,7 +143,7 @@ impl ClientCertVerifier for ClientVerifier {
     }
 }
 
-/// Returns a store of these authorities. Each certificate must be usable as an authority.
+/// Returns a store with these authorities. Fails if a certificate cannot be used as an authority.
 pub(crate) fn roots(certificates: Vec<CertificateDer<'static>>, setting: &str) -> Result<RootCertStore, MaterialError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates {

@@ -1,7 +1,7 @@
-//! TLS session without its socket. The caller provides functions that receive and send ciphertext, and passes plaintext
-//! in and out.
+//! A TLS session without its socket. The caller passes functions that receive and send ciphertext, and exchanges
+//! plaintext with the session.
 //!
-//! This module does no I/O. Invariant: ciphertext leaves in the order in which it was made, whichever task sends it.
+//! Invariant: ciphertext is sent in the order in which it was made, whichever task sends it.
 
 use crate::explain;
 use bytes::BytesMut;
@@ -9,23 +9,25 @@ use rustls::{Connection, Side};
 use std::cell::RefCell;
 use std::io::{self, BufRead, IoSlice, Write};
 
-/// Most bytes of one read from a socket: four full records.
+/// How many bytes are read from a socket at a time. Four full records fit.
 const READ_BYTES: usize = 64 * 1024;
-/// Most bytes of ciphertext that wait to be sent: sixteen full records, sent in one vectored write.
+/// Maximum size of the ciphertext that waits to be sent, in bytes. These are sixteen full records, which are sent in
+/// one vectored write.
 const UNSENT_MAX: usize = 256 * 1024;
 
 thread_local! {
-    /// Buffer for the ciphertext of one read. All sessions of a thread share it, since it is unused between two calls.
+    /// The buffer for the ciphertext of a read. All sessions of a thread share it, because it is not in use between two
+    /// calls.
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ_BYTES].into_boxed_slice());
 }
 
-/// TLS session of one connection, at either end.
+/// The TLS session of a connection, on either side.
 pub(crate) struct Session {
     tls: Connection,
     side: Side,
     /// Plaintext that arrived in the same read as the end of the handshake.
     early: BytesMut,
-    /// First byte that the peer sent; shows whether the peer speaks TLS.
+    /// The first byte from the peer, which shows whether the peer uses TLS.
     first: Option<u8>,
     ended: bool,
 }
@@ -41,26 +43,26 @@ impl Session {
         self.tls.is_handshaking()
     }
 
-    /// Returns true if the peer's first byte looks like TLS. Only such a peer can read an alert.
+    /// Returns true if the first byte from the peer looks like TLS. Only then can the peer read an alert.
     pub(crate) fn has_spoken_tls(&self) -> bool {
         explain::is_tls(self.first)
     }
 
-    /// Returns true if ciphertext waits to be sent.
+    /// Returns true if there is ciphertext to be sent.
     pub(crate) fn wants_write(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Returns true if a read returns at once: plaintext waits, or the session has ended.
+    /// Returns true if a read would return at once, because plaintext is available or the session has ended.
     pub(crate) fn has_plaintext(&self) -> bool {
         !self.early.is_empty() || self.ended
     }
 
-    /// Reads once from the socket, and adds the decrypted bytes to `plain`. Returns the number of added bytes: 0 at the
-    /// end of the session, None if no record is complete yet.
+    /// Reads once from the socket, and appends the decrypted bytes to `plain`. Returns how many bytes were added. This
+    /// is 0 at the end of the session, and None if no record is complete yet.
     ///
     /// # Errors
-    /// Error of the socket, or of the session.
+    /// Fails if the socket or the session fails.
     pub(crate) fn read(
         &mut self,
         receive: impl FnMut(&mut [u8]) -> io::Result<usize>,
@@ -83,7 +85,8 @@ impl Session {
     /// Reads once from the socket during the handshake.
     ///
     /// # Errors
-    /// Error of the socket or of the session; UnexpectedEof if the connection ends before the handshake is complete.
+    /// Fails if the socket or the session fails, and with UnexpectedEof if the connection ends before the handshake is
+    /// complete.
     pub(crate) fn shake(&mut self, receive: impl FnMut(&mut [u8]) -> io::Result<usize>) -> io::Result<()> {
         let mut early = std::mem::take(&mut self.early);
         let received = self.receive(receive, &mut early);
@@ -102,8 +105,8 @@ impl Session {
     ) -> io::Result<()> {
         CIPHERTEXT.with_borrow_mut(|ciphertext| {
             let received = receive(ciphertext)?;
-            // The end of the connection counts as the end of the session, even without a close_notify: a truncated
-            // Kafka frame is detected by its length.
+            // The end of the connection counts as the end of the session, even without a close_notify. A Kafka frame
+            // that was cut off is detected by its length.
             self.ended |= received == 0;
             self.first = self.first.or(ciphertext[..received].first().copied());
             let mut rest = &ciphertext[..received];
@@ -135,19 +138,19 @@ impl Session {
         }
     }
 
-    /// Encrypts as much of `plain` as fits the limit of unsent ciphertext, in records of the largest size. Returns the
-    /// number of encrypted bytes of `plain`.
+    /// Encrypts bytes of `plain` until the limit of unsent ciphertext is reached, in records of the maximum size.
+    /// Returns how many bytes were encrypted.
     ///
     /// # Errors
-    /// Error that ended the session.
+    /// Fails if the session has failed.
     pub(crate) fn encrypt(&mut self, plain: &[IoSlice<'_>]) -> io::Result<usize> {
         self.tls.writer().write_vectored(plain)
     }
 
-    /// Sends ciphertext until none is left.
+    /// Sends all ciphertext that waits to be sent.
     ///
     /// # Errors
-    /// Error of the socket. After WouldBlock, another call sends the rest.
+    /// Fails if the socket fails. After WouldBlock, the caller can call again to send the rest.
     pub(crate) fn send(&mut self, socket: &mut dyn Write) -> io::Result<()> {
         while self.wants_write() {
             if self.tls.write_tls(socket)? == 0 {

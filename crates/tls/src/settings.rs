@@ -1,6 +1,7 @@
-//! Kafka's `ssl.*` settings that have the same meaning on both ends. Each is checked when it is set.
+//! Kafka's `ssl.*` settings that mean the same for clients and brokers. Each value is checked when it is set.
 //!
-//! Not here: the contents of the files. Invariant: each accepted value is used; each refusal names the allowed values.
+//! The files that the settings name are not read here. Invariant: every accepted value is used, and every refusal names
+//! the allowed values.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,12 +11,12 @@ use crate::suites;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion};
 use std::fmt;
 
-/// Text that is never shown: a key, a password, or a certificate in the text of a setting.
+/// A text that is never shown: a key, a password, or a certificate that is given as text.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// Returns the text itself.
+    /// Returns the secret text.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -33,11 +34,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Text that replaces a secret.
+/// The text that is shown in place of a secret.
 const HIDDEN: &str = "[hidden]";
 
-/// Returns true if the value of the setting `key` must not be shown. This holds for Kafka's settings of type PASSWORD,
-/// for names that contain `password`, `secret` or `jaas`, and for the URL that may contain the password of a database.
+/// Returns true if the value of the setting `key` must not be shown. These are Kafka's settings of type PASSWORD, names
+/// that contain `password`, `secret` or `jaas`, and the URL that may contain a database's password.
 pub fn is_secret(key: &str) -> bool {
     const INLINE: [&str; 3] = ["ssl.keystore.key", "ssl.keystore.certificate.chain", "ssl.truststore.certificates"];
     let key = key.to_ascii_lowercase();
@@ -46,16 +47,16 @@ pub fn is_secret(key: &str) -> bool {
         || key == "control.plane"
 }
 
-/// Settings of one end of a connection. As in Kafka, an empty text counts as unset.
+/// The TLS settings of a client or of a listener. An empty text counts as unset, as in Kafka.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// PEM file with the private key and its certificates (`ssl.keystore.location`).
     pub(crate) keystore_location: Option<String>,
     /// Private key (`ssl.keystore.key`).
     pub(crate) keystore_key: Option<Secret>,
-    /// Certificates of `ssl.keystore.key`, the leaf first (`ssl.keystore.certificate.chain`).
+    /// The certificates for `ssl.keystore.key`, the leaf first (`ssl.keystore.certificate.chain`).
     pub(crate) keystore_chain: Option<Secret>,
-    /// Password of an encrypted private key (`ssl.key.password`).
+    /// The password of an encrypted private key (`ssl.key.password`).
     pub(crate) key_password: Option<Secret>,
     /// PEM file with the trusted certificates (`ssl.truststore.location`).
     pub(crate) truststore_location: Option<String>,
@@ -65,9 +66,9 @@ pub struct Settings {
     pub(crate) tls12: bool,
     /// True if TLS 1.3 is enabled (`ssl.enabled.protocols`).
     pub(crate) tls13: bool,
-    /// True for `ssl.protocol=TLSv1.2`: no later version is used.
+    /// True if no version after TLS 1.2 may be used (`ssl.protocol=TLSv1.2`).
     pub(crate) at_most_tls12: bool,
-    /// Names of cipher suites (`ssl.cipher.suites`); empty for all.
+    /// The names of the allowed cipher suites (`ssl.cipher.suites`). All are allowed if the list is empty.
     pub(crate) cipher_suites: Vec<String>,
 }
 
@@ -93,7 +94,7 @@ const STORES: &str = "must be PEM: other stores are not read here (JKS is Kafka'
                       ssl.keystore.certificate.chain or ssl.truststore.certificates";
 
 impl Settings {
-    /// Names of all settings that [`Settings::set`] knows.
+    /// The names of all settings that [`Settings::set`] accepts.
     pub const KEYS: [&'static str; 13] = [
         "ssl.keystore.type",
         "ssl.keystore.location",
@@ -110,10 +111,10 @@ impl Settings {
         "ssl.cipher.suites",
     ];
 
-    /// Sets one setting by its name in Kafka.
+    /// Sets a setting by its name in Kafka.
     ///
     /// # Errors
-    /// Sentence with the allowed values, if `value` is not allowed.
+    /// Returns a text with the allowed values if `value` is not one of them. Also fails if there is no such setting.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
         let value = value.trim();
         let text = (!value.is_empty()).then(|| value.to_owned());
@@ -129,7 +130,7 @@ impl Settings {
             "ssl.key.password" => self.key_password = secret,
             "ssl.truststore.location" => self.truststore_location = text,
             "ssl.truststore.certificates" => self.truststore_certificates = secret,
-            // As in Kafka, a password of the keystore or of the truststore is refused with PEM.
+            // PEM stores have no password. Kafka refuses one as well.
             "ssl.keystore.password" if text.is_some() => {
                 return Err(
                     "must be left out: PEM has no password of a store; ssl.key.password is the key's".to_owned()
@@ -154,7 +155,7 @@ impl Settings {
     /// Checks that the settings do not contradict each other.
     ///
     /// # Errors
-    /// Name of a setting that contradicts another one, and the text of the contradiction.
+    /// Returns the name of a setting that contradicts another one, and an explanation.
     pub fn check(&self) -> Result<(), (&'static str, &'static str)> {
         if self.keystore_location.is_some() && (self.keystore_key.is_some() || self.keystore_chain.is_some()) {
             return Err(("ssl.keystore.location", "contradicts ssl.keystore.key and ssl.keystore.certificate.chain"));
@@ -174,40 +175,40 @@ impl Settings {
         }
     }
 
-    /// Returns the enabled protocols, the newest first.
+    /// Returns the enabled versions of TLS, the newest first.
     pub(crate) fn versions(&self) -> Vec<&'static SupportedProtocolVersion> {
         suites::versions(self.tls12, self.tls13 && !self.at_most_tls12)
     }
 
-    /// Returns the allowed cipher suites that an enabled protocol can use.
+    /// Returns the allowed cipher suites that can be used with an enabled version of TLS.
     pub(crate) fn suites(&self) -> Vec<SupportedCipherSuite> {
         suites::suites(&self.cipher_suites, &self.versions())
     }
 
-    /// Returns true if the settings have a certificate for the peer.
+    /// Returns true if the settings have a certificate to send to the peer.
     pub fn has_identity(&self) -> bool {
         self.keystore_location.is_some() || self.keystore_key.is_some()
     }
 
-    /// Returns true if a setting names trusted certificates.
+    /// Returns true if the settings have certificates to trust.
     pub fn has_trust(&self) -> bool {
         self.truststore_location.is_some() || self.truststore_certificates.is_some()
     }
 
-    /// Returns the files of the settings, which may be replaced while the process runs.
+    /// Returns the files that the settings name. Users may replace them while the process runs.
     pub fn files(&self) -> impl Iterator<Item = &str> {
         self.keystore_location.iter().chain(&self.truststore_location).map(String::as_str)
     }
 
-    /// Returns stamps that change when one of the files is replaced or written. The caller takes the stamps before it
-    /// reads the files: the next comparison then shows any change since.
+    /// Returns a stamp for each file, which changes when the file is replaced or written. The caller takes the stamps
+    /// before it reads the files, so a later comparison shows any change since then.
     pub fn stamps(&self) -> Vec<FileStamp> {
         let stamp = |found: Metadata| Some((found.modified().ok()?, found.len(), found.ino()));
         self.files().map(|file| std::fs::metadata(file).ok().and_then(stamp)).collect()
     }
 }
 
-/// Time of a file's last change, its size and its inode; None if the file does not exist.
+/// When a file was last changed, with its size and inode; None if the file does not exist.
 pub type FileStamp = Option<(SystemTime, u64, u64)>;
 
 fn list(value: &str) -> impl Iterator<Item = &str> {

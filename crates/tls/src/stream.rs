@@ -1,6 +1,6 @@
-//! TLS session over a tokio socket, used by shared reference: one task may read while another one writes.
+//! A TLS session over a tokio socket. It is used by shared reference, so one task can read while another one writes.
 //!
-//! Invariant: the session's lock is held for one system call at most, and never across an await.
+//! Invariant: the session's lock is held for at most one system call, and never across an await.
 
 use crate::client::Connector;
 use crate::server::Acceptor;
@@ -12,17 +12,18 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-/// Limits, in time and bytes, of the reads after a failed handshake. These reads give the peer time to read the alert.
+/// How long this end still reads after it has refused a handshake. This gives the peer time to read the alert.
 const LINGER_MAX: Duration = Duration::from_secs(1);
+/// Maximum number of bytes that this end still reads after it has refused a handshake.
 const LINGER_BYTES: usize = 64 * 1024;
 
-/// Connection after the TLS handshake.
+/// A connection on which the TLS handshake is done.
 pub struct Stream {
     socket: TcpStream,
     session: Mutex<Session>,
 }
 
-/// Writer that never waits: it writes as much as the socket takes at once.
+/// A writer that never waits. It writes as many bytes as the socket takes at once.
 struct Trying<'a>(&'a TcpStream);
 
 impl Write for Trying<'_> {
@@ -40,19 +41,20 @@ impl Write for Trying<'_> {
 }
 
 impl Stream {
-    /// Does the broker's handshake with a client. The caller sets the time limit.
+    /// Does the broker's part of the handshake with a client. The caller sets the time limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake. A client that speaks TLS has received an alert.
+    /// Returns an error whose text explains why the handshake failed. A client that uses TLS was sent an alert.
     pub async fn accept(socket: TcpStream, acceptor: &Acceptor) -> io::Result<Stream> {
         let session = acceptor.session()?;
         Stream::handshake(socket, session).await
     }
 
-    /// Does the client's handshake with the broker at `address` (`host:port`). The caller sets the time limit.
+    /// Does the client's part of the handshake with the broker at `address` (`host:port`). The caller sets the time
+    /// limit.
     ///
     /// # Errors
-    /// Error with a sentence about the failed handshake.
+    /// Returns an error whose text explains why the handshake failed.
     pub async fn connect(socket: TcpStream, connector: &Connector, address: &str) -> io::Result<Stream> {
         let session = connector.session(address)?;
         Stream::handshake(socket, session).await
@@ -83,8 +85,8 @@ impl Stream {
         }
     }
 
-    /// Sends the alert, and reads until the peer has closed the connection. If this end closed first, a reset could
-    /// discard the alert before the peer reads it.
+    /// Sends the alert, and then reads until the peer closes the connection. If this end closed first, a reset could
+    /// discard the alert before the peer has read it.
     async fn refuse(&mut self, has_alert: bool) {
         if !has_alert || !self.session.lock().has_spoken_tls() {
             return;
@@ -105,19 +107,19 @@ impl Stream {
             }
             Ok::<(), io::Error>(())
         };
-        // An error means that the peer has gone already.
+        // An error means that the peer is already gone.
         let _ = tokio::time::timeout(LINGER_MAX, lingering).await;
     }
 
-    /// Returns the socket of the session.
+    /// Returns the socket that the session runs over.
     pub fn socket(&self) -> &TcpStream {
         &self.socket
     }
 
-    /// Waits until the stream may have plaintext, or may have ended. May return too early.
+    /// Waits until plaintext may be available or the stream may have ended. May also return too early.
     ///
     /// # Errors
-    /// Error of the socket.
+    /// Fails if the socket fails.
     pub async fn readable(&self) -> io::Result<()> {
         if self.session.lock().has_plaintext() {
             return Ok(());
@@ -125,26 +127,27 @@ impl Stream {
         self.socket.readable().await
     }
 
-    /// Adds the available plaintext to `plain` without waiting. Returns the number of bytes, at most 64 KiB, and 0 at
-    /// the end of the stream.
+    /// Appends the available plaintext to `plain` without waiting. Returns how many bytes were added, at most 64 KiB.
+    /// Returns 0 at the end of the stream.
     ///
     /// # Errors
-    /// WouldBlock if no record is complete; any other error is one of the session or the socket.
+    /// Fails with WouldBlock if no record is complete yet. Any other error is one of the session or the socket.
     pub fn try_read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         let mut session = self.session.lock();
         let read = session.read(|bytes| self.socket.try_read(bytes), plain);
         if session.wants_write() {
-            // Sends an alert, or the response to a change of keys, as far as the socket takes it. The next write sends
-            // the rest.
+            // Sends an alert or the response to a key update, as far as the socket takes it. The next write sends the
+            // rest.
             let _ = session.send(&mut Trying(&self.socket));
         }
         read?.ok_or_else(|| io::ErrorKind::WouldBlock.into())
     }
 
-    /// Waits for plaintext and adds it to `plain`. Returns the number of bytes, 0 at the end of the stream.
+    /// Waits for plaintext and appends it to `plain`. Returns how many bytes were added, which is 0 at the end of the
+    /// stream.
     ///
     /// # Errors
-    /// Error of the session or of the socket.
+    /// Fails if the session or the socket fails.
     pub async fn read_buf(&self, plain: &mut BytesMut) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -155,11 +158,11 @@ impl Stream {
         }
     }
 
-    /// Encrypts all of `plain`. Sends earlier ciphertext only as far as the limit of unsent ciphertext requires;
+    /// Encrypts all of `plain`. Ciphertext is sent here only if the limit of unsent ciphertext is reached, and
     /// [`Stream::flush`] sends the rest.
     ///
     /// # Errors
-    /// Error of the session or of the socket.
+    /// Fails if the session or the socket fails.
     pub async fn write(&self, mut plain: &mut [IoSlice<'_>]) -> io::Result<()> {
         loop {
             IoSlice::advance_slices(&mut plain, 0);
@@ -177,7 +180,7 @@ impl Stream {
     /// Sends all ciphertext.
     ///
     /// # Errors
-    /// Error of the socket.
+    /// Fails if the socket fails.
     pub async fn flush(&self) -> io::Result<()> {
         loop {
             match self.session.lock().send(&mut Trying(&self.socket)) {
@@ -196,7 +199,7 @@ impl Drop for Stream {
             return;
         }
         session.close();
-        // If the socket takes no bytes now, the connection ends without the close_notify.
+        // If the socket takes no bytes now, the connection ends without a close_notify.
         let _ = session.send(&mut Trying(&self.socket));
     }
 }

@@ -1,27 +1,28 @@
-//! Protocols and cipher suites of rustls, and the choice among them by the settings.
+//! The protocol versions and cipher suites of rustls, and how the settings choose among them.
 
 use rustls::crypto::aws_lc_rs;
 use rustls::{SupportedCipherSuite, SupportedProtocolVersion, version};
 
-/// Returns the enabled protocols, the newest first.
+/// Returns the enabled versions of TLS, the newest first.
 pub(crate) fn versions(tls12: bool, tls13: bool) -> Vec<&'static SupportedProtocolVersion> {
     let tls13 = tls13.then_some(&version::TLS13);
     tls13.into_iter().chain(tls12.then_some(&version::TLS12)).collect()
 }
 
-/// Returns the cipher suites with these names that one of these protocols can use; without names, all of them.
+/// Returns the cipher suites with these names that can be used with one of these versions. Without names, returns all
+/// that can be used.
 pub(crate) fn suites(names: &[String], versions: &[&'static SupportedProtocolVersion]) -> Vec<SupportedCipherSuite> {
     let named = |suite: &SupportedCipherSuite| names.is_empty() || names.contains(&name(suite));
     let of_version = |suite: &SupportedCipherSuite| versions.contains(&suite.version());
     aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().copied().filter(|suite| named(suite) && of_version(suite)).collect()
 }
 
-/// Returns the names of all cipher suites, as in Java.
+/// Returns the names of all cipher suites, as Java writes them.
 pub(crate) fn names() -> Vec<String> {
     aws_lc_rs::DEFAULT_CIPHER_SUITES.iter().map(name).collect()
 }
 
 fn name(suite: &SupportedCipherSuite) -> String {
-    // rustls marks the suites of TLS 1.3 in their names; Java does not.
+    // The names in rustls show that a suite belongs to TLS 1.3. Those of Java do not.
     suite.suite().as_str().unwrap_or_default().replacen("TLS13_", "TLS_", 1)
 }

@@ -1,4 +1,4 @@
-//! Tests of both ends of a handshake in one process: handshakes that succeed, and the error text of each failure.
+//! Handshakes between a client and a broker in one process: those that succeed, and the error text of each failure.
 
 use bytes::BytesMut;
 use fullbore_tests::pki::{Authority, Issued, self_signed};
@@ -16,13 +16,13 @@ fn settings(pairs: &[(&str, &str)]) -> Settings {
     settings
 }
 
-/// Returns the broker's settings, with its own key and chain.
+/// Returns settings for the broker, with its own key and chain.
 fn of_broker(issued: &Issued, more: &[(&str, &str)]) -> Settings {
     let own = [("ssl.keystore.key", issued.key.as_str()), ("ssl.keystore.certificate.chain", issued.chain.as_str())];
     settings(&[&own, more].concat())
 }
 
-/// Returns a client's settings, with the authority that it trusts.
+/// Returns settings for a client that trusts `authority`.
 fn of_client(authority: &str, more: &[(&str, &str)]) -> Settings {
     settings(&[&[("ssl.truststore.certificates", authority)], more].concat())
 }
@@ -51,7 +51,7 @@ async fn echo(listener: TcpListener, acceptor: Acceptor) -> io::Result<()> {
     Ok(())
 }
 
-/// Does a handshake, after which the client sends one byte and reads its echo. Returns the results of both ends.
+/// Does a handshake, and then lets the client send one byte and read its echo. Returns the result of each side.
 async fn shake(
     broker: Settings,
     auth: ClientAuth,
@@ -300,7 +300,7 @@ async fn a_plaintext_broker_is_recognized() {
             socket.read_u8().await.expect("its first byte");
             socket.write_all(answer).await.expect("it reads");
             socket.shutdown().await.expect("open");
-            // Reads until the client closes: an earlier close would reset the connection.
+            // Reads until the client closes the connection. Closing it earlier would reset it.
             let _ = socket.read_to_end(&mut Vec::new()).await;
         });
         let socket = TcpStream::connect(addr).await.expect("it listens");

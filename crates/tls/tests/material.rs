@@ -1,4 +1,4 @@
-//! Tests of keys and certificates as users have them: accepted ones, and the refusals of the others.
+//! Keys and certificates as users have them: those that are accepted, and the errors for the others.
 
 use fullbore_tests::pki::{Authority, self_signed, write};
 use fullbore_tls::{Acceptor, ClientAuth, Connector, Settings};
@@ -85,7 +85,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
     let ends = UNIX_EPOCH + Duration::from_secs(978_307_200);
     let authority = Authority::new("ca");
-    // One certificate expires in 2001 (UTCTime), the others in 4096 (GeneralizedTime).
+    // One of these certificates expires in 2001 (UTCTime), and the others in 4096 (GeneralizedTime).
     let (issued, other) = (authority.broker(&["h"]), authority.expired_broker(&["h"]));
     let chain = format!("{}{}{}", issued.chain, other.chain, authority.pem());
     let mut settings = Settings::default();
@@ -110,7 +110,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
 
-/// Returns a key and a certificate of version 1, as plain `openssl x509 -req` makes them.
+/// Creates a key and a certificate of version 1, as plain `openssl x509 -req` makes them.
 fn version_1() -> (String, String) {
     let folder = tempfile::tempdir().expect("a folder");
     let run = |arguments: &str| {

@@ -1,17 +1,18 @@
-//! `host:port` in settings and messages: its parser and its text form.
+//! Parses and formats `host:port`, as it is used in settings and messages.
 //!
-//! Not name resolution. Invariant: [`split_host_port`] parses every text of [`host_port`].
+//! No names are resolved here. Invariant: [`split_host_port`] can parse every text that [`host_port`] returns.
 
 use std::fmt::Display;
 use std::net::Ipv6Addr;
 
-/// Returns `host:port`, with brackets around an IPv6 address.
+/// Returns `host:port`, with brackets around the host if it is an IPv6 address.
 pub fn host_port(host: &str, port: impl Display) -> String {
     if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
 }
 
-/// Returns host, without brackets, and port of `name:port`, `1.2.3.4:port` or `[::1]:port`; None for any other text.
-/// The host may be empty. An IPv6 address needs its brackets and may have a zone, as in `[fe80::1%eth0]:9092`.
+/// Splits `name:port`, `1.2.3.4:port` or `[::1]:port` into host and port. The host is returned without brackets, and
+/// may be empty. An IPv6 address must have brackets, and may have a zone, as in `[fe80::1%eth0]:9092`. Returns None for
+/// any other text.
 pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     let (host, port) = text.rsplit_once(':')?;
     let port = port.bytes().all(|byte| byte.is_ascii_digit()).then(|| port.parse().ok())??;
@@ -27,7 +28,7 @@ pub fn split_host_port(text: &str) -> Option<(&str, u16)> {
     }
 }
 
-/// Returns true if `text` ends with a port above 65535, which is then the reason why [`split_host_port`] refuses it.
+/// Returns true if the port in `text` is above 65535. This explains why [`split_host_port`] refuses the text.
 pub fn has_port_too_large(text: &str) -> bool {
     let port = text.rsplit_once(':').map(|(_, port)| port.trim_start_matches('0')).unwrap_or_default();
     !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_err()

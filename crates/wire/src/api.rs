@@ -12,23 +12,23 @@ use bytes::Bytes;
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
 
-/// A request of one API: its key, versions, and the type of its response.
+/// A request of an API, with the API's key and versions, and the type of the response.
 pub trait Request: Codec + Default + Debug {
-    /// The API.
+    /// The API that the request belongs to.
     const KEY: ApiKey;
-    /// Type of the response.
+    /// The type of the response.
     type Response: Codec + Default + Debug;
 }
 
-/// Operation on the types of an API that is known only when the program runs.
+/// An operation on the request and response types of an API, for APIs that are known only when the program runs.
 pub trait Visit {
-    /// Result of the operation.
+    /// The result of the operation.
     type Output;
-    /// Runs the operation.
+    /// Runs the operation with the types of the API `R`.
     fn visit<R: Request>(self) -> Self::Output;
 }
 
-/// First flexible version of an API without one.
+/// The first flexible version of an API that has none.
 pub const NEVER: i16 = i16::MAX;
 
 macro_rules! api_table {
@@ -41,10 +41,10 @@ macro_rules! api_table {
         }
 
         impl ApiKey {
-            /// Every API, in key order.
+            /// All APIs, in the order of their keys.
             pub const ALL: &[ApiKey] = &[$( ApiKey::$name, )*];
 
-            /// Returns the API with this key; None if this crate does not know it.
+            /// Returns the API with this key; None if this crate does not know the key.
             pub const fn from_code(code: i16) -> Option<ApiKey> {
                 match code {
                     $( $key => Some(ApiKey::$name), )*
@@ -52,7 +52,7 @@ macro_rules! api_table {
                 }
             }
 
-            /// Returns the versions that encode and decode.
+            /// Returns the versions that this crate can encode and decode.
             pub const fn versions(self) -> RangeInclusive<i16> {
                 match self {
                     $( ApiKey::$name => $versions, )*
@@ -66,7 +66,7 @@ macro_rules! api_table {
                 }
             }
 
-            /// Returns Kafka's name of the API.
+            /// Returns the name that Kafka gives the API.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( ApiKey::$name => stringify!($name), )*
@@ -146,7 +146,7 @@ api_table! {
 }
 
 impl ApiKey {
-    /// Returns the key on the wire.
+    /// Returns the API's key on the wire.
     pub fn code(self) -> i16 {
         self as i16
     }
@@ -157,12 +157,12 @@ impl ApiKey {
     }
 }
 
-/// The declarations of an API's structs.
+/// The declarations of all structs in an API's messages.
 #[derive(Clone, Debug)]
 pub struct ApiSpec {
-    /// The request, then the structs in it.
+    /// The request, and then the structs that it contains.
     pub request: Vec<StructSpec>,
-    /// The response, then the structs in it.
+    /// The response, and then the structs that it contains.
     pub response: Vec<StructSpec>,
 }
 
@@ -179,42 +179,42 @@ impl Visit for Specs {
 }
 
 impl ApiKey {
-    /// Returns the declarations, for crates/broker/PROTOCOL.md and for tests.
+    /// Returns the declarations of the API, for crates/broker/PROTOCOL.md and for tests.
     pub fn spec(self) -> ApiSpec {
         self.visit(Specs)
     }
 }
 
-/// Header of every request (request header v1; v2 when the API version is flexible).
+/// The header of every request. This is request header v1, or v2 if the API version is flexible.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RequestHeader {
-    /// The API's key, which this crate may not know.
+    /// The API's key. This crate may not know it.
     pub api_key: i16,
-    /// The API's version, which may be out of range.
+    /// The API's version. It may be out of range.
     pub api_version: i16,
-    /// Id of the request, which the response repeats.
+    /// The id of the request, which the response repeats.
     pub correlation_id: i32,
-    /// Name that the client gives itself.
+    /// The name that the client gives itself.
     pub client_id: Option<Text>,
-    /// Tagged fields (v2).
+    /// The tagged fields of header v2.
     pub tagged: TaggedFields,
 }
 
-/// Form of the client id, which is the old form even in header v2.
+/// The form of the client id. It is the old one even in header v2.
 const CLASSIC: Version = Version { number: 0, flexible: false };
 const FLEXIBLE: Version = Version { number: 0, flexible: true };
 
 impl RequestHeader {
-    /// Returns the API and version in this header; None if this crate does not know them.
+    /// Returns the API and the version in this header; None if this crate does not know them.
     pub fn api(&self) -> Option<(ApiKey, Version)> {
         let key = ApiKey::from_code(self.api_key)?;
         Some((key, key.version(self.api_version)?))
     }
 
-    /// Reads a header, and leaves the reader at the request's first field.
+    /// Reads a header. The reader is then at the first field of the request.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are not a header.
+    /// Returns [`DecodeError`] if the bytes are not a header.
     pub fn decode(r: &mut Reader) -> Result<Self, DecodeError> {
         let mut header = RequestHeader {
             api_key: Codec::decode(r, CLASSIC)?,
@@ -230,10 +230,10 @@ impl RequestHeader {
     }
 }
 
-/// Writes a whole request frame.
+/// Writes the whole frame of a request.
 ///
 /// # Errors
-/// [`EncodeError`] if the request has no form in this version.
+/// Returns [`EncodeError`] if the request cannot be written in this version.
 pub fn encode_request<R: Request>(
     request: &R,
     version: i16,
@@ -253,22 +253,23 @@ pub fn encode_request<R: Request>(
     w.finish()
 }
 
-/// Reads the body of a request whose header named version `v`.
+/// Reads the body of a request whose header has version `v`.
 ///
-/// Bytes after it are ignored, as in Kafka: librdkafka 2.16 sends three bytes too many when it requests all topics.
+/// Bytes after the body are ignored, as in Kafka. librdkafka 2.16 sends three bytes too many when it requests all
+/// topics.
 ///
 /// # Errors
-/// [`DecodeError`] if the bytes do not begin with a whole request.
+/// Returns [`DecodeError`] if the bytes do not begin with a whole request.
 pub fn decode_request<R: Request>(r: &mut Reader, v: Version) -> Result<R, DecodeError> {
     R::decode(r, v)
 }
 
-/// Cost of decoding a request, apart from the frame.
+/// How much a request would cost when it is decoded, apart from its frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestSize {
-    /// Elements of all its arrays.
+    /// How many elements all its arrays have.
     pub elements: usize,
-    /// Bytes of memory of these arrays once they are decoded.
+    /// How many bytes of memory these arrays take when they are decoded.
     pub bytes: usize,
 }
 
@@ -286,12 +287,11 @@ impl Visit for Measure {
     }
 }
 
-/// Measures the body of a request without keeping its arrays, which takes a fraction of the time of decoding. The
-/// reader stays where it is.
+/// Measures the body of a request without storing its arrays, which takes a fraction of the time of decoding. The
+/// reader's position does not change.
 ///
 /// # Errors
-/// Errors of [`decode_request`]; [`DecodeError::Count`] also for more than `elements_max` elements, if there is such a
-/// limit.
+/// Fails like [`decode_request`], and with [`DecodeError::Count`] if there are more than `elements_max` elements.
 pub fn measure_request(
     key: ApiKey,
     r: &Reader,
@@ -302,15 +302,15 @@ pub fn measure_request(
 }
 
 /// Returns the version that decides the form of a response header. ApiVersions always has header v0, so that a client
-/// can read it before it knows the versions.
+/// can read the response before it knows the broker's versions.
 fn response_header(key: ApiKey, v: Version) -> Version {
     if v.flexible && key != ApiKey::ApiVersions { FLEXIBLE } else { CLASSIC }
 }
 
-/// Writes a whole response frame.
+/// Writes the whole frame of a response.
 ///
 /// # Errors
-/// [`EncodeError`] if the response has no form in this version.
+/// Returns [`EncodeError`] if the response cannot be written in this version.
 pub fn encode_response<R: Request>(
     response: &R::Response,
     v: Version,
@@ -319,10 +319,10 @@ pub fn encode_response<R: Request>(
     encode_response_with::<R>(v, correlation_id, |w| response.encode(w, v))
 }
 
-/// Writes a whole response frame, whose body `put` writes.
+/// Writes the whole frame of a response, with a body that `put` writes.
 ///
 /// # Errors
-/// Errors of `put`.
+/// Fails if `put` fails.
 pub fn encode_response_with<R: Request>(
     v: Version,
     correlation_id: i32,
@@ -337,10 +337,10 @@ pub fn encode_response_with<R: Request>(
     w.finish()
 }
 
-/// Reads a response frame without its length prefix: the correlation id and the body.
+/// Reads the frame of a response, without its length prefix. Returns the correlation id and the body.
 ///
 /// # Errors
-/// [`DecodeError`] if the bytes are not exactly one response.
+/// Returns [`DecodeError`] if the bytes are not exactly one response.
 pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R::Response), DecodeError> {
     let v = R::KEY.version(version).ok_or(DecodeError::Version(version))?;
     let mut r = Reader::new(frame, RESPONSE_ELEMENTS_MAX);
@@ -353,7 +353,7 @@ pub fn decode_response<R: Request>(frame: Bytes, version: i16) -> Result<(i32, R
     Ok((correlation_id, response))
 }
 
-/// Returns a reader over a request frame without its length prefix.
+/// Returns a reader for the frame of a request, without its length prefix.
 pub fn request_reader(frame: Bytes) -> Reader {
     Reader::new(frame, REQUEST_ELEMENTS_MAX)
 }

@@ -1,60 +1,61 @@
-//! Kafka's primitive types. A reader reserves memory only for elements that its remaining bytes can contain.
+//! Encodes and decodes Kafka's primitive types. A reader allocates memory only for as many elements as its remaining
+//! bytes can contain.
 //!
-//! Not here: the shapes of messages (see `message`). Invariant: decoding a frame of n bytes costs O(n) time, and memory
-//! bounded by n and the reader's element budget.
+//! How messages are made of these types is in `message`. Invariant: decoding a frame of n bytes takes O(n) time, and
+//! its memory is limited by n and by the reader's element budget.
 
 use crate::frame::{Records, Writer};
 use crate::{DecodeError, EncodeError, StructSpec, Text, Uuid};
 use bytes::{Buf, Bytes};
 
-/// Most array elements of one request, in all: far above any real request, and small enough that tiny elements cannot
-/// become many large structs.
+/// Maximum number of array elements in a request, over all its arrays. This is far more than any real request has, but
+/// too few for tiny elements to become a lot of large structs.
 pub const REQUEST_ELEMENTS_MAX: usize = 1 << 20;
-/// Most array elements of one response, in all.
+/// Maximum number of array elements in a response, over all its arrays.
 pub const RESPONSE_ELEMENTS_MAX: usize = 1 << 24;
 
-/// Version of a message, and whether it is written in the flexible form of KIP-482.
+/// The version of a message, and if it has the flexible form of KIP-482.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The API version.
     pub number: i16,
-    /// True for compact lengths and tagged fields.
+    /// True if the message has compact lengths and tagged fields.
     pub flexible: bool,
 }
 
-/// Cursor over one frame. Strings, bytes and records are returned as slices of it.
+/// A cursor over a frame. Strings, bytes and records are returned as slices of the frame.
 #[derive(Clone, Debug)]
 pub struct Reader {
     bytes: Bytes,
     elements_left: usize,
-    /// Bytes of the arrays that were passed, in a reader that keeps no arrays; `None` in any other.
+    /// How many bytes the arrays would take that were read so far; `None` if the reader does not measure.
     measured: Option<usize>,
 }
 
 impl Reader {
-    /// Creates a cursor at the start of `bytes` that yields at most `elements_max` array elements in all.
+    /// Creates a cursor at the start of `bytes` that yields at most `elements_max` array elements, over all arrays.
     pub fn new(bytes: Bytes, elements_max: usize) -> Self {
         Reader { bytes, elements_left: elements_max, measured: None }
     }
 
-    /// Returns a cursor at the same position that keeps no arrays and counts the bytes they would take.
-    /// `None` for `elements_max` leaves the budget unchanged.
+    /// Returns a cursor at the same position that only counts the memory that arrays would take. With `None` for
+    /// `elements_max`, the budget stays the same.
     pub(crate) fn measuring(&self, elements_max: Option<usize>) -> Reader {
         let elements_left = elements_max.map_or(self.elements_left, |max| max.min(self.elements_left));
         Reader { bytes: self.bytes.clone(), elements_left, measured: Some(0) }
     }
 
-    /// Returns the number of array elements that may still be read.
+    /// Returns how many array elements may still be read.
     pub(crate) fn elements_left(&self) -> usize {
         self.elements_left
     }
 
-    /// Returns the bytes of the arrays that a measuring reader has passed.
+    /// Returns how many bytes the arrays would take that a measuring reader has read.
     pub(crate) fn measured(&self) -> usize {
         self.measured.unwrap_or(0)
     }
 
-    /// Counts an array of `count` values. Returns true if the reader must keep them.
+    /// Counts an array of `count` values. Returns true if the reader must store the values.
     fn keeps<T>(&mut self, count: usize) -> bool {
         match &mut self.measured {
             None => true,
@@ -65,7 +66,7 @@ impl Reader {
         }
     }
 
-    /// Returns the bytes not yet read.
+    /// Returns how many bytes are left.
     pub fn remaining(&self) -> usize {
         self.bytes.len()
     }
@@ -73,7 +74,7 @@ impl Reader {
     /// Returns the next `len` bytes as a slice of the frame.
     ///
     /// # Errors
-    /// [`DecodeError::Truncated`] if fewer bytes are left.
+    /// Returns [`DecodeError::Truncated`] if there are fewer bytes left.
     pub fn take(&mut self, len: usize) -> Result<Bytes, DecodeError> {
         if len > self.bytes.len() {
             return Err(DecodeError::Truncated { missing: len - self.bytes.len() });
@@ -93,7 +94,8 @@ impl Reader {
     /// Reads an unsigned LEB128 integer of at most five bytes.
     ///
     /// # Errors
-    /// [`DecodeError::Varint`] if the integer is longer; [`DecodeError::Truncated`] if the bytes end within it.
+    /// Returns [`DecodeError::Varint`] if the integer is longer, and [`DecodeError::Truncated`] if the bytes end within
+    /// it.
     pub fn uvarint(&mut self) -> Result<u32, DecodeError> {
         let mut value = 0u64;
         for shift in (0..35).step_by(7) {
@@ -106,8 +108,8 @@ impl Reader {
         Err(DecodeError::Varint)
     }
 
-    /// Reads a length prefix; None for null. A `short` length has 16 bits in the old form; in the flexible form it must
-    /// fit into 16 bits.
+    /// Reads a length prefix; None means null. A `short` length has 16 bits in the old form. In the flexible form it
+    /// must fit into 16 bits.
     fn length(&mut self, v: Version, short: bool) -> Result<Option<usize>, DecodeError> {
         let length = if v.flexible {
             i64::from(self.uvarint()?) - 1
@@ -124,14 +126,15 @@ impl Reader {
         }
     }
 
-    /// Reads an array's count, checks it against the bytes left and takes it from the budget; None for a null array.
+    /// Reads the number of elements in an array; None means a null array. The number is checked against the remaining
+    /// bytes and subtracted from the budget.
     fn count(&mut self, v: Version, element_size_min: usize) -> Result<Option<usize>, DecodeError> {
         let Some(count) = self.length(v, false)? else { return Ok(None) };
         self.spend(count, element_size_min)?;
         Ok(Some(count))
     }
 
-    /// Takes `count` elements of at least `size_min` bytes each from the budget.
+    /// Subtracts `count` elements of at least `size_min` bytes each from the budget.
     fn spend(&mut self, count: usize, size_min: usize) -> Result<(), DecodeError> {
         if count > self.remaining() / size_min.max(1) || count > self.elements_left {
             return Err(DecodeError::Count(count));
@@ -145,7 +148,7 @@ impl Reader {
         std::mem::take(&mut self.bytes)
     }
 
-    /// Returns true if a nullable struct is present.
+    /// Reads the byte that shows if a nullable struct is present.
     pub(crate) fn presence(&mut self) -> Result<bool, DecodeError> {
         match i8::from_be_bytes(self.array()?) {
             -1 => Ok(false),
@@ -157,7 +160,7 @@ impl Reader {
     /// Checks that no bytes are left.
     ///
     /// # Errors
-    /// [`DecodeError::Trailing`] if bytes are left.
+    /// Returns [`DecodeError::Trailing`] if bytes are left.
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.remaining() {
             0 => Ok(()),
@@ -196,44 +199,45 @@ impl Writer {
     }
 }
 
-/// Type of a value in Kafka's messages.
+/// A type whose values occur in Kafka's messages.
 pub trait Codec: Sized {
-    /// Returns the fewest bytes of a value in this version, which bound array counts.
+    /// Returns the minimum size of a value in this version, in bytes. This limits how many elements an array can claim.
     fn size_min(v: Version) -> usize;
 
-    /// Appends the value.
+    /// Appends the value to a message.
     ///
     /// # Errors
-    /// [`EncodeError`] if the value has no form in this version.
+    /// Returns [`EncodeError`] if the value cannot be written in this version.
     fn encode(&self, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
     /// Reads a value.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are no value.
+    /// Returns [`DecodeError`] if the bytes are not a valid value.
     fn decode(r: &mut Reader, v: Version) -> Result<Self, DecodeError>;
 
-    /// Appends the declarations of the structs that this type consists of, each before the structs inside it.
+    /// Appends the declarations of the structs that this type consists of. Each struct comes before the structs inside
+    /// it.
     fn specs(_: &mut Vec<StructSpec>) {}
 }
 
-/// Types that can be null in fields that allow it.
+/// Types that can be null, in fields that allow it.
 pub trait NullCodec: Codec {
-    /// Returns the bytes of null: a missing length, unless the type has another form of null.
+    /// Returns the size of null in bytes. Unless the type has another form of null, this is a missing length.
     fn size_null(v: Version) -> usize {
         Self::size_min(v)
     }
 
-    /// Appends a value or null.
+    /// Appends a value or null to a message.
     ///
     /// # Errors
-    /// [`EncodeError`] if the value has no form in this version.
+    /// Returns [`EncodeError`] if the value cannot be written in this version.
     fn encode_nullable(value: Option<&Self>, w: &mut Writer, v: Version) -> Result<(), EncodeError>;
 
-    /// Reads a value, or None for null.
+    /// Reads a value; None means null.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are neither.
+    /// Returns [`DecodeError`] if the bytes are neither a value nor null.
     fn decode_nullable(r: &mut Reader, v: Version) -> Result<Option<Self>, DecodeError>;
 }
 
@@ -299,7 +303,7 @@ impl Codec for Uuid {
     }
 }
 
-/// Returns the bytes of a length prefix of 0 or null.
+/// Returns the size of a length prefix for an empty value or null, in bytes.
 fn length_size_min(v: Version, short: bool) -> usize {
     match (v.flexible, short) {
         (true, _) => 1,
@@ -308,7 +312,7 @@ fn length_size_min(v: Version, short: bool) -> usize {
     }
 }
 
-/// Implements types that are written as a length and that number of bytes.
+/// Implements [`Codec`] for types that are written as a length and then their bytes.
 macro_rules! lengths {
     ($($type:ty, short $short:literal, put $put:expr, from $from:expr);* $(;)?) => {$(
         impl Codec for $type {
@@ -378,14 +382,14 @@ impl<T: Codec> NullCodec for Vec<T> {
     }
 }
 
-/// Fields of a flexible message that this program does not know, kept as received (KIP-482). Every struct has this
-/// value, which is mostly empty and then takes one word.
+/// The fields of a flexible message that this program does not know, kept as they were received (KIP-482). Every struct
+/// has this value. Mostly it is empty, and then it takes only one word.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[allow(clippy::box_collection, reason = "a vector takes three words in each of a million structs")]
 pub struct TaggedFields(Option<Box<Vec<(u32, Bytes)>>>);
 
 impl TaggedFields {
-    /// Creates the fields with these tags, in ascending order.
+    /// Creates the value from fields, whose tags must be in ascending order.
     pub fn new(fields: Vec<(u32, Bytes)>) -> TaggedFields {
         TaggedFields((!fields.is_empty()).then(|| Box::new(fields)))
     }
@@ -396,7 +400,7 @@ impl TaggedFields {
     }
 }
 
-/// Known tagged fields of one struct, gathered while it is encoded.
+/// Collects the known tagged fields of a struct while it is encoded.
 pub(crate) struct TagWriter(Vec<(u32, Writer)>);
 
 impl TagWriter {
@@ -404,7 +408,7 @@ impl TagWriter {
         TagWriter(Vec::new())
     }
 
-    /// Adds a field that is not at its default.
+    /// Adds a field whose value is not the default.
     pub(crate) fn put(mut self, tag: u32, value: &impl Codec, v: Version) -> Result<Self, EncodeError> {
         let mut w = Writer::with_capacity(32);
         value.encode(&mut w, v)?;
@@ -412,7 +416,7 @@ impl TagWriter {
         Ok(self)
     }
 
-    /// Writes known and unknown fields in ascending tag order.
+    /// Writes the known and the unknown fields in ascending order of their tags.
     pub(crate) fn finish(mut self, w: &mut Writer, unknown: &TaggedFields) -> Result<(), EncodeError> {
         for (tag, bytes) in unknown.fields() {
             let mut field = Writer::with_capacity(bytes.len());
@@ -434,8 +438,8 @@ impl TagWriter {
 }
 
 impl Reader {
-    /// Walks the tagged fields. `known` reads a field that it knows; for any other, it returns the field's bytes.
-    /// Returns the unknown fields.
+    /// Reads the tagged fields and returns the unknown ones. `known` reads the fields that it knows. For any other
+    /// field, it returns the field's bytes.
     pub(crate) fn tagged_fields(
         &mut self,
         mut known: impl FnMut(u32, &mut Reader) -> Result<Option<Bytes>, DecodeError>,
@@ -468,7 +472,7 @@ impl Reader {
         Ok(TaggedFields::new(unknown))
     }
 
-    /// Reads the tagged fields of a struct that knows none.
+    /// Reads the tagged fields of a struct that does not know any.
     pub(crate) fn unknown_tagged_fields(&mut self) -> Result<TaggedFields, DecodeError> {
         self.tagged_fields(|_, field| Ok(Some(field.rest())))
     }

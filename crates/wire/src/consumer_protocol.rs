@@ -1,11 +1,11 @@
-//! Messages between the members of a consumer group, inside JoinGroup and SyncGroup (ConsumerProtocolSubscription.json,
-//! ConsumerProtocolAssignment.json).
+//! The messages that the members of a consumer group exchange inside JoinGroup and SyncGroup
+//! (ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json).
 //!
-//! Not an API: the broker passes these bytes on, and reads them only where it must know the topics of a group. Each
-//! message begins with its version in 16 bits and is never flexible. Versions: 1 owned partitions, for cooperative
-//! rebalancing (KIP-429). 2 generation (KIP-792). 3 rack (KIP-881).
+//! They are not an API. The broker passes the bytes on, and reads them only if it must know the topics of a group. Each
+//! message begins with its version in 16 bits, and is never flexible. Version 1 added the owned partitions for
+//! cooperative rebalancing (KIP-429), version 2 the generation (KIP-792), and version 3 the rack (KIP-881).
 //!
-//! Invariant: later versions only add fields at the end, so that a newer version is read as the newest one known here.
+//! Invariant: later versions only add fields at the end, so a newer version can be read as the newest one known here.
 
 use crate::codec::{Codec, Reader, Version};
 use crate::frame::Writer;
@@ -15,33 +15,33 @@ use crate::{REQUEST_ELEMENTS_MAX, Text};
 use bytes::Bytes;
 use std::ops::RangeInclusive;
 
-/// Versions of both formats.
+/// The versions of both messages.
 pub const VERSIONS: RangeInclusive<i16> = 0..=3;
 
 message! {
-    /// The topics a member subscribes to, in `JoinGroupRequestProtocol::metadata`.
+    /// The topics that a member subscribes to, sent in `JoinGroupRequestProtocol::metadata`.
     pub struct ConsumerProtocolSubscription {
         /// The topics.
         topics: Vec<Text>, 0..;
-        /// Data of the assignor, or null.
+        /// Data for the assignor, or null.
         user_data: Option<Bytes>, 0..;
-        /// The partitions the member owns.
+        /// The partitions that the member owns.
         owned_partitions: Vec<TopicPartition>, 1..;
-        /// Generation in which the member got these partitions, or -1.
+        /// The generation in which the member got these partitions, or -1.
         generation_id: i32, 2.., default -1;
         /// The member's rack, or null.
         rack_id: Option<Text>, 3..;
     }
 
-    /// The partitions assigned to a member, in `SyncGroupRequestAssignment::assignment`.
+    /// The partitions that are assigned to a member, sent in `SyncGroupRequestAssignment::assignment`.
     pub struct ConsumerProtocolAssignment {
-        /// Each topic.
+        /// The topics with assigned partitions.
         assigned_partitions: Vec<TopicPartition>, 0..;
-        /// Data of the assignor, or null.
+        /// Data for the assignor, or null.
         user_data: Option<Bytes>, 0..;
     }
 
-    /// Partitions of a topic.
+    /// The partitions of a topic.
     pub struct TopicPartition {
         /// The topic name.
         topic: Text, 0..;
@@ -50,15 +50,15 @@ message! {
     }
 }
 
-/// Either of the two formats.
+/// Either of the two messages.
 pub trait Embedded: Codec {}
 impl Embedded for ConsumerProtocolSubscription {}
 impl Embedded for ConsumerProtocolAssignment {}
 
-/// Writes the version, and the message in it.
+/// Writes a message after its version.
 ///
 /// # Errors
-/// [`EncodeError`] if `version` is unknown here, or a field is too long.
+/// Returns [`EncodeError`] if `version` is not known here or a field is too long.
 pub fn encode<T: Embedded>(message: &T, version: i16) -> Result<Bytes, EncodeError> {
     if !VERSIONS.contains(&version) {
         return Err(EncodeError::Version(version));
@@ -69,10 +69,10 @@ pub fn encode<T: Embedded>(message: &T, version: i16) -> Result<Bytes, EncodeErr
     Ok(w.into_bytes())
 }
 
-/// Returns the version in the bytes, and the message. Bytes after the message are of a newer version, and ignored.
+/// Reads a message and the version before it. Bytes after the message belong to a newer version, and are ignored.
 ///
 /// # Errors
-/// [`DecodeError`] if the version is negative, or the bytes do not begin with a whole message.
+/// Returns [`DecodeError`] if the version is negative, or if the bytes do not begin with a whole message.
 pub fn decode<T: Embedded>(bytes: Bytes) -> Result<(i16, T), DecodeError> {
     let mut r = Reader::new(bytes, REQUEST_ELEMENTS_MAX);
     let version = i16::decode(&mut r, plain(0))?;

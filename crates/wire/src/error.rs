@@ -1,53 +1,53 @@
-//! Reasons why bytes are not a message, and why a message cannot be written.
+//! The reasons why bytes cannot be decoded and messages cannot be encoded.
 
-/// Reason why bytes are not the message they claim to be.
+/// The reason why bytes are not the message that they should be.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The frame ends inside a field.
     #[error("{missing} bytes missing")]
     Truncated {
-        /// Number of missing bytes.
+        /// How many bytes are missing.
         missing: usize,
     },
-    /// A length or count below zero where null is not allowed, or below -1.
+    /// A length or count is below -1, or is -1 where null is not allowed.
     #[error("length {0} is not valid here")]
     Length(i64),
-    /// More array elements than the frame could hold or the reader's budget allows.
+    /// There are more array elements than the frame can contain or the reader's budget allows.
     #[error("array of {0} elements is too large")]
     Count(usize),
-    /// A variable-length integer longer than its type.
+    /// A variable-length integer is longer than its type.
     #[error("variable-length integer is too long")]
     Varint,
-    /// A string that is not UTF-8.
+    /// A string is not valid UTF-8.
     #[error("string is not UTF-8")]
     Utf8,
-    /// Null in a field that may not be null in this version.
+    /// A field is null that may not be null in this version.
     #[error("field {0} may not be null in this version")]
     Null(&'static str),
-    /// Tags out of order or repeated, or a tagged field whose size is wrong.
+    /// Tags are out of order or repeated, or a tagged field has the wrong size.
     #[error("tagged field {0} is malformed")]
     Tag(u32),
-    /// Bytes left over after the last field.
+    /// There are bytes after the last field.
     #[error("{0} bytes after the end of the message")]
     Trailing(usize),
-    /// A version outside the API's range.
+    /// The version is outside the API's range.
     #[error("version {0} is not supported")]
     Version(i16),
 }
 
-/// Reason why a struct cannot be written in the requested version.
+/// The reason why a struct cannot be written in the requested version.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EncodeError {
-    /// A field or frame longer than its length prefix allows.
+    /// A field or frame is longer than its length prefix allows.
     #[error("{0} bytes do not fit the length prefix")]
     TooLong(usize),
-    /// An unknown tagged field that has the tag of another field.
+    /// An unknown tagged field has the same tag as another field.
     #[error("tagged field {0} is there twice")]
     Tag(u32),
-    /// Null in a field that may not be null in this version.
+    /// A field is null that may not be null in this version.
     #[error("field {0} may not be null in this version")]
     Null(&'static str),
-    /// A version outside the API's range.
+    /// The version is outside the API's range.
     #[error("version {0} is not supported")]
     Version(i16),
 }

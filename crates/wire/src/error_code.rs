@@ -5,7 +5,7 @@ use crate::frame::Writer;
 use crate::{DecodeError, EncodeError};
 use std::fmt;
 
-/// Error code as on the wire; codes that this crate does not know are kept.
+/// An error code as it is on the wire. Codes that this crate does not know are kept.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ErrorCode(pub i16);
 
@@ -14,7 +14,7 @@ macro_rules! error_codes {
         impl ErrorCode {
             $( #[doc = $message] pub const $name: ErrorCode = ErrorCode($code); )*
 
-            /// Returns Kafka's name; None for a code that this crate does not know.
+            /// Returns the name that Kafka gives the error; None if this crate does not know the code.
             pub fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $( $code => Some(stringify!($name)), )*
@@ -22,7 +22,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// Returns the meaning of the code, as a sentence.
+            /// Returns a sentence that explains the error.
             pub fn message(self) -> &'static str {
                 match self.0 {
                     $( $code => $message, )*
@@ -30,7 +30,7 @@ macro_rules! error_codes {
                 }
             }
 
-            /// Returns true if Kafka's clients may send the request again.
+            /// Returns true if Kafka's clients may retry the request.
             pub fn is_retriable(self) -> bool {
                 match self.0 {
                     $( $code => $retriable, )*

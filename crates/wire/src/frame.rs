@@ -1,43 +1,43 @@
-//! Frames for a socket: bytes, with records beside them instead of copied in.
+//! Frames that are written to a socket. Their records are not copied in, but kept beside the other bytes.
 //!
-//! A [`Writer`] gathers the small fields in one buffer and remembers the positions of records. A [`Frame`] is the
-//! result in socket order, ready for one vectored write or sendfile. Invariant: the first four bytes of a frame are the
-//! big-endian length of all that follow.
+//! A [`Writer`] collects the small fields in a buffer and remembers where records belong. The result is a [`Frame`],
+//! whose parts are in the order of the socket, ready for a single vectored write or sendfile. Invariant: the first four
+//! bytes of a frame are the big-endian length of everything after them.
 
 use crate::EncodeError;
 use bytes::{BufMut, Bytes, BytesMut};
 use std::fs::File;
 use std::sync::Arc;
 
-/// Most bytes of records that are copied, because a separate segment would cost more.
+/// Records up to this size are copied, because a separate segment would cost more.
 const INLINE_RECORDS_MAX: usize = 512;
-/// Bytes of a piece of a long message.
+/// Size of the pieces of a long message, in bytes.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// Range of a log file that is sent without passing through user space.
+/// A range of a log file that is sent without passing through user space.
 #[derive(Clone, Debug)]
 pub struct FileSlice {
-    /// The segment's log file.
+    /// The log file of the segment.
     pub file: Arc<File>,
-    /// Position of the first byte.
+    /// The position of the first byte in the file.
     pub position: u64,
-    /// Number of bytes.
+    /// Number of bytes in the range.
     pub len: u32,
-    /// End of the file's whole batches, at the end of the range or behind it: the bytes before this position are never
-    /// written again.
+    /// The position at which the file's whole batches end. This is at the end of the range or after it. Bytes before
+    /// this position are never written again.
     pub settled: u64,
 }
 
-/// The records field of Produce and Fetch.
+/// The batches in the records field of Produce and Fetch.
 #[derive(Clone, Debug)]
 pub enum Records {
-    /// Batches in memory: a slice of the frame they came in, or a built batch.
+    /// Batches in memory. The bytes are a slice of the frame that they arrived in, or a batch that was built.
     Memory(Bytes),
-    /// Batches in memory, in pieces that follow each other; none is empty.
+    /// Batches in memory, in consecutive pieces. None of the pieces is empty.
     Pieces(Vec<Bytes>),
-    /// Batches in one range of a log file.
+    /// Batches in a range of a log file.
     File(FileSlice),
-    /// Batches in a log file, in ranges that follow each other; none is empty.
+    /// Batches in a log file, in consecutive ranges. None of the ranges is empty.
     Ranges(Vec<FileSlice>),
 }
 
@@ -52,12 +52,12 @@ impl Records {
         }
     }
 
-    /// Returns true if there is no byte.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes; None if they are in a file, or in several pieces.
+    /// Returns the bytes if they are in memory and in one piece.
     pub fn memory(&self) -> Option<&Bytes> {
         match self {
             Records::Memory(bytes) => Some(bytes),
@@ -73,14 +73,14 @@ impl Default for Records {
 }
 
 impl PartialEq for FileSlice {
-    /// Returns true for the same range of the same open file.
+    /// Returns true if both are the same range of the same open file.
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.file, &other.file) && self.position == other.position && self.len == other.len
     }
 }
 
 impl PartialEq for Records {
-    /// Returns true for the same bytes, or for the same ranges of the same open file.
+    /// Returns true if both have the same bytes in memory, or the same ranges of the same open file.
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             (Records::Memory(a), Records::Memory(b)) => a == b,
@@ -92,7 +92,7 @@ impl PartialEq for Records {
     }
 }
 
-/// Piece of a [`Frame`].
+/// A part of a [`Frame`].
 #[derive(Clone, Debug)]
 pub enum Part {
     /// Bytes in memory.
@@ -110,21 +110,21 @@ impl Part {
         }
     }
 
-    /// Returns true if there is no byte.
+    /// Returns true if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Request or response as it is sent to the socket, length prefix included.
+/// A request or response as it is written to the socket, including the length prefix.
 #[derive(Clone, Debug, Default)]
 pub struct Frame {
-    /// Pieces in order; none is empty.
+    /// The parts in order. None of them is empty.
     pub parts: Vec<Part>,
 }
 
 impl Frame {
-    /// Returns the bytes on the wire, the length prefix included.
+    /// Returns the size in bytes, including the length prefix.
     pub fn len(&self) -> usize {
         self.parts.iter().map(Part::len).sum()
     }
@@ -135,21 +135,21 @@ impl Frame {
     }
 }
 
-/// Builder of one [`Frame`].
+/// Builds a [`Frame`].
 #[derive(Debug)]
 pub struct Writer {
-    /// Full pieces, in order, without external records. A long message is never copied to make room for more of it.
+    /// The full pieces in order, without external records. A message that grows long is never copied to make room.
     full: Vec<BytesMut>,
-    /// Bytes of the full pieces.
+    /// Total size of the full pieces, in bytes.
     full_len: usize,
-    /// Last piece. The first four bytes of the first piece are the length.
+    /// The last piece. The first four bytes of the first piece are the length.
     inline: BytesMut,
-    /// External parts, each with its position among the bytes of all pieces.
+    /// The external parts, each with its position among the bytes of all pieces.
     external: Vec<(usize, Part)>,
 }
 
 impl Writer {
-    /// Creates a writer whose inline part is expected to need about `capacity` bytes.
+    /// Creates a writer. Its inline bytes are expected to need about `capacity` bytes.
     pub fn with_capacity(capacity: usize) -> Self {
         let mut inline = BytesMut::with_capacity(capacity + 4);
         inline.put_i32(0);
@@ -171,7 +171,7 @@ impl Writer {
         self.full.push(piece);
     }
 
-    /// Appends records by reference, or by copy when they are small.
+    /// Appends records by reference. Small ones are copied.
     pub fn put_records(&mut self, records: &Records) {
         let at = self.full_len + self.inline.len();
         match records {
@@ -188,7 +188,7 @@ impl Writer {
         }
     }
 
-    /// Appends another writer's inline bytes: a tagged field, which carries its own length.
+    /// Appends the inline bytes of another writer. They are a tagged field, which has its own length.
     pub(crate) fn put_nested(&mut self, nested: &Writer) {
         debug_assert!(nested.external.is_empty(), "no tagged field holds records");
         let mut length_bytes = 4;
@@ -197,18 +197,18 @@ impl Writer {
         }
     }
 
-    /// Returns the number of bytes put, without the length prefix.
+    /// Returns how many bytes were added, without the length prefix.
     pub fn len(&self) -> usize {
         self.full_len + self.inline.len() - 4 + self.external.iter().map(|(_, part)| part.len()).sum::<usize>()
     }
 
-    /// Returns true if nothing was put.
+    /// Returns true if no bytes were added.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Returns the bytes alone, without the length prefix, for a message that is a field of another one or is written
-    /// to a disk.
+    /// Returns the bytes without the length prefix. This is for messages that are a field of another message or are
+    /// written to a disk.
     pub fn into_bytes(mut self) -> Bytes {
         debug_assert!(self.external.is_empty(), "no such message holds records");
         if self.full.is_empty() {
@@ -218,10 +218,10 @@ impl Writer {
         Bytes::from(self.full.concat()).slice(4..)
     }
 
-    /// Fills in the length, and cuts the pieces where records belong.
+    /// Fills in the length, and splits the pieces where records belong.
     ///
     /// # Errors
-    /// [`EncodeError::TooLong`] above 2 GiB - 1.
+    /// Returns [`EncodeError::TooLong`] if the frame is larger than 2 GiB - 1.
     pub fn finish(mut self) -> Result<Frame, EncodeError> {
         let len = i32::try_from(self.len()).map_err(|_| EncodeError::TooLong(self.len()))?;
         self.full.first_mut().unwrap_or(&mut self.inline)[..4].copy_from_slice(&len.to_be_bytes());

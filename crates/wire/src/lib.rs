@@ -1,17 +1,17 @@
-//! Kafka's wire protocol: bytes to structs and back. No I/O, no clock.
+//! Kafka's wire protocol: converts bytes to structs and back. There is no I/O and no clock.
 //!
-//! * `codec`: the primitive types, read with every count and length bounded by the bytes left.
-//! * `message!`: one declaration per API gives struct, codec and documentation.
-//! * [`api`]: the table of APIs and versions; request and response headers.
-//! * [`apis`]: the declarations, one file per API.
-//! * [`consumer_protocol`]: messages between consumers inside JoinGroup and SyncGroup.
+//! * `codec`: the primitive types. Every count and length is limited by the remaining bytes.
+//! * `message!`: one declaration per API, from which the struct, the codec and the documentation are made.
+//! * [`api`]: the table of APIs and versions, and the headers of requests and responses.
+//! * [`apis`]: the declarations, with one file per API.
+//! * [`consumer_protocol`]: messages between consumers, inside JoinGroup and SyncGroup.
 //! * [`coordinator`]: records of `__consumer_offsets` and `__transaction_state`, as Kafka's coordinators write them.
-//! * [`batch`]: record batches (magic 2): view, builder, records, compression, markers of transactions.
+//! * [`batch`]: record batches (magic 2) with their records, compression and transaction markers.
 //! * [`host_port`] and [`split_host_port`]: addresses as users write them.
-//! * [`did_you_mean`]: the setting whose name was probably meant, for messages of both ends.
+//! * [`did_you_mean`]: suggests a setting for a misspelt name, in messages of the broker and the clients.
 //!
-//! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`)
-//! and the protocol guide.
+//! Source of every format: Kafka's message JSON files (`clients/src/main/resources/common/message`) and the protocol
+//! guide.
 
 mod address;
 mod codec;

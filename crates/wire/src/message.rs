@@ -1,4 +1,5 @@
-//! The macro that declares Kafka's messages. One line per field gives the struct, its codec and its documentation.
+//! The macro that declares Kafka's messages. Each field is one line, from which the struct, its codec and its
+//! documentation are made.
 //!
 //! ```text
 //! message! {
@@ -10,12 +11,13 @@
 //! }
 //! ```
 //!
-//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` is nullable in all its versions unless `nullable` has
-//! others. It is null by default unless `default` has another value, which is required if some version has no null. A
-//! field outside its versions is neither read nor written and has its default; a tagged field at its default is not
-//! written. Every struct ends with `tagged`, the tagged fields that this program does not know.
+//! `VERSIONS` is a range (`3..`, `3..=12`). An `Option` can be null in all its versions, unless `nullable` names
+//! others. Its default is null, unless `default` has another value, which is required if there is a version without
+//! null. A field is neither read nor written outside its versions, and then has its default. A tagged field that has
+//! its default is not written. Every struct ends with `tagged`, which has the tagged fields that this program does not
+//! know.
 //!
-//! Invariant: a struct that was decoded can be encoded in the same version, and decodes to the same struct.
+//! Invariant: a struct that was decoded can be encoded in the same version, and then decodes to the same struct.
 
 use std::ops::{Bound, RangeBounds, RangeInclusive};
 
@@ -130,7 +132,7 @@ macro_rules! message {
             }
 
             fn specs(specs: &mut Vec<$crate::StructSpec>) {
-                // A struct may be in several fields, and is described once.
+                // A struct may be used in several fields, but is described only once.
                 if specs.iter().any(|spec| spec.name == stringify!($name)) {
                     return;
                 }
@@ -175,7 +177,7 @@ macro_rules! message {
     )*};
 }
 
-/// Expands to `EXPR`, or to the type's default if the declaration has none.
+/// Expands to `EXPR`, or to the default of the type if the declaration has no default.
 macro_rules! or_default {
     () => {
         Default::default()
@@ -185,7 +187,7 @@ macro_rules! or_default {
     };
 }
 
-/// Expands to true if a field without this tag is in the message itself.
+/// Expands to true if the field has no tag, so that it is in the message itself.
 macro_rules! is_plain {
     () => {
         true
@@ -204,7 +206,7 @@ macro_rules! tag {
     };
 }
 
-/// Expands to the versions in which a field may be null: the declared ones, or all versions of the field.
+/// Expands to the versions in which a field may be null. If none are declared, these are all versions of the field.
 macro_rules! nullable {
     ($versions:expr) => {
         $crate::message::closed($versions)

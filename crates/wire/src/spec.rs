@@ -1,33 +1,33 @@
-//! The contents of a message's declaration, for crates/broker/PROTOCOL.md.
+//! The contents of a declaration, from which crates/broker/PROTOCOL.md is made.
 
 use std::ops::RangeInclusive;
 
-/// Field of a message, for crates/broker/PROTOCOL.md.
+/// A field of a message, as crates/broker/PROTOCOL.md describes it.
 #[derive(Clone, Debug)]
 pub struct FieldSpec {
-    /// Name of the field.
+    /// The name of the field.
     pub name: &'static str,
-    /// Rust type of the field, which mirrors Kafka's.
+    /// The Rust type of the field, which mirrors Kafka's.
     pub type_name: &'static str,
-    /// Versions of the field; an open range ends at `i16::MAX`.
+    /// The versions that have the field. If the range is open, it ends at `i16::MAX`.
     pub versions: RangeInclusive<i16>,
-    /// Versions in which the field may be null, if it is an `Option`.
+    /// The versions in which the field may be null, if it is an `Option`.
     pub nullable: RangeInclusive<i16>,
-    /// Default of the field, unless it is the type's.
+    /// The default of the field, if it is not that of the type.
     pub default: Option<&'static str>,
-    /// Tag of a tagged field.
+    /// The tag, if this is a tagged field.
     pub tag: Option<u32>,
-    /// Meaning of the field.
+    /// The meaning of the field.
     pub doc: &'static str,
 }
 
-/// Struct of a message, for crates/broker/PROTOCOL.md.
+/// A struct of a message, as crates/broker/PROTOCOL.md describes it.
 #[derive(Clone, Debug)]
 pub struct StructSpec {
-    /// Name of the struct.
+    /// The name of the struct.
     pub name: &'static str,
-    /// Meaning of the struct.
+    /// The meaning of the struct.
     pub doc: &'static str,
-    /// Fields in wire order.
+    /// The fields, in the order of the wire.
     pub fields: Vec<FieldSpec>,
 }

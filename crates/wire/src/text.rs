@@ -1,27 +1,27 @@
-//! A UTF-8 string that is a slice of the frame it was received in. Invariant: the bytes are valid UTF-8.
+//! A UTF-8 string that is a slice of the frame in which it was received. Invariant: the bytes are valid UTF-8.
 
 use bytes::Bytes;
 use std::borrow::Borrow;
 use std::fmt;
 use std::ops::Deref;
 
-/// Immutable string backed by [`Bytes`]: cloning and decoding never copy the characters.
+/// An immutable string backed by [`Bytes`]. Its characters are never copied when it is cloned or decoded.
 ///
-/// A decoded string keeps its whole frame in memory, so that a string that outlives the request must be copied:
+/// A decoded string keeps its whole frame in memory. If a string must outlive its request, copy it with
 /// `Text::from(&*text)`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Text(Bytes);
 
 impl Text {
-    /// Returns a string that lives as long as the program.
+    /// Creates a string from text that lives as long as the program.
     pub const fn from_static(text: &'static str) -> Self {
         Text(Bytes::from_static(text.as_bytes()))
     }
 
-    /// Checks that `bytes` are UTF-8.
+    /// Creates a string from bytes, which must be valid UTF-8.
     ///
     /// # Errors
-    /// Position of the first byte that is not UTF-8.
+    /// Returns the position of the first byte that is not valid UTF-8.
     pub fn from_utf8(bytes: Bytes) -> Result<Self, std::str::Utf8Error> {
         std::str::from_utf8(&bytes)?;
         Ok(Text(bytes))
@@ -29,7 +29,7 @@ impl Text {
 
     /// Returns the characters.
     pub fn as_str(&self) -> &str {
-        // SAFETY: every constructor takes or checks UTF-8, and `Bytes` is immutable.
+        // SAFETY: every constructor takes a string or checks for UTF-8, and `Bytes` is immutable.
         unsafe { std::str::from_utf8_unchecked(&self.0) }
     }
 }

@@ -1,17 +1,17 @@
-//! The setting that was probably meant by an unknown name, for messages of broker and clients.
+//! Suggests the setting that was probably meant by an unknown name, for messages of the broker and the clients.
 //!
-//! Not about the protocol: it is here because broker and clients both use this crate. Invariant: a long name from
-//! outside costs no more than the names it could be.
+//! This has nothing to do with the protocol. It is here because the broker and the clients both use this crate.
+//! Invariant: a long name from outside costs no more than the known names.
 
-/// Most letters by which a name may differ.
+/// Maximum number of letters that may be different.
 const DISTANCE_MAX: usize = 3;
 
-/// Returns `; did you mean linger.ms?` with the nearest of the names, or nothing if none is near. Up to a quarter of a
-/// near name's letters may be changed, added, left out or swapped.
+/// Returns a text like `; did you mean linger.ms?` with the nearest of the known names, or no text if none is near. A
+/// name is near if at most a quarter of its letters were changed, added, left out or swapped.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
-        // The lengths alone rule out most names: at least as many letters differ.
+        // The lengths alone rule out most names, because at least that many letters are different.
         let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
         (far <= most && far < name.len()).then_some((far, name))
     };
@@ -19,7 +19,7 @@ pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -
     nearest.map(|(_, name)| format!("; did you mean {name}?")).unwrap_or_default()
 }
 
-/// Returns the number of bytes that must be changed, added, left out or swapped with the next: the optimal string
+/// Returns how many bytes must be changed, added, left out or swapped with the next one. This is the optimal string
 /// alignment distance.
 fn distance(from: &str, to: &str) -> usize {
     let (from, to) = (from.as_bytes(), to.as_bytes());

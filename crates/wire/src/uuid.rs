@@ -4,7 +4,7 @@ use std::fmt;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// Topic or cluster id (Kafka's `org.apache.kafka.common.Uuid`). All zeros means none.
+/// The id of a topic or a cluster (Kafka's `org.apache.kafka.common.Uuid`). All zeros mean that there is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Uuid(pub [u8; 16]);
 
@@ -17,7 +17,7 @@ impl Uuid {
         *self == Uuid::ZERO
     }
 
-    /// Reads the 22-character form that [`fmt::Display`] writes; None for another text.
+    /// Parses the form with 22 characters that [`fmt::Display`] writes. Returns None for any other text.
     pub fn parse(text: &str) -> Option<Uuid> {
         if text.len() != 22 {
             return None;
@@ -25,7 +25,7 @@ impl Uuid {
         let mut bits: u128 = 0;
         for (i, c) in text.bytes().enumerate() {
             let value = ALPHABET.iter().position(|a| *a == c)? as u128;
-            // 21 characters carry 126 bits; the last carries 2 bits and 4 zeros.
+            // 21 characters have 126 bits. The last one has 2 bits and 4 zeros.
             if i < 21 {
                 bits = bits << 6 | value;
             } else if value & 0xf == 0 {

@@ -1,4 +1,5 @@
-//! Record batches: built batches read back, through our reader and the oracle's, and hostile bytes cost little.
+//! Tests of record batches. Batches that were built are read by our reader and by the oracle's. Hostile bytes must not
+//! cost much.
 
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::batch::{
@@ -24,7 +25,7 @@ struct Owned {
 
 fn record() -> impl Strategy<Value = Owned> {
     let bytes = || option::of(vec(any::<u8>(), 0..300));
-    // Few distinct keys, so that some repeat.
+    // There are only a few keys, so some of them repeat.
     let key = "[ab]{0,2}".prop_map(String::into_bytes);
     let headers = vec((key, option::of(vec(any::<u8>(), 0..20))), 0..4);
     (0..1_i64 << 42, bytes(), bytes(), headers).prop_map(|(timestamp, key, value, headers)| Owned {
@@ -71,7 +72,7 @@ fn checked(bytes: &[u8]) -> Result<Timestamps, BatchError> {
     check_records(&batch, batch.payload()).map(|checked| checked.timestamps)
 }
 
-/// Returns true if offset deltas do not count up from 0.
+/// Returns true if the offset deltas do not count up from 0.
 fn is_renumbered(batch: &BatchView<'_>) -> bool {
     let deltas = RecordIter::new(batch.payload(), batch.record_count()).map_while(Result::ok);
     deltas.zip(0..).any(|(record, expected)| record.offset_delta != expected)
@@ -96,7 +97,7 @@ proptest! {
         }
     }
 
-    /// The builder changes nothing else of the batch, and another stamp keeps the bit.
+    /// The builder must not change anything else in the batch, and another stamp must keep the bit.
     #[test]
     fn a_transactional_builder_sets_the_transactional_bit(records in vec(record(), 1..10), codec in 0..5_usize) {
         let stamp = Stamp { producer_id: 9, producer_epoch: 2, base_sequence: 3 };
@@ -144,7 +145,7 @@ proptest! {
         prop_assert_eq!(sealed.pieces.concat(), fill(single, &records, stamp).to_vec());
     }
 
-    /// The oracle keeps headers in a map, so that only records with distinct header keys can be compared.
+    /// The oracle stores headers in a map, so only records with distinct header keys can be compared.
     #[test]
     fn the_oracle_reads_built_batches(mut records in vec(record(), 1..10), codec in 0..5_usize) {
         for record in &mut records {
@@ -154,7 +155,7 @@ proptest! {
         let stamp = Stamp { producer_id: 7, producer_epoch: 3, base_sequence: 11 };
         let mut bytes = build(&records, CODECS[codec], stamp).freeze();
         let decoded = match CODECS[codec] {
-            // Not compared: the oracle's own zstd would be the same library, compiled once more.
+            // zstd is not compared, because the oracle would use the same library.
             Compression::Zstd => {
                 let opened = |bytes: &mut Bytes, _| Ok(zstd::decode_all(&bytes[..])?.into());
                 RecordBatchDecoder::decode_with_custom_compression(&mut bytes, Some(opened))
@@ -181,7 +182,7 @@ proptest! {
         bytes[at] = byte;
         if let Ok(batch) = BatchView::first(&bytes) {
             let (checked, read) = (check_records(&batch, batch.payload()), read(&batch));
-            // A broker accepts keys of headers that are not UTF-8, since it does not read them.
+            // A broker accepts header keys that are not UTF-8, because it does not read them.
             prop_assert!(codec != 0 || read.is_err() || checked.is_ok() || is_renumbered(&batch), "{:?}", checked);
         }
     }
@@ -226,7 +227,7 @@ fn a_bomb_costs_no_more_than_the_cap() {
         assert_eq!(decompress(*codec, &bomb, 1 << 20), Err(BatchError::TooLarge(1 << 20)), "{codec:?}");
         assert_eq!(decompress(*codec, &bomb, 50 << 20).expect("at the cap").len(), 50 << 20, "{codec:?}");
     }
-    // A block of snappy that claims 4 GiB.
+    // This block of snappy claims to have 4 GiB.
     let claim = [0xff, 0xff, 0xff, 0xff, 0x0f, 0];
     assert!(decompress(Compression::Snappy, &claim, usize::MAX).is_err());
 }
@@ -288,14 +289,15 @@ fn snappy_is_read_with_and_without_javas_framing() {
     assert_eq!(&framed[..8], b"\x82SNAPPY\0");
     assert_eq!(decompress(Compression::Snappy, &framed, MAX).expect("framed"), text);
     let mut bare = vec![0; 80_000];
-    // Other clients send bare blocks; the framing's blocks are bare blocks themselves.
+    // Other clients send bare blocks. The blocks inside the framing are bare blocks as well.
     let len = u32::from_be_bytes(framed[16..20].try_into().expect("4 bytes")) as usize;
     bare.truncate(0);
     bare.extend_from_slice(&framed[20..20 + len]);
     assert_eq!(decompress(Compression::Snappy, &bare, MAX).expect("bare"), text[..32 * 1024]);
 }
 
-/// gzip once panicked above 9, and zstd once could not read what it wrote at 20 to 22: their windows pass 8 MiB.
+/// gzip once panicked with levels above 9. zstd once could not read what it had written at levels 20 to 22, whose
+/// windows are larger than 8 MiB.
 #[test]
 fn every_level_reads_back() {
     let text = b"the same words, the same words, the same words".repeat(200);
@@ -309,7 +311,7 @@ fn every_level_reads_back() {
     }
 }
 
-/// Level 9 of LZ4 is Kafka's name for the fast compressor; the other levels are the slow one's.
+/// In Kafka, level 9 of LZ4 is the fast compressor. All other levels are those of the slow one.
 #[test]
 fn a_higher_level_makes_less() {
     let text: Vec<u8> =

@@ -1,6 +1,6 @@
-//! Decoding never holds more memory than a fixed multiple of the frame, whatever the frame claims.
+//! Decoding must never take more memory than a fixed multiple of the frame, whatever the frame claims.
 //!
-//! A process of its own, since its allocator counts the allocations of each thread.
+//! The test is a process of its own, because its allocator counts the allocations of each thread.
 
 #[path = "wire/records.rs"]
 mod records;
@@ -18,15 +18,15 @@ use schema::{Dice, Schema, Side, every_message};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Most bytes of memory for each byte of a message. The worst known message is OffsetFetch 8: each group of three bytes
-/// becomes a struct of 104. Each topic of the first group, also of three bytes, becomes one of 80. Each tagged field of
-/// its first topic, of two bytes, becomes one of 40. All may claim the same bytes, since memory for each array is
-/// reserved before its elements are read.
+/// Maximum number of bytes in memory for each byte of a message. The worst known message is OffsetFetch 8. Each group
+/// of three bytes becomes a struct of 104. Each topic of the first group, also of three bytes, becomes one of 80. Each
+/// tagged field of its first topic, of two bytes, becomes one of 40. All of them may claim the same bytes, because
+/// memory for an array is reserved before its elements are read.
 const BYTES_PER_BYTE_MAX: usize = 84;
-/// Cost of a message with a tiny frame.
+/// How much memory a message with a tiny frame may take.
 const BYTES_BASE: usize = 1024;
 
-/// Number of bytes that a message with nested claims really has for its elements.
+/// How many bytes there really are for the elements in a message with nested claims.
 const CLAIMED: usize = 4096;
 
 struct Counting;
@@ -37,19 +37,19 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator unchanged; the cells neither allocate nor drop.
+// SAFETY: every call is passed unchanged to the system's allocator, and the cells neither allocate nor drop.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         HELD.set(HELD.get() + layout.size() as isize);
         PEAK.set(PEAK.get().max(HELD.get()));
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`.
+        // SAFETY: the caller fulfils the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the caller keeps the contract of `dealloc`.
+        // SAFETY: the caller fulfils the contract of `dealloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -57,7 +57,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Most memory held at once while `bytes` are decoded, above that held before.
+/// Measures how much memory is held at most while `bytes` are decoded, in addition to what was held before.
 struct Cost {
     side: Side,
     v: Version,
@@ -87,7 +87,8 @@ fn peak_of<T>(decode: impl FnOnce() -> T) -> usize {
     usize::try_from(peak - before).expect("the peak was set to what was held before")
 }
 
-/// Returns a valid message that is cut anywhere, with a large claim there and enough bytes for it to be nearly true.
+/// Returns a valid message that is cut at any position and then claims a large size. Enough bytes follow for the claim
+/// to be nearly true.
 fn with_a_claim(mut bytes: Vec<u8>, dice: &mut Dice) -> Bytes {
     let filler = 1 << (4 + dice.below(10));
     let claim = filler / (1 + dice.below(8));
@@ -149,7 +150,8 @@ fn memory_is_bounded_when_every_array_claims_all_that_is_left() {
     assert!(worst.0 > BYTES_PER_BYTE_MAX - 10, "the bound says no more than is needed: {worst:?}");
 }
 
-/// Returns the bytes of a message inside JoinGroup or SyncGroup with false claims, and the memory that they took.
+/// Decodes a message inside JoinGroup or SyncGroup that has false claims. Returns its size and the memory that this
+/// took, in bytes.
 fn embedded<T: Embedded>(number: i16, dice: &mut Dice) -> (usize, usize) {
     let message = Schema::of::<T>(Version { number, flexible: false }).claims(CLAIMED, dice);
     let bytes = Bytes::from([&number.to_be_bytes()[..], &message].concat());
@@ -181,7 +183,7 @@ fn transaction(dice: &mut Dice, check: &mut impl FnMut(usize, usize, String)) {
     }
 }
 
-/// Result of the measuring, and the allocations of measuring and of decoding.
+/// Measures a message, and counts the allocations of measuring and of decoding.
 struct Measured {
     v: Version,
     bytes: Bytes,
@@ -210,7 +212,8 @@ fn requests_are_measured_their_arrays_are_counted_and_not_kept() {
             let message = Schema::new(key, side, version).message(&mut dice);
             let bytes = if seed % 4 > 0 { message.into() } else { with_a_claim(message, &mut dice) };
             let Some((size, measuring, decoding)) = key.visit(Measured { v: version, bytes }) else { continue };
-            // Apart from arrays, only the first slice of a frame allocates memory: the object that the slices share.
+            // Apart from arrays, only the first slice of a frame allocates memory, for the object that all slices
+            // share.
             assert!(
                 size.bytes <= decoding && decoding <= size.bytes + 256,
                 "{key:?} {version:?}: {size:?}, {decoding}"
@@ -241,7 +244,7 @@ fn a_produce_request_allocates_its_arrays_and_nothing_else() {
         let request = ProduceRequest { topic_data: vec![topic(), topic()], ..Default::default() };
         let frame = api::encode_request(&request, version, 1, Some(&"client".into())).expect("a version of Produce");
         let [Part::Bytes(frame)] = &frame.parts[..] else { panic!("small records are copied in") };
-        // A frame from a socket is shared already: it was cut from the connection's buffer.
+        // A frame from a socket is already shared, because it was cut from the connection's buffer.
         let (frame, _shared) = (frame.slice(4..), frame.clone());
 
         let before = ALLOCATIONS.get();

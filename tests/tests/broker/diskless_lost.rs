@@ -12,7 +12,7 @@ use fullbore_wire::ErrorCode;
 const TOPIC: &str = "diskless";
 const CONFIGS: &[(&str, &str)] = &[("diskless.enable", "true")];
 const SOON: Duration = Duration::from_secs(60);
-const UNKNOWN: &str = "it has objects of this cluster of which the index knows nothing";
+const UNKNOWN: &str = "it has objects of this cluster that the index does not know";
 const OTHER: &str = "it is not the store in which this cluster's records are; set diskless.storage back to that one";
 
 /// Returns a stopped broker that has one record in a diskless topic.

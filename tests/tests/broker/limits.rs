@@ -165,9 +165,11 @@ fn connection_that_waits_for_a_response_is_not_idle() {
     assert!(asked.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
 }
 
-/// How many bytes slow clients transfer. They pause after each piece, so a transfer takes three times the idle limit.
+/// How many bytes a slow client transfers.
 const SLOW_BYTES: usize = 32 << 20;
+/// The number of pieces in which a slow client transfers them.
 const PIECES: usize = 128;
+/// How long a slow client pauses after each piece. All pauses together take three times the idle limit.
 const PAUSE: Duration = Duration::from_millis(50);
 const IDLE: &str = "connections.max.idle.ms=2000";
 

@@ -20,8 +20,9 @@ const GROUPS: usize = 200;
 const VANISHING: usize = 10;
 const SESSION_MS: i32 = 6_000;
 const ROUNDS: usize = 3;
-/// How many batches the topic has that clients read, and the size of each batch.
+/// How many batches the topic has that clients read.
 const BATCHES: usize = 64;
+/// The size of each of these batches, in bytes.
 const BATCH: usize = 1_000_000;
 const FETCH: i16 = 12;
 /// How many logs store the groups (`offsets.topic.num.partitions`).

@@ -10,8 +10,9 @@ const TOPIC_RESOURCE: i8 = 2;
 const FETCH: i16 = 12;
 const SOON: Duration = Duration::from_secs(60);
 const BATCH_BYTES: usize = 1_000_000;
-/// How many batches a segment has, and how many all segments have.
+/// How many batches a segment has.
 const IN_SEGMENT: usize = 4;
+/// How many batches all segments have together.
 const BATCHES: usize = 3 * IN_SEGMENT;
 /// A setting with which socket buffers are small and hold little of a response.
 const SMALL_SOCKETS: &str = "socket.send.buffer.bytes=65536";

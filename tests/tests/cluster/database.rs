@@ -90,7 +90,7 @@ fn older_copy_of_the_database_is_refused() {
         // Every broker must have seen metadata that the copy lacks. A broker that has not could not recognise the copy.
         ALL.iter().for_each(|id| cluster.wait_for_isr(*id, "later", 3));
         cluster.postgres().swap();
-        let went_back = "it went back to an older state, or is another one";
+        let went_back = "it was set back to an older state, or it is another database";
         for id in ALL {
             cluster.broker(id).wait_for_stderr(went_back);
             let refused = create(&mut cluster.broker(id).client(), "lost");

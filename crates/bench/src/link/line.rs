@@ -1,14 +1,14 @@
-//! The two parts of a distance, for bytes of a relay and for packets. A delay line keeps items in order until they are
-//! due. A bottleneck returns the time when the last byte of an item has left.
+//! The two parts of a distance, for the bytes of a relay and for packets. A delay line keeps items in order until they
+//! are due. A bottleneck computes when the last byte of an item has left.
 //!
-//! Pure: time comes in as nanoseconds since any start. Invariant: no item comes out before it is due, or out of order.
+//! Times are in nanoseconds since any start. Invariant: no item comes out before it is due, or out of order.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 const NS_PER_SEC: u128 = 1_000_000_000;
 
-/// Items under way, oldest first.
+/// The items in transit, oldest first.
 pub struct DelayLine<T> {
     waiting: VecDeque<Delayed<T>>,
     bytes: usize,
@@ -35,7 +35,7 @@ impl<T> DelayLine<T> {
         self.bytes += bytes;
     }
 
-    /// Returns the oldest item, if it is due.
+    /// Returns the oldest item if it is due.
     pub fn pop(&mut self, now_ns: u64) -> Option<T> {
         if self.waiting.front()?.due_ns > now_ns {
             return None;
@@ -45,28 +45,28 @@ impl<T> DelayLine<T> {
         Some(oldest.item)
     }
 
-    /// Returns the time when the oldest item is due; None if nothing is under way.
+    /// Returns the time at which the oldest item is due, or `None` if nothing is in transit.
     pub fn next_due_ns(&self) -> Option<u64> {
         self.waiting.front().map(|oldest| oldest.due_ns)
     }
 
-    /// Returns the bytes under way.
+    /// Returns how many bytes are in transit.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Returns the number of items under way.
+    /// Returns how many items are in transit.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns true if nothing is under way.
+    /// Returns true if nothing is in transit.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 }
 
-/// Rate of a link. Bytes leave one after the other, and later bytes queue up.
+/// The limited rate of a link. Bytes leave one after the other, and later bytes queue up.
 #[derive(Debug, Clone, Copy)]
 pub struct Bottleneck {
     bytes_per_sec: Option<u64>,
@@ -74,12 +74,12 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    /// Creates a bottleneck of `bytes_per_sec`; None stands for no limit.
+    /// Creates a bottleneck of `bytes_per_sec`. `None` means no limit.
     pub fn new(bytes_per_sec: Option<u64>) -> Self {
         Bottleneck { bytes_per_sec: bytes_per_sec.map(|rate| rate.max(1)), free_at_ns: 0 }
     }
 
-    /// Queues `bytes` bytes, and returns the time when the last of them has left.
+    /// Queues `bytes` bytes. Returns the time at which the last of them will have left.
     pub fn send(&mut self, now_ns: u64, bytes: usize) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return now_ns };
         let took_ns = (bytes as u128 * NS_PER_SEC).div_ceil(u128::from(rate)) as u64;
@@ -87,14 +87,14 @@ impl Bottleneck {
         self.free_at_ns
     }
 
-    /// Returns the bytes that have not left yet.
+    /// Returns how many bytes have not left yet.
     pub fn queued_bytes(&self, now_ns: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let left_ns = self.free_at_ns.saturating_sub(now_ns);
         (u128::from(left_ns) * u128::from(rate) / NS_PER_SEC) as u64
     }
 
-    /// Returns the time from which no more than `buffer_bytes` are queued.
+    /// Returns the time from which on no more than `buffer_bytes` are queued.
     pub fn room_at_ns(&self, buffer_bytes: u64) -> u64 {
         let Some(rate) = self.bytes_per_sec else { return 0 };
         let buffer_ns = (u128::from(buffer_bytes) * NS_PER_SEC / u128::from(rate)).min(u128::from(u64::MAX)) as u64;
@@ -102,7 +102,7 @@ impl Bottleneck {
     }
 }
 
-/// Generator of random numbers of low quality, the same for each seed (splitmix64).
+/// A generator of random numbers of low quality, which are the same for each seed (splitmix64).
 pub struct Chance(u64);
 
 impl Chance {
@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(bottleneck.send(0, 500), 1_000_000_000);
         assert_eq!((bottleneck.queued_bytes(0), bottleneck.queued_bytes(250_000_000)), (1_000, 750));
         assert_eq!((bottleneck.room_at_ns(750), bottleneck.room_at_ns(5_000)), (250_000_000, 0));
-        // Unused bandwidth of idle time is not saved up.
+        // Bandwidth that is unused in idle time is not saved up.
         assert_eq!(bottleneck.send(5_000_000_000, 1), 5_001_000_000);
     }
 

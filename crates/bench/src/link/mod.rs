@@ -1,8 +1,8 @@
-//! Links with a distance, of two kinds. A [`relay`] stands between two sockets, needs no rights and works for any
-//! client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces, needs root, and the
-//! kernels' own TCP sees the distance.
+//! Links that simulate a distance, of two kinds. A [`relay`] stands between two sockets, needs no rights and works for
+//! any client, but TCP sees no distance behind it. [`namespaces`] joins two network namespaces and needs root. There,
+//! the kernels' own TCP sees the distance.
 //!
-//! [`line`] has the parts of both, without I/O or clock; [`units`] parses quantities as users write them.
+//! [`line`] has the parts of both, without I/O or clock. [`units`] parses quantities as users write them.
 
 pub mod line;
 pub mod namespaces;
@@ -11,29 +11,30 @@ pub mod units;
 
 use std::time::Duration;
 
-/// Properties of a link of either kind. They apply to each direction separately.
+/// The properties of a link of either kind. They apply to each direction separately.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
-    /// Round-trip time; each direction takes half of it.
+    /// The round-trip time. Each direction takes half of it.
     pub rtt: Duration,
-    /// Bytes a second of a direction; `None` has no limit.
+    /// The bytes per second of each direction, or `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// Bytes that may wait for the bandwidth; `None` takes the default of [`Shape::buffer_bytes`].
+    /// How many bytes may wait for the bandwidth. `None` uses the default of [`Shape::buffer_bytes`].
     pub buffer: Option<u64>,
-    /// Most additional delay, at random and without reordering.
+    /// The maximum additional delay. It is random and does not change the order.
     pub jitter: Duration,
 }
 
-/// Least buffer by default.
+/// The default buffer is never smaller than this.
 const BUFFER_BYTES_MIN: u64 = 64 * 1024;
 
 impl Shape {
-    /// Returns the least time that a byte needs in one direction.
+    /// Returns how long a byte takes at least in one direction.
     pub fn one_way(&self) -> Duration {
         self.rtt / 2
     }
 
-    /// Returns the buffer before the bottleneck: the given one, or the bytes that fit on the link in one round trip.
+    /// Returns the size of the buffer before the bottleneck. Without a given size, it is as large as the bytes that fit
+    /// on the link in one round trip.
     pub fn buffer_bytes(&self) -> u64 {
         let fits = self.bandwidth.unwrap_or(0) as f64 * self.rtt.as_secs_f64();
         self.buffer.unwrap_or((fits as u64).max(BUFFER_BYTES_MIN))

@@ -1,19 +1,19 @@
-//! Durations, rates, sizes and probabilities as people write them: `150ms`, `200mbit`, `64KiB`, `0.1%`.
+//! Parses durations, rates, sizes and probabilities as people write them: `150ms`, `200mbit`, `64KiB`, `0.1%`.
 //!
-//! Not for settings with Kafka's names, which are bare numbers. Invariant: a number without its unit is refused where
-//! it could mean two things; only a zero needs none.
+//! Settings with Kafka's names are bare numbers and are not parsed here. Invariant: a number without its unit is
+//! refused where it could mean two things. Only a zero needs no unit.
 
 use std::time::Duration;
 
-/// Longest duration that is accepted: more is a typing error.
+/// The longest duration that is accepted. More would be a typing error.
 const DURATION_MAX: Duration = Duration::from_secs(3600);
-/// Bits in a byte: rates are stored in bytes.
+/// The number of bits in a byte, because rates are stored in bytes.
 const BITS: f64 = 8.0;
 
 /// Parses `150ms`, `1.5s`, `500us` or `0`.
 ///
 /// # Errors
-/// Sentence with the allowed values, if `text` is no duration.
+/// Returns a sentence with the allowed values if `text` is no duration.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let allowed = "must be a duration with its unit, such as 150ms, 1.5s or 500us";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -30,10 +30,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses `150`, meaning milliseconds, or any text that [`duration`] takes.
+/// Parses `150`, which means milliseconds, or any text that [`duration`] accepts.
 ///
 /// # Errors
-/// Sentence with the allowed values, if `text` is no duration.
+/// Returns a sentence with the allowed values if `text` is no duration.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
         Ok(_) => duration(&format!("{}ms", text.trim())),
@@ -41,10 +41,10 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses bytes a second from `200mbit`, `1.5gbit`, `64kbit` or `25MB/s`, `25MiB/s`; never 0.
+/// Parses bytes per second from `200mbit`, `1.5gbit`, `64kbit` or `25MB/s`, `25MiB/s`. Never returns 0.
 ///
 /// # Errors
-/// Sentence with the allowed values, if `text` is no rate.
+/// Returns a sentence with the allowed values if `text` is no rate.
 pub fn rate(text: &str) -> Result<u64, String> {
     let allowed = "must be a rate with its unit, such as 200mbit, 1gbit, 64kbit (bits a second) or 25MB/s";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -69,7 +69,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
 /// Parses bytes from `64KiB`, `1MB`, `1.5MiB`, `100B` or a bare number.
 ///
 /// # Errors
-/// Sentence with the allowed values, if `text` is no size.
+/// Returns a sentence with the allowed values if `text` is no size.
 pub fn size(text: &str) -> Result<u64, String> {
     let allowed = "must be a size such as 64KiB, 1MB or a number of bytes";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -80,7 +80,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Parses a probability from `0.1%` or `0.001`.
 ///
 /// # Errors
-/// Sentence with the allowed values, if `text` is no probability.
+/// Returns a sentence with the allowed values if `text` is no probability.
 pub fn probability(text: &str) -> Result<f64, String> {
     let allowed = "must be a probability such as 0.1% or 0.001, below 100%";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -105,7 +105,7 @@ fn bytes_of(unit: &str) -> Option<f64> {
     })
 }
 
-/// Splits a number that is not negative from the text that follows it; None without such a number.
+/// Splits a number that is not negative from the text that follows it. Returns `None` if there is no such number.
 fn split(text: &str) -> Option<(f64, &str)> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -153,7 +153,7 @@ mod tests {
         ] {
             assert_eq!(rate(text), Ok(expected), "{text}");
         }
-        // "mb" and "mbps" mean bits to some and bytes to others.
+        // "mb" and "mbps" mean bits to some people and bytes to others.
         for text in ["200", "200mb", "200mbps", "200MB", "mbit", "-1mbit"] {
             let refusal = rate(text).expect_err(text);
             assert!(refusal.contains("200mbit"), "{refusal}");

@@ -1,4 +1,5 @@
-//! Processor time of the client and of brokers on this machine, as Linux counts it; on other systems it is unknown.
+//! Reads the processor time of the client and of brokers on this machine, as Linux counts it. On other systems it is
+//! unknown.
 //!
 //! Invariant: a thread's time is in one figure at most, the client's or the broker's. Threads that carry a link are in
 //! neither.
@@ -9,37 +10,37 @@ use rustix::time::{ClockId, clock_gettime};
 use std::fs;
 use std::net::{TcpListener, ToSocketAddrs};
 
-/// Name of the threads that carry links and keep time, which belong to neither side.
+/// The name of the threads that carry links and keep time. They count for neither side.
 pub const LINK_THREAD: &str = "link";
-/// Name of the producer's thread, cut to the 15 bytes that Linux keeps.
+/// The name of the producer's thread, cut to the 15 bytes that Linux keeps.
 const PRODUCER_THREAD: &str = "fullbore-produc";
-/// State of a listening socket in `/proc/net/tcp`.
+/// The state of a listening socket in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
-/// Column of a socket's inode in `/proc/net/tcp`.
+/// The column of a socket's inode in `/proc/net/tcp`.
 const INODE: usize = 9;
 
-/// Location of the brokers.
+/// The processes that are the brokers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BrokerPlace {
-    /// This process.
+    /// The brokers run in this process.
     Inside,
-    /// Processes of this machine, by their ids.
+    /// The brokers are these processes of this machine.
     Processes(Vec<u32>),
-    /// Another machine, or a system that does not count processor time.
+    /// The brokers run on another machine, or the system does not count processor time.
     Unknown,
 }
 
-/// Processor seconds used since the start of each process; `None` where unknown.
+/// The processor seconds that were used since each process started. `None` if they are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CpuTimes {
-    /// Seconds of the calling thread and the producer's.
+    /// The seconds of the calling thread and of the producer's thread.
     pub client: Option<f64>,
-    /// Seconds of the brokers.
+    /// The seconds of the brokers.
     pub broker: Option<f64>,
 }
 
 impl BrokerPlace {
-    /// Returns the location of the brokers at these addresses, which is unknown unless all are on this machine.
+    /// Finds the brokers that listen at these addresses. The result is `Unknown` unless all are on this machine.
     pub fn of(addresses: &[(String, u16)]) -> BrokerPlace {
         let found: Option<Vec<u32>> = addresses.iter().map(|(host, port)| process_at(host, *port)).collect();
         let Some(mut processes) = found.filter(|processes| !processes.is_empty()) else { return BrokerPlace::Unknown };
@@ -64,7 +65,7 @@ impl CpuTimes {
         CpuTimes { client, broker }
     }
 
-    /// Returns the processors in use on average since `before`, which was `seconds` ago.
+    /// Returns how many processors were in use on average since `before`, which was `seconds` ago.
     #[must_use]
     pub fn since(self, before: CpuTimes, seconds: f64) -> CpuTimes {
         let used = |now: Option<f64>, before: Option<f64>| Some((now? - before?).max(0.0) / seconds);
@@ -72,13 +73,13 @@ impl CpuTimes {
     }
 }
 
-/// Returns the seconds of the client's threads, and the seconds of the threads that carry links; None if the system
-/// does not count them.
+/// Returns the seconds of the client's threads and those of the threads that carry links, or `None` if the system does
+/// not count them.
 fn threads() -> Option<(f64, f64)> {
     let caller = gettid().as_raw_nonzero().to_string();
     let (mut client, mut link, mut is_known) = (0.0, 0.0, false);
     for thread in fs::read_dir("/proc/self/task").ok()?.flatten() {
-        // A thread that has ended since it was listed counts only in the time of the process.
+        // If a thread has ended since it was listed, it counts only in the time of the process.
         let Ok(name) = fs::read_to_string(thread.path().join("comm")) else { continue };
         let Ok(times) = fs::read_to_string(thread.path().join("schedstat")) else { continue };
         let seconds = times.split(' ').next()?.parse::<f64>().ok()? / 1e9;
@@ -100,16 +101,16 @@ fn own_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// Returns the seconds of all threads of a process; None if they are unknown.
+/// Returns the seconds of all threads of a process, or `None` if they are unknown.
 fn seconds_of(process: u32) -> Option<f64> {
     let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The fields follow the name in parentheses, which may contain any characters.
+    // The fields follow the name, which is in parentheses and may contain any characters.
     let fields: Vec<&str> = stat.rsplit_once(") ")?.1.split(' ').collect();
     let ticks = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
     Some(ticks as f64 / clock_ticks_per_second() as f64)
 }
 
-/// Returns the process that listens at an address of this machine; None for an address of another machine.
+/// Returns the process that listens at an address, or `None` if the address is on another machine.
 fn process_at(host: &str, port: u16) -> Option<u32> {
     let mut found = (host, port).to_socket_addrs().ok()?;
     // An address of another machine cannot be bound.
@@ -129,7 +130,7 @@ fn process_at(host: &str, port: u16) -> Option<u32> {
     processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).find(has_one)
 }
 
-/// Returns the inode in a line of `/proc/net/tcp`, if its socket listens on this port; None otherwise.
+/// Returns the inode in a line of `/proc/net/tcp` if its socket listens on this port.
 fn listener(line: &str, port: u16) -> Option<String> {
     let columns: Vec<&str> = line.split_whitespace().collect();
     let at = columns.get(1)?.rsplit_once(':')?.1;
@@ -167,7 +168,7 @@ mod tests {
     fn the_caller_works_its_time_is_the_clients() {
         let before = CpuTimes::read(&BrokerPlace::Inside);
         if before.client.is_none() {
-            // A kernel that does not count threads' time.
+            // This kernel does not count the time of threads.
             return;
         }
         let mut sum = 0u64;

@@ -1,11 +1,12 @@
-//! Latencies in bounded memory. Invariant: count, mean and maximum are exact; a percentile is at most 0.1 % too high.
+//! Latencies in bounded memory. Invariant: count, mean and maximum are exact, and a percentile is at most 0.1 % too
+//! high.
 
 use hdrhistogram::Histogram;
 
-/// Largest latency, in microseconds; a longer latency counts as this one.
+/// The largest latency, in microseconds. A longer latency counts as this one.
 const LATENCY_US_MAX: u64 = 3_600_000_000;
 
-/// Distribution of latencies; takes about 200 KiB, whatever the number of latencies.
+/// A distribution of latencies. It takes about 200 KiB, however many latencies there are.
 #[derive(Clone, Debug)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -16,15 +17,15 @@ pub struct Latencies {
 /// The usual percentiles, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Percentiles {
-    /// 50th percentile.
+    /// The 50th percentile.
     pub p50_us: u64,
-    /// 95th percentile.
+    /// The 95th percentile.
     pub p95_us: u64,
-    /// 99th percentile.
+    /// The 99th percentile.
     pub p99_us: u64,
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub p999_us: u64,
-    /// Maximum.
+    /// The maximum.
     pub max_us: u64,
 }
 
@@ -36,19 +37,19 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// Records `latency_us` for each of `count` records.
+    /// Records the same latency, `latency_us`, for `count` records.
     pub fn record(&mut self, latency_us: u64, count: u64) {
         self.histogram.saturating_record_n(latency_us, count);
         self.sum_us += u128::from(latency_us) * u128::from(count);
         self.max_us = self.max_us.max(latency_us);
     }
 
-    /// Returns the number of latencies.
+    /// Returns how many latencies were recorded.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
 
-    /// Returns the mean in microseconds; NaN if there is none.
+    /// Returns the mean in microseconds, or NaN if there are no latencies.
     pub fn mean_us(&self) -> f64 {
         self.sum_us as f64 / self.count() as f64
     }
@@ -58,8 +59,8 @@ impl Latencies {
         self.max_us
     }
 
-    /// Returns the smallest latency that `quantile` (0 to 1) of all did not exceed, in microseconds; 0 if there is
-    /// none.
+    /// Returns the smallest latency that the part `quantile` (0 to 1) of all latencies did not exceed, in microseconds.
+    /// Returns 0 if there are no latencies.
     pub fn quantile_us(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile).min(self.max_us)
     }

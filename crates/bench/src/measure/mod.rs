@@ -1,4 +1,4 @@
-//! Counts of acknowledged and read records. Time comes in as an argument; nothing here prints.
+//! Counts acknowledged and read records. Times are arguments, and nothing is printed here.
 
 mod cpu;
 mod latency;

@@ -1,9 +1,10 @@
-//! Counts of a produce test: the whole run, the steady state after the warmup, and the window since the last report.
+//! The counts of a produce test: the whole run, the steady state after the warmup, and the window since the last
+//! report.
 //!
-//! Lines are due as in Kafka's `ProducerPerformance.Stats`: a window ends with the first acknowledgement after the
-//! interval, and once the steady state has begun, only its own windows are reported. Unlike in Kafka, the steady state
+//! Lines are due as in Kafka's `ProducerPerformance.Stats`. A window ends with the first acknowledgement after the
+//! interval. Once the steady state has begun, only its own windows are reported. Unlike in Kafka, the steady state
 //! begins with the last acknowledgement of the warmup instead of the first record after it. Until then a full buffer of
-//! warmup records may be under way, and their time does not belong to the steady state. Invariant: every acknowledged
+//! warmup records may be in flight, and their time does not belong to the steady state. Invariant: every acknowledged
 //! record is counted in the whole exactly once.
 
 use super::Latencies;
@@ -12,54 +13,54 @@ use std::time::{Duration, Instant};
 /// Records of one batch that were sent at the same time and acknowledged together.
 #[derive(Clone, Copy, Debug)]
 pub struct Acknowledged {
-    /// Number of records.
+    /// The number of records.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The size of their keys and values, in bytes.
     pub bytes: u64,
-    /// Time since the intended sending.
+    /// The time since the records should have been sent.
     pub latency: Duration,
     /// True if they were sent after the warmup.
     pub steady: bool,
 }
 
-/// Counts of one reporting interval.
+/// The counts of one reporting interval.
 #[derive(Clone, Debug)]
 pub struct IntervalCounts {
-    /// Records acknowledged.
+    /// How many records were acknowledged.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The size of their keys and values, in bytes.
     pub bytes: u64,
-    /// Length of the window.
+    /// The length of the window.
     pub elapsed: Duration,
-    /// Sum of the latencies of these records.
+    /// The sum of the latencies of these records.
     pub latency_us_sum: u128,
-    /// Largest latency of these records.
+    /// The largest latency of these records.
     pub latency_us_max: u64,
     /// True for the first window of the steady state.
     pub first_steady: bool,
 }
 
-/// Figures of one summary line.
+/// The figures of one summary line.
 #[derive(Clone, Debug)]
 pub struct Summary {
-    /// Records acknowledged.
+    /// How many records were acknowledged.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The size of their keys and values, in bytes.
     pub bytes: u64,
-    /// Time from the first send, or the end of the warmup, to the last acknowledgement.
+    /// The time from the first send, or from the end of the warmup, to the last acknowledgement.
     pub elapsed: Duration,
-    /// Latencies of these records.
+    /// The latencies of these records.
     pub latencies: Latencies,
-    /// True if this is the steady state only.
+    /// True if this covers only the steady state.
     pub steady: bool,
 }
 
 struct Series {
-    /// Time when its first record was sent.
+    /// When the first record of the series was sent.
     sent: Instant,
-    /// Time from which its records count.
+    /// From when on the records of the series count.
     started: Instant,
-    /// Time when the last of its records was acknowledged.
+    /// When the last of its records was acknowledged.
     last: Option<Instant>,
     records: u64,
     bytes: u64,
@@ -84,7 +85,7 @@ impl Series {
         }
     }
 
-    /// Begins the series at `now`, when the records before it are acknowledged.
+    /// Begins the series at `now`, because the records before it are acknowledged.
     fn begin(&mut self, now: Instant) {
         self.started = self.started.max(now);
         self.window_started = self.started;
@@ -141,7 +142,7 @@ impl IntervalCounts {
     }
 }
 
-/// Counts of one run.
+/// The counts of one run.
 pub struct Produced {
     interval: Duration,
     whole: Series,
@@ -154,12 +155,12 @@ impl Produced {
         Produced { interval, whole: Series::new(now), steady: None }
     }
 
-    /// Begins the steady state: records sent from `now` on belong to it as well.
+    /// Begins the steady state. Records that are sent from `now` on belong to it as well.
     pub fn start_steady(&mut self, now: Instant) {
         self.steady.get_or_insert_with(|| Series::new(now));
     }
 
-    /// Counts acknowledged records. Returns the window that ended with them, for a report; None if the window goes on.
+    /// Counts acknowledged records. If a window ended with them, returns it for a report.
     pub fn record(&mut self, batch: &Acknowledged, now: Instant) -> Option<IntervalCounts> {
         self.whole.record(batch, now);
         match &mut self.steady {
@@ -175,12 +176,12 @@ impl Produced {
         Some(IntervalCounts { first_steady: false, ..window })
     }
 
-    /// Returns the time when the last of the counted records was acknowledged; None before that.
+    /// Returns when the last of the counted records was acknowledged, or `None` before that.
     pub fn last_acknowledged(&self) -> Option<Instant> {
         self.whole.last
     }
 
-    /// Returns the figures of the whole run, then those of the steady state if there was a warmup.
+    /// Returns the figures of the whole run. If there was a warmup, those of the steady state follow.
     pub fn summaries(&self, now: Instant) -> impl Iterator<Item = Summary> + '_ {
         let steady = self.steady.iter().map(move |steady| steady.summary(now, true));
         std::iter::once(self.whole.summary(now, false)).chain(steady)
@@ -205,7 +206,7 @@ mod tests {
         assert_eq!((window.records, window.bytes, window.latency_us_max), (15, 1_500, 8_000));
         assert_eq!((window.latency_us_sum, window.elapsed.as_millis()), (60_000, 5_001));
         assert!(produced.record(&batch(1, 1, false), at(9_000)).is_none(), "a new window began");
-        // Partitions are counted one after another, so that times may go back.
+        // Partitions are counted one after another, so times may go back.
         produced.record(&batch(1, 1, false), at(8_000));
         assert_eq!(produced.last_acknowledged(), Some(at(9_000)));
     }
@@ -234,7 +235,7 @@ mod tests {
         let start = Instant::now();
         let at = |ms| start + Duration::from_millis(ms);
         let mut produced = Produced::new(start, Duration::from_secs(1));
-        // A buffer full of warmup records is under way when the first of the others is sent.
+        // When the first of the other records is sent, a full buffer of warmup records is in flight.
         produced.start_steady(at(10));
         assert_eq!(produced.record(&batch(100, 1_500, false), at(1_500)).expect("due").records, 100);
         assert!(produced.record(&batch(100, 2_000, false), at(2_000)).is_none());
@@ -243,7 +244,7 @@ mod tests {
         assert_eq!((window.records, window.elapsed.as_millis(), window.first_steady), (100, 1_000, true));
         let steady = produced.summaries(at(3_000)).last().expect("there was a warmup");
         assert_eq!((steady.records, steady.elapsed.as_millis()), (100, 1_000));
-        // All records are in one batch, so the only known time is that of their sending.
+        // All records are in one batch, so the only known time is when they were sent.
         let mut produced = Produced::new(start, Duration::from_secs(1));
         produced.start_steady(at(10));
         produced.record(&batch(5, 500, false), at(510));

@@ -19,43 +19,43 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::watch;
 use transactions::Transactions;
 
-/// Number of records per read of the clock, without a rate.
+/// Without a rate, the clock is read once for this number of records.
 const RECORDS_PER_CLOCK_READ: u64 = 8;
-/// Number of records between two checks of `stop`, without a rate.
+/// Without a rate, `stop` is checked once for this number of records.
 const RECORDS_PER_LOOK: u64 = 256;
 
-/// Time between two counts of acknowledgements while the producer is flushed.
+/// How often acknowledgements are counted while the producer is flushed.
 const COLLECT_EVERY: Duration = Duration::from_millis(100);
-/// Time between two checks of `stop` by a paced sender.
+/// How often a paced sender checks `stop`.
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 
-/// Workload of one run.
+/// The workload of one run.
 pub struct Workload {
-    /// Topic; the producer chooses the partitions.
+    /// The topic. The producer chooses the partitions.
     pub topic: String,
-    /// Number of records.
+    /// How many records to send.
     pub records: u64,
-    /// Time after which no record is sent; `None` is no limit.
+    /// How long records are sent, or `None` for no limit.
     pub duration: Option<Duration>,
-    /// Records before the steady state.
+    /// How many records are sent before the steady state.
     pub warmup_records: u64,
-    /// Records a second; below zero there is no limit.
+    /// How many records to send per second. Below zero there is no limit.
     pub throughput: f64,
-    /// Values of the records.
+    /// The values of the records.
     pub payload: Payload,
-    /// Time between two reported windows.
+    /// The time between two reported windows.
     pub reporting_interval: Duration,
-    /// Time after which a transaction is committed, if the producer has transactions.
+    /// How long a transaction lasts before it is committed, if the producer has transactions.
     pub transaction_duration: Duration,
 }
 
-/// Outcome of a run.
+/// The outcome of a run.
 pub struct ProduceOutcome {
-    /// Counts and latencies of acknowledged records.
+    /// The counts and latencies of acknowledged records.
     pub produced: Produced,
-    /// Records that were not acknowledged.
+    /// The records that were not acknowledged.
     pub failed: Failed,
-    /// Time when the last record was acknowledged or failed, or the run was stopped.
+    /// When the last record was acknowledged or failed, or the run was stopped.
     pub ended: Instant,
     /// True if the run was stopped before every record had its result.
     pub stopped: bool,
@@ -64,8 +64,8 @@ pub struct ProduceOutcome {
 /// Sends all records and waits for the acknowledgements, or until `stop` becomes true.
 ///
 /// # Errors
-/// Error of a transaction that cannot be committed, or of a record that the producer does not accept. A record is not
-/// accepted if the topic does not exist, or if memory stays full for max.block.ms.
+/// Fails if a transaction cannot be committed, or if the producer does not accept a record. The latter happens if the
+/// topic does not exist, or if memory stays full for max.block.ms.
 pub async fn produce(
     producer: &Producer,
     workload: Workload,
@@ -84,7 +84,7 @@ pub async fn produce(
             sent => sent?,
         }
         let ended = async {
-            // The open transaction of a stopped run is not committed, but aborted.
+            // If the run was stopped, the open transaction is not committed but aborted.
             let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed
@@ -118,7 +118,7 @@ async fn flush<T>(flushed: impl Future<Output = T>, tracker: &mut Tracker) -> T 
     }
 }
 
-/// Resolves when the run must stop; never, once the sender of `stop` is gone.
+/// Resolves when the run must stop. Never resolves once the sender of `stop` is gone.
 async fn stopped(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         std::future::pending().await
@@ -134,7 +134,8 @@ async fn send_all(
 ) -> Result<(), ProduceFailure> {
     let (paced, is_transactional) = (workload.throughput >= 0.0, transactions.are_wanted());
     for number in 0..workload.records {
-        // A sender that always finds memory lets no other task run, so it checks `stop` itself now and then.
+        // A sender that always finds memory does not let any other task run. It therefore checks `stop` itself now and
+        // then.
         if (paced || number.is_multiple_of(RECORDS_PER_LOOK)) && *stop.borrow() {
             break;
         }
@@ -169,11 +170,11 @@ async fn send_all(
     Ok(())
 }
 
-/// Sends one record. Returns its delivery, and true if the send waited for memory; before such a wait, finished records
-/// are counted.
+/// Sends one record. Returns its delivery, and true if the send had to wait for memory. Finished records are counted
+/// before such a wait.
 ///
 /// # Errors
-/// Refusal of the record by the producer.
+/// Returns [`SendError`] if the producer refuses the record.
 pub async fn send(
     producer: &Producer,
     record: ProducerRecord<'_>,
@@ -188,19 +189,19 @@ pub async fn send(
     }
 }
 
-/// Pacing of the records. It blocks its thread, which should have no other work.
+/// Paces the records. This blocks its thread, which should have no other work.
 pub struct Pacer {
     start: Instant,
-    /// Wall clock at the start, so that a record's timestamp needs no read of the clock.
+    /// The wall clock at the start, so that a record's timestamp needs no read of the clock.
     start_ms: i64,
     schedule: Schedule,
     now: Instant,
-    /// Milliseconds since 1970 of `now`.
+    /// `now` in milliseconds since 1970.
     now_ms: i64,
 }
 
 impl Pacer {
-    /// Starts now. `records_per_sec` below zero is no limit.
+    /// Starts now. `records_per_sec` below zero means no limit.
     pub fn start(records_per_sec: f64) -> Self {
         if records_per_sec >= 0.0 {
             wake_precisely();
@@ -212,8 +213,8 @@ impl Pacer {
         Pacer { start, start_ms, schedule, now: start, now_ms: start_ms }
     }
 
-    /// Waits until record `number` should leave, and returns that time, from which its latency counts. None if `stops`
-    /// returns true first.
+    /// Waits until record `number` should leave, and returns that time. The record's latency counts from there. Returns
+    /// `None` if `stops` returns true first.
     pub fn turn(&mut self, number: u64, tracker: &mut Tracker, stops: impl Fn() -> bool) -> Option<Instant> {
         match self.schedule.intended(number) {
             Some(intended) => {
@@ -233,18 +234,18 @@ impl Pacer {
         self.now_ms = self.start_ms + now.saturating_duration_since(self.start).as_millis() as i64;
     }
 
-    /// Records that the sender has waited: without a rate, the next record gets a new intended time.
+    /// Notes that the sender has waited. Without a rate, the next record then gets a new intended time.
     pub fn has_waited(&mut self) {
         self.set(Instant::now());
     }
 
-    /// Returns the time when the first record was meant to leave.
+    /// Returns the time at which the first record was meant to leave.
     pub fn started_at(&self) -> Instant {
         self.start
     }
 }
 
-/// Sleeps until `intended`; returns false if `stops` returns true first. A paced sender that spins would take a core
+/// Sleeps until `intended`. Returns false if `stops` returns true first. A paced sender that spins would take a core
 /// from the measured programs.
 fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> bool) -> bool {
     while intended > Instant::now() {
@@ -257,7 +258,7 @@ fn pause_until(intended: Instant, tracker: &mut Tracker, stops: impl Fn() -> boo
     true
 }
 
-/// Makes sleeps precise: by default Linux wakes a thread up to 50 us late, which would count as latency.
+/// Makes sleeps precise. By default Linux wakes a thread up to 50 us late, which would count as latency.
 fn wake_precisely() {
     // If the system refuses, latencies are up to 50 us higher, which is acceptable.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));

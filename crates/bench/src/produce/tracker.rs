@@ -1,6 +1,7 @@
-//! Results of all records sent: batches in flight with one delivery each, and the time each record was meant to leave.
+//! Tracks the results of all records sent, with one delivery for each batch in flight, and the time each record was
+//! meant to leave.
 //!
-//! Deliveries are polled, never awaited while sending: the producer notes the time of an acknowledgement, so that a
+//! Deliveries are polled, and never awaited while sending. The producer notes the time of an acknowledgement, so a
 //! later poll does not change a latency. Invariant: each record sent is counted once, as acknowledged or failed. Memory
 //! is bounded by the producer's buffer.memory, since a batch leaves its queue when it is done.
 
@@ -9,16 +10,16 @@ use fullbore_producer::{Delivery, ProduceError};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Successive records of one batch and one size that were meant to leave at the same time.
+/// Successive records of one batch that have the same size and were meant to leave at the same time.
 struct Send {
     intended: Instant,
     records: u32,
-    /// Bytes of each record.
+    /// The size of each record, in bytes.
     bytes: u64,
     steady: bool,
 }
 
-/// Batch; the delivery of its first record has the results of all.
+/// A batch. The delivery of its first record has the results of all its records.
 struct TrackedBatch {
     delivery: Delivery,
     sends: Vec<Send>,
@@ -26,22 +27,22 @@ struct TrackedBatch {
 
 #[derive(Default)]
 struct TrackedPartition {
-    /// Batch that the last record joined.
+    /// The batch that the last record joined.
     open: Option<TrackedBatch>,
-    /// Older batches, oldest first.
+    /// The older batches, oldest first.
     in_flight: VecDeque<TrackedBatch>,
 }
 
-/// Records that were sent and not acknowledged.
+/// The records that were sent and not acknowledged.
 #[derive(Clone, Debug, Default)]
 pub struct Failed {
-    /// Number of records.
+    /// The number of records.
     pub records: u64,
-    /// Reason of the first failure.
+    /// The reason of the first failure.
     pub first: Option<ProduceError>,
 }
 
-/// Tracker of the records of one run.
+/// Tracks the records of one run.
 pub struct Tracker {
     partitions: Vec<TrackedPartition>,
     produced: Produced,
@@ -50,7 +51,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Creates a tracker that counts into `produced`, and calls `on_window` at the end of each reporting interval.
+    /// Creates a tracker that counts into `produced` and calls `on_window` at the end of each reporting interval.
     pub fn new(produced: Produced, on_window: impl FnMut(&IntervalCounts) + std::marker::Send + 'static) -> Self {
         Tracker { partitions: Vec::new(), produced, failed: Failed::default(), on_window: Box::new(on_window) }
     }
@@ -60,7 +61,7 @@ impl Tracker {
         self.produced.start_steady(now);
     }
 
-    /// Adds a record of `bytes` that was meant to leave at `intended`.
+    /// Adds a record of `bytes` bytes that was meant to leave at `intended`.
     pub fn sent(&mut self, delivery: Delivery, intended: Instant, bytes: u64, steady: bool) {
         let index = usize::try_from(delivery.partition()).unwrap_or(0);
         if index >= self.partitions.len() {
@@ -115,7 +116,7 @@ impl Tracker {
         }
     }
 
-    /// Counts the batches that are done, and drops the others. Returns all counts.
+    /// Counts the batches that are done and drops the others. Returns all counts.
     pub fn abandon(mut self) -> (Produced, Failed) {
         for partition in &mut self.partitions {
             partition.in_flight.extend(partition.open.take());
@@ -124,13 +125,13 @@ impl Tracker {
         (self.produced, self.failed)
     }
 
-    /// Waits for every record sent, and counts it. Returns all counts. The producer must be flushing.
+    /// Waits for every record sent and counts it. Returns all counts. The producer must be flushing meanwhile.
     pub async fn finish(mut self) -> (Produced, Failed) {
         for index in 0..self.partitions.len() {
             let partition = &mut self.partitions[index];
             partition.in_flight.extend(partition.open.take());
             while let Some(mut batch) = self.partitions[index].in_flight.pop_front() {
-                // Only waits: `count` reads the result.
+                // This only waits. `count` reads the result.
                 let _ = (&mut batch.delivery).await;
                 let done_at = batch.delivery.completed_at().unwrap_or_else(Instant::now);
                 self.count(&batch, done_at);

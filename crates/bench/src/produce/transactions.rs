@@ -1,14 +1,15 @@
-//! Transactions of a run: each is committed after a time, as in Kafka's `ProducerPerformance`.
+//! The transactions of a run. Each is committed after a time, as in Kafka's `ProducerPerformance`.
 //!
-//! Invariant: while a transaction commits the next one gathers records; the outcome of each is checked.
+//! Invariant: while a transaction commits the next one gathers records. The outcome of each is checked.
 
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
 
-/// Time after which a transaction is committed unless another is given: Kafka's `DEFAULT_TRANSACTION_DURATION_MS`.
+/// How long a transaction lasts before it is committed, unless another time is given. Kafka's
+/// `DEFAULT_TRANSACTION_DURATION_MS`.
 pub const TRANSACTION_DURATION: Duration = Duration::from_secs(3);
 
-/// Reason why a run ended early.
+/// The reason why a run ended early.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ProduceFailure {
     /// The producer did not take a record.
@@ -19,7 +20,7 @@ pub enum ProduceFailure {
     Transaction(#[from] TransactionError),
 }
 
-/// Sender of records, within transactions if the producer has them.
+/// Sends records, within transactions if the producer has them.
 pub(super) struct Transactions<'a> {
     producer: &'a Producer,
     duration: Duration,
@@ -40,7 +41,7 @@ impl<'a> Transactions<'a> {
         self.producer.is_transactional()
     }
 
-    /// Begins a transaction, if none is open, for a record of the time `now`.
+    /// Begins a transaction for a record of the time `now`, if none is open.
     pub(super) async fn begin(&mut self, now: Instant) -> Result<(), ProduceFailure> {
         if self.open.is_none() {
             self.open = Some((self.producer.begin().await?, now));
@@ -64,7 +65,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Commits the open transaction, and waits for every outcome.
+    /// Commits the open transaction and waits for every outcome.
     pub(super) async fn finish(mut self) -> Result<(), ProduceFailure> {
         if let Some((transaction, _)) = self.open.take() {
             self.commit(transaction).await?;
@@ -75,12 +76,12 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Ends the open transaction, which has failed. Returns the reason of its failure; `refused` if it has none.
+    /// Ends the open transaction, which has failed. Returns the reason of its failure, or `refused` if it has none.
     pub(super) async fn failure(self, refused: SendError) -> ProduceFailure {
         self.finish().await.err().unwrap_or(ProduceFailure::Send(refused))
     }
 
-    /// Sends as [`Producer::try_send`] does.
+    /// Sends like [`Producer::try_send`].
     pub(super) fn try_send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.try_send(record),
@@ -88,7 +89,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Sends as [`Producer::send`] does.
+    /// Sends like [`Producer::send`].
     pub(super) async fn send(&self, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
         match &self.open {
             Some((transaction, _)) => transaction.send(record).await,

@@ -4,21 +4,21 @@ use super::java::{fixed, megabytes, rate};
 use super::json::{fraction, object, string};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Header of the summary line.
+/// The header of the summary line.
 pub const CONSUME_HEADER: &str = "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, \
     rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec";
-/// Header of `--show-detailed-stats`.
+/// The header for `--show-detailed-stats`.
 pub const CONSUME_HEADER_DETAILED: &str = "time, threadId, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, \
     nMsg.sec, rebalance.time.ms, fetch.time.ms, fetch.MB.sec, fetch.nMsg.sec";
 
-/// Count of records at a moment.
+/// The count of records at a moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Consumed {
-    /// Time of the count.
+    /// When the records were counted.
     pub at: SystemTime,
-    /// Records read until then.
+    /// How many records had been read until then.
     pub records: u64,
-    /// Bytes of their keys and values.
+    /// The size of their keys and values, in bytes.
     pub bytes: u64,
 }
 
@@ -30,8 +30,8 @@ fn epoch_ms(time: SystemTime) -> i64 {
     time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Returns the summary of a run. `setup` is the time that Kafka's tool calls rebalance: finding the partitions and
-/// their first offsets.
+/// Returns the summary of a run. `setup` is the time that Kafka's tool calls rebalance. It was spent on finding the
+/// partitions and their first offsets.
 pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateFormat, kafkas: bool) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
@@ -53,8 +53,8 @@ pub fn consume_line(from: Consumed, to: Consumed, setup: Duration, dates: &DateF
     )
 }
 
-/// Returns the records read between two times as an object on one line; `kind` is `interval` or `summary`. Megabytes
-/// are of 10^6 bytes, times in milliseconds since 1970.
+/// Returns the records read between two times as an object on one line. `kind` is `interval` or `summary`. A megabyte
+/// has 10^6 bytes, and times are in milliseconds since 1970.
 pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -> String {
     let elapsed_ms = ms_between(from.at, to.at);
     let setup_ms = (setup.as_millis() as i64).min(elapsed_ms);
@@ -75,7 +75,7 @@ pub fn consume_json(kind: &str, from: Consumed, to: Consumed, setup: Duration) -
     ])
 }
 
-/// Returns one reporting interval of `--show-detailed-stats`: the totals at its end, and its rates.
+/// Returns the line of one reporting interval of `--show-detailed-stats`, with the totals at its end and its rates.
 pub fn consume_progress_line(
     last: Consumed,
     now: Consumed,
@@ -103,7 +103,7 @@ pub fn consume_progress_line(
     )
 }
 
-/// Returns the warning that the records ended before the wanted count was read.
+/// Returns the warning that the records ended before the wanted number was read.
 pub fn consume_timeout_line(timeout_ms: u64) -> String {
     format!(
         "WARNING: Exiting before consuming the expected number of records: timeout ({timeout_ms} ms) exceeded. \
@@ -111,8 +111,8 @@ pub fn consume_timeout_line(timeout_ms: u64) -> String {
     )
 }
 
-/// Supported part of Java's `SimpleDateFormat`: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as they are.
-/// Times are UTC.
+/// The part of Java's `SimpleDateFormat` that is supported: `yyyy MM dd HH mm ss SSS`, quotes, and other characters as
+/// they are. Times are UTC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DateFormat(Vec<DatePart>);
 
@@ -122,7 +122,7 @@ enum DatePart {
     Literal(String),
 }
 
-/// Unsupported letter of a pattern.
+/// A letter of a pattern is not supported.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("the letter {0:?} is not offered in --date-format; use y, M, d, H, m, s and S, and quote other text with '")]
 pub struct DateFormatError(char);
@@ -134,10 +134,10 @@ impl Default for DateFormat {
 }
 
 impl DateFormat {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// [`DateFormatError`] of an unsupported letter.
+    /// Returns [`DateFormatError`] if a letter is not supported.
     pub fn parse(pattern: &str) -> Result<Self, DateFormatError> {
         let mut pieces: Vec<DatePart> = Vec::new();
         let mut quoted = false;
@@ -179,7 +179,7 @@ impl DateFormat {
     }
 }
 
-/// Returns year, month and day of a day number since 1970-01-01 (Hinnant's `civil_from_days`).
+/// Converts a number of days since 1970-01-01 into year, month and day (Hinnant's `civil_from_days`).
 fn civil(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let era = days.div_euclid(146_097);
@@ -203,7 +203,7 @@ mod tests {
     /// 2026-11-20 22:26:17:590 UTC.
     const START: u64 = 1_795_213_577_590;
 
-    /// Captured from Kafka 4.3.1: `--num-records 100000`, records of 100 bytes.
+    /// The line was captured from Kafka 4.3.1 with `--num-records 100000`, and records of 100 bytes.
     #[test]
     fn the_summary_is_the_line_kafkas_tool_printed_for_the_same_figures() {
         let from = Consumed { at: at(START), records: 0, bytes: 0 };
@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(line, kafkas);
     }
 
-    /// Captured from Kafka 4.3.1: `--show-detailed-stats --reporting-interval 200`.
+    /// The line was captured from Kafka 4.3.1 with `--show-detailed-stats --reporting-interval 200`.
     #[test]
     fn progress_is_the_line_kafkas_tool_printed_for_the_same_figures() {
         let last = Consumed { at: at(1_795_213_587_831), records: 28_422, bytes: 2_842_200 };

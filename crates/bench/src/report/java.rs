@@ -1,6 +1,6 @@
-//! Numbers as Java's `Formatter` prints them, so that scripts which read Kafka's tools read ours.
+//! Formats numbers as Java's `Formatter` does, so that scripts which read Kafka's tools can read ours.
 
-/// Formats a number as `%.<digits>f` does.
+/// Formats a number like `%.<digits>f`.
 pub(super) fn fixed(value: f64, digits: usize) -> String {
     if value.is_nan() {
         "NaN".into()
@@ -11,14 +11,14 @@ pub(super) fn fixed(value: f64, digits: usize) -> String {
     }
 }
 
-/// Formats a rate as [`fixed`] does. Unless the line is that of Kafka's tool (`kafkas`), a rate of four digits or more
-/// has no decimals.
+/// Formats a rate like [`fixed`]. A rate of four digits or more has no decimals, except in a line of Kafka's tool
+/// (`kafkas`).
 pub(super) fn rate(value: f64, digits: usize, kafkas: bool) -> String {
     let is_long = !kafkas && value.abs() >= 999.5;
     fixed(value, if is_long { 0 } else { digits })
 }
 
-/// Returns bytes in the tools' megabytes, which are 2^20.
+/// Converts bytes into the tools' megabytes, which have 2^20 bytes.
 pub(super) fn megabytes(bytes: u64) -> f64 {
     bytes as f64 / (1024.0 * 1024.0)
 }

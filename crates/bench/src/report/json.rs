@@ -1,19 +1,19 @@
-//! JSON (RFC 8259), written here because the tools only write it and never read it. Each function returns the text of
-//! one value. Members of objects and elements of arrays are passed as such texts.
+//! Writes JSON (RFC 8259). The tools only write it and never read it, so this small module is enough. Each function
+//! returns the text of one value. Members of objects and elements of arrays are passed as such texts.
 //!
 //! Invariant: with valid parts, each function returns a valid text.
 
-/// Returns null.
+/// Returns the text `null`.
 pub fn null() -> String {
     "null".to_owned()
 }
 
-/// Returns a number or boolean, which Rust writes as JSON does; [`null`] for None.
+/// Returns a number or boolean, which Rust writes as JSON does. `None` becomes [`null`].
 pub fn plain(value: Option<impl ToString>) -> String {
     value.map_or_else(null, |value| value.to_string())
 }
 
-/// Returns a number with a fraction; [`null`] for a value that JSON lacks, such as the rate of nothing in no time.
+/// Returns a number with a fraction. A value that JSON lacks, such as the rate of nothing in no time, becomes [`null`].
 pub fn fraction(value: f64, digits: usize) -> String {
     if value.is_finite() { format!("{value:.digits$}") } else { null() }
 }
@@ -23,13 +23,13 @@ pub fn text(value: Option<&str>) -> String {
     value.map_or_else(null, string)
 }
 
-/// Returns an object with these members, in this order. The object is on one line if all members are.
+/// Returns an object with these members, in this order. It is on one line if all members are.
 pub fn object<'a>(members: impl IntoIterator<Item = (&'a str, String)>) -> String {
     let members: Vec<String> = members.into_iter().map(|(name, value)| format!("{}:{value}", string(name))).collect();
     format!("{{{}}}", members.join(","))
 }
 
-/// Returns an array, each element on a line of its own.
+/// Returns an array with each element on its own line.
 pub fn array(elements: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", elements.into_iter().collect::<Vec<_>>().join(",\n"))
 }
@@ -60,7 +60,7 @@ pub(crate) fn assert_is_json(text: &str) {
 }
 
 #[cfg(test)]
-/// Returns the end of the value that begins here; panics if the text is no JSON.
+/// Returns where the value ends that begins here. Panics if the text is no JSON.
 fn end_of(text: &[u8], at: usize) -> usize {
     let space = |mut at: usize| {
         while text[at].is_ascii_whitespace() {

@@ -1,8 +1,8 @@
-//! `--print-metrics`: the layout of Kafka's `ToolsUtils.printMetrics`.
+//! The output of `--print-metrics`, in the layout of Kafka's `ToolsUtils.printMetrics`.
 
 use super::java::fixed;
 
-/// Returns one line per metric, sorted by name, values aligned, after a blank line and a heading.
+/// Returns one line per metric, sorted by name and with aligned values. A blank line and a heading come first.
 pub fn metrics_lines(metrics: &[(String, f64)]) -> String {
     let mut sorted: Vec<_> = metrics.iter().collect();
     sorted.sort_by(|a, b| a.0.cmp(&b.0));
@@ -16,7 +16,7 @@ pub fn metrics_lines(metrics: &[(String, f64)]) -> String {
 mod tests {
     use super::metrics_lines;
 
-    /// Two of the lines that Kafka 4.3.1 printed.
+    /// The test uses two of the lines that Kafka 4.3.1 printed.
     #[test]
     fn the_layout_is_kafkas() {
         let name = |name: &str| format!("producer-metrics:{name}:{{client-id=perf-producer-client}}");

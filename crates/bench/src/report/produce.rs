@@ -5,7 +5,7 @@ use super::json::{fraction, object, string};
 use super::table::table;
 use crate::measure::{IntervalCounts, Latencies, Summary};
 
-/// Line before the first window after the warmup.
+/// The line before the first window after the warmup.
 pub const STEADY_LINE: &str = "In steady state.";
 
 /// Returns the line at the start of a run with a warmup.
@@ -26,7 +26,7 @@ pub fn window_line(window: &IntervalCounts, kafkas: bool) -> String {
     )
 }
 
-/// Returns the line of the whole run or its steady state. Percentiles are whole milliseconds as in Kafka's tool,
+/// Returns the line of the whole run or of its steady state. Percentiles are in whole milliseconds as in Kafka's tool,
 /// rounded to the nearest.
 pub fn summary_line(summary: &Summary, kafkas: bool) -> String {
     let seconds = summary.elapsed.as_secs_f64();
@@ -48,7 +48,7 @@ pub fn summary_line(summary: &Summary, kafkas: bool) -> String {
     )
 }
 
-/// Returns one reporting interval as an object on one line. Megabytes are of 10^6 bytes, as in a sweep's figures.
+/// Returns one reporting interval as an object on one line. A megabyte has 10^6 bytes, as in a sweep's figures.
 pub fn window_json(window: &IntervalCounts) -> String {
     let seconds = window.elapsed.as_secs_f64();
     object([
@@ -63,7 +63,7 @@ pub fn window_json(window: &IntervalCounts) -> String {
     ])
 }
 
-/// Returns the whole run or its steady state as an object on one line, with the names of a sweep's figures.
+/// Returns the whole run or its steady state as an object on one line. The names are those of a sweep's figures.
 pub fn summary_json(summary: &Summary) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let latencies = &summary.latencies;
@@ -87,7 +87,7 @@ pub fn summary_json(summary: &Summary) -> String {
     ])
 }
 
-/// Returns the distribution in microseconds, which whole milliseconds hide, for `--latency-us`.
+/// Returns the lines of `--latency-us`. They show the distribution in microseconds, which whole milliseconds hide.
 pub fn precise_latency_lines(latencies: &Latencies) -> String {
     let quantiles =
         [("50th", 0.5), ("90th", 0.9), ("95th", 0.95), ("99th", 0.99), ("99.9th", 0.999), ("99.99th", 0.9999)];
@@ -103,7 +103,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// Captured from Kafka 4.3.1: `--num-records 200000 --record-size 100 --throughput 30000 --warmup-records 50000`.
+    /// Lines that were captured from Kafka 4.3.1 with
+    /// `--num-records 200000 --record-size 100 --throughput 30000 --warmup-records 50000`.
     const KAFKA_WINDOW: &str =
         "59890 records sent, 29915.1 records/sec (2.85 MB/sec), 4.5 ms avg latency, 25.0 ms max latency.";
     const KAFKA_STEADY: &str = "150000 steady state records sent, 29626.703535 records/sec (2.83 MB/sec), 4.21 ms avg \
@@ -127,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_summary_is_the_line_kafkas_tool_printed_for_the_same_figures() {
-        // 150,000 latencies with the percentiles of the captured line, and its mean to two digits.
+        // These 150,000 latencies have the percentiles of the captured line, and its mean to two digits.
         let mut latencies = Latencies::default();
         for (us, count) in [(3_116, 70_000), (4_000, 40_000), (5_000, 31_000), (9_000, 6_900), (16_000, 1_600)] {
             latencies.record(us, count);

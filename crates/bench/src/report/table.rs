@@ -1,6 +1,7 @@
 //! Small aligned tables for people. Scripts should read the tools' lines instead.
 
-/// Returns rows with columns padded to their widest cell: the first to the left, the others to the right.
+/// Returns rows whose columns are padded to their widest cell. The first column is aligned to the left and the others
+/// to the right.
 pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();

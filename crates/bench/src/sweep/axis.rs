@@ -1,26 +1,26 @@
-//! Axis of a sweep, from one `--over`: a setting and its values. Invariant: an axis has at least one value and none
-//! twice.
+//! An axis of a sweep, from one `--over`. It is a setting and its values. Invariant: an axis has at least one value and
+//! none twice.
 
 use super::point::Setup;
 use super::setting::Setting;
 
-/// Most values of one axis.
+/// Maximum number of values of one axis.
 const VALUES_MAX: usize = 64;
 
-/// Setting and its values, in the order they were typed.
+/// A setting and its values, in the order they were typed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Axis {
-    /// Setting that varies.
+    /// The setting that varies.
     pub setting: Setting,
-    /// Values, at least one and none twice.
+    /// The values. There is at least one, and none occurs twice.
     pub values: Vec<String>,
 }
 
 impl Axis {
-    /// Reads `NAME=VALUE,VALUE,...`.
+    /// Parses `NAME=VALUE,VALUE,...`.
     ///
     /// # Errors
-    /// Reason why `typed` is no axis, with the allowed form.
+    /// Returns the reason why `typed` is no axis, with the allowed form.
     pub fn parse(typed: &str) -> Result<Axis, String> {
         let (name, values) = typed.split_once('=').ok_or_else(shape)?;
         let setting = Setting::parse(name)?;
@@ -46,16 +46,16 @@ impl Axis {
         Ok(Axis { setting, values })
     }
 
-    /// Returns the name in reports and files.
+    /// Returns the axis's name in reports and files.
     pub fn name(&self) -> String {
         self.setting.name()
     }
 }
 
-/// Reads `NAME=VALUE` of a setting that is the same for every point.
+/// Parses `NAME=VALUE`, a setting that is the same for every point.
 ///
 /// # Errors
-/// Reason why `typed` is no setting with a value, with the allowed form.
+/// Returns the reason why `typed` is no setting with a value, with the allowed form.
 pub fn fixed(typed: &str) -> Result<(Setting, String), String> {
     let (name, value) = typed.split_once('=').ok_or("must be NAME=VALUE")?;
     let setting = Setting::parse(name)?;

@@ -1,27 +1,27 @@
-//! Causes of a measurement's figures: bytes of a batch, requests in flight, the window, processors in use.
+//! The causes of a measurement's figures: the size of a batch, requests in flight, the window, and processors in use.
 //!
-//! Invariant: all of them are of the time from [`Watch::begin`] to [`Watch::end`].
+//! Invariant: all of them cover the time from [`Watch::begin`] to [`Watch::end`].
 
 use crate::measure::{BrokerPlace, CpuTimes};
 use fullbore_producer::{Answered, BrokerStatus, Producer};
 use std::time::Instant;
 
-/// Causes of one measurement; `None` where unknown.
+/// The causes of one measurement. `None` if they are unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
-    /// Mean bytes of a batch on the wire.
+    /// The mean size of a batch on the wire, in bytes.
     pub batch_bytes: Option<f64>,
-    /// Mean number of requests without a response, over all brokers.
+    /// The mean number of requests without a response, over all brokers.
     pub requests_in_flight: Option<f64>,
-    /// Batches of a partition that may be unacknowledged, in force at the end; `None` without idempotence.
+    /// How many batches of a partition may be unacknowledged, as in force at the end. `None` without idempotence.
     pub window_batches: Option<f64>,
-    /// Processors that the client kept busy.
+    /// How many processors the client kept busy.
     pub client_cores: Option<f64>,
-    /// Processors that the brokers kept busy, if they are on this machine.
+    /// How many processors the brokers kept busy, if they are on this machine.
     pub broker_cores: Option<f64>,
 }
 
-/// Counts from before a measurement.
+/// The counts from before a measurement.
 pub struct Watch<'a> {
     producer: &'a Producer,
     is_idempotent: bool,
@@ -38,7 +38,7 @@ impl<'a> Watch<'a> {
         Watch { producer, is_idempotent, brokers, begun: Instant::now(), cpu, answered }
     }
 
-    /// Returns the causes from the time since [`Watch::begin`].
+    /// Returns the causes in the time since [`Watch::begin`].
     pub fn end(self) -> Causes {
         let (seconds, statuses) = (self.begun.elapsed().as_secs_f64().max(1e-6), self.producer.brokers());
         let cpu = CpuTimes::read(self.brokers).since(self.cpu, seconds);
@@ -47,7 +47,7 @@ impl<'a> Watch<'a> {
         let windows = statuses.iter().filter(|status| status.answered.batches > 0).map(|status| status.window);
         Causes {
             batch_bytes: batches.map(|batches| (now.bytes - before.bytes) as f64 / batches),
-            // Little's law: the requests in flight are their rate times the time that each took.
+            // By Little's law, the requests in flight are their rate times the time that each took.
             requests_in_flight: batches.map(|_| now.time.saturating_sub(before.time).as_secs_f64() / seconds),
             window_batches: windows.max().filter(|_| self.is_idempotent).map(|window| window as f64),
             client_cores: cpu.client,

@@ -1,8 +1,8 @@
-//! Relays before every broker of a cluster, so that the cluster is at a distance for a producer.
+//! Puts relays before every broker of a cluster, so that the cluster is at a distance for a producer.
 //!
 //! The producer reaches each broker through its relay and keeps the cluster's names, so that no broker must advertise
-//! another address. Not an honest wide area: `link::relay` has what a relay hides. Invariant: with a link, no
-//! connection of the producer goes around it, since every address of the cluster has its relay.
+//! another address. This is not an honest wide area. `link::relay` explains what a relay hides. Invariant: with a link,
+//! no connection of the producer goes around it, since every address of the cluster has its relay.
 
 use super::error::RunError;
 use super::point::LinkSpec;
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Relays of a sweep, which run until this is dropped.
+/// The relays of a sweep, which run until this is dropped.
 pub struct Detours {
-    /// Relays by the address behind them.
+    /// The relays, by the address behind them.
     relays: HashMap<(String, LinkSpec), String>,
     stop: watch::Sender<bool>,
 }
@@ -36,11 +36,11 @@ impl Drop for Detours {
 }
 
 impl Detours {
-    /// Starts the missing relays, and returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster
-    /// behind this link. Brokers that join the cluster later are in the result of the next call.
+    /// Starts the missing relays. Returns the [`fullbore_producer::ClientConfig::detours`] that put this cluster behind
+    /// this link. If brokers join the cluster later, the next call includes them.
     ///
     /// # Errors
-    /// [`RunError`] if no broker answers, or if there is no port for a relay.
+    /// Returns [`RunError`] if no broker answers, or if there is no port for a relay.
     pub fn to(
         &mut self,
         cluster: &mut Cluster,

@@ -1,4 +1,4 @@
-//! Reason why a point has no figures.
+//! The reason why a point has no figures.
 
 use crate::produce::ProduceFailure;
 use fullbore_client::ClientError;
@@ -6,10 +6,10 @@ use fullbore_producer::ConfigError;
 use std::io;
 use std::time::Duration;
 
-/// Longest wait for the leaders of a new topic.
+/// How long to wait for the leaders of a new topic.
 pub(super) const TOPIC_READY_MAX: Duration = Duration::from_secs(30);
 
-/// Reason why a point has no figures.
+/// The reason why a point has no figures.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// A request to the cluster failed.
@@ -18,13 +18,13 @@ pub enum RunError {
     /// The topic's partitions have no leaders.
     #[error("topic '{topic}' has no leaders after {} s; see the broker's log", TOPIC_READY_MAX.as_secs())]
     NotReady {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: String,
     },
     /// The producer does not start.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// A value that is not allowed.
+    /// A value is not allowed.
     #[error("{0}")]
     Value(String),
     /// The producer did not take a record.
@@ -33,9 +33,9 @@ pub enum RunError {
     /// Records were not acknowledged.
     #[error("{records} records failed; the first: {first}")]
     Failed {
-        /// Number of records.
+        /// The number of records.
         records: u64,
-        /// Reason of the first failure.
+        /// The reason of the first failure.
         first: String,
     },
     /// No record was acknowledged in this time.

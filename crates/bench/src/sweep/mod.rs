@@ -1,14 +1,14 @@
-//! A sweep: the same workload measured at every point of a product of settings.
+//! A sweep measures the same workload for every combination of some settings. Each combination is a *point*.
 //!
 //! * [`setting`], [`Axis`]: settings that may vary, by the names that users type.
-//! * [`SweepPlan`]: the product, its order, and its contradictions. Pure.
-//! * [`Setup`]: one point's settings. Pure.
-//! * [`Runner`]: measures one point: a topic, a warm-up, a measurement.
+//! * [`SweepPlan`]: the points, their order, and their contradictions. It connects to nothing.
+//! * [`Setup`]: one point's settings.
+//! * [`Runner`]: measures one point, with a topic of its own and a warm-up.
 //! * [`detour`]: relays before a cluster's brokers, for points with a distance.
-//! * [`Results`]: figures and their spread; `report::sweep` presents them.
+//! * [`Results`]: figures and their spread, which `report::sweep` presents.
 //! * [`tables`]: ready-made plans.
 //!
-//! Works against any Kafka; nothing here knows Fullbore's broker.
+//! This works against any Kafka. Nothing here knows Fullbore's broker.
 
 mod axis;
 mod causes;

@@ -1,8 +1,8 @@
-//! The measurements of a sweep, their order, and those that are impossible.
+//! Plans the measurements of a sweep and their order, and finds those that are impossible.
 //!
-//! Pure: nothing here connects. The first axis varies fastest and the targets within it, so that neighbours in a report
-//! are measured close together. Every second repeat runs backwards, so that a machine that slows down with time does
-//! not favour the first points. Invariant: each repeat has every point of every target once.
+//! Nothing here connects. The first axis varies fastest and the targets within it, so that neighbours in a report are
+//! measured close together. Every second repeat runs backwards, so that a machine that slows down with time does not
+//! favour the first points. Invariant: each repeat has every point of every target once.
 
 use super::axis::Axis;
 use super::point::Setup;
@@ -11,68 +11,69 @@ use fullbore_producer::{ConfigError, InFlight};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Requests in flight that the sweep's own broker must allow for a point with `auto`: as many as the batches that
-/// diskless topics remember.
+/// How many requests in flight the sweep's own broker must allow for a point with `auto`. This is the number of batches
+/// that diskless topics remember.
 const AUTO_IN_FLIGHT: u64 = 128;
 
-/// Most axes of one sweep.
+/// Maximum number of axes of a sweep.
 const AXES_MAX: usize = 8;
-/// Most points of one sweep, over all targets.
+/// Maximum number of points of a sweep, over all targets.
 pub const POINTS_MAX: usize = 1_000;
-/// Most measurements of each point.
+/// Maximum number of measurements of each point.
 pub const REPEATS_MAX: u32 = 100;
-/// Approximate time of a measurement besides sending: a topic is created and deleted, and connections are opened.
+/// How long a measurement takes besides sending, approximately. A topic is created and deleted, and connections are
+/// opened.
 const OVERHEAD: Duration = Duration::from_millis(200);
 
-/// Condition that ends a measurement.
+/// The condition that ends a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Amount {
-    /// Duration of sending.
+    /// The measurement ends after sending for this time.
     Time(Duration),
-    /// Number of records.
+    /// The measurement ends after this number of records.
     Records(u64),
 }
 
-/// Cluster to measure.
+/// A cluster to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Name in reports.
+    /// Its name in reports.
     pub name: String,
-    /// Addresses as host:port,...
+    /// Its addresses as host:port,...
     pub bootstrap_servers: String,
 }
 
-/// Plan of a sweep.
+/// The plan of a sweep.
 #[derive(Clone, Debug)]
 pub struct SweepPlan {
-    /// Axes: curves run over the first, and the second distinguishes them.
+    /// The axes. Curves run over the first one, and the second one distinguishes them.
     pub axes: Vec<Axis>,
-    /// Settings that are the same for every point.
+    /// The settings that are the same for every point.
     pub fixed: Vec<(Setting, String)>,
-    /// Producer properties from a file, which every other setting replaces.
+    /// Producer properties from a file. Every other setting overrides them.
     pub properties: Vec<(String, String)>,
-    /// Clusters, at least one.
+    /// The clusters, of which there is at least one.
     pub targets: Vec<Target>,
-    /// End of each measurement.
+    /// The condition that ends each measurement.
     pub amount: Amount,
-    /// Approximate time of sending before each measurement, which is not in its figures.
+    /// How long to send before each measurement, approximately. This is not in its figures.
     pub warmup: Duration,
-    /// Number of measurements of each point.
+    /// How many measurements each point gets.
     pub repeats: u32,
 }
 
-/// Measurement to make.
+/// A measurement to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SweepTurn {
-    /// Number of the repeat, from 0.
+    /// The number of the repeat, counted from 0.
     pub repeat: u32,
-    /// Index in [`SweepPlan::points`].
+    /// The index in [`SweepPlan::points`].
     pub point: usize,
-    /// Index in [`SweepPlan::targets`].
+    /// The index in [`SweepPlan::targets`].
     pub target: usize,
 }
 
-/// Reason why a plan cannot be carried out.
+/// The reason why a plan cannot be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Nothing varies.
@@ -87,9 +88,9 @@ pub enum PlanError {
     /// There are too many points.
     #[error("{points} points ({product}); at most {POINTS_MAX}: leave values out, or sweep them one after another")]
     Points {
-        /// Number of points.
+        /// The number of points.
         points: usize,
-        /// Number of points as a product.
+        /// The number of points, written as a product.
         product: String,
     },
     /// There are too many repeats, or none.
@@ -104,7 +105,7 @@ pub enum PlanError {
 }
 
 impl SweepPlan {
-    /// Returns the values of every point, one of each axis; the first axis varies fastest.
+    /// Returns the values of every point, one of each axis. The first axis varies fastest.
     pub fn points(&self) -> Vec<Vec<usize>> {
         let mut points = vec![Vec::new()];
         for axis in self.axes.iter().rev() {
@@ -119,7 +120,7 @@ impl SweepPlan {
         points
     }
 
-    /// Returns every measurement, in the order of measuring.
+    /// Returns every measurement in the order of measuring.
     pub fn turns(&self) -> Vec<SweepTurn> {
         let points = self.points().len();
         let mut turns = Vec::new();
@@ -137,7 +138,7 @@ impl SweepPlan {
     /// Returns a point's settings.
     ///
     /// # Errors
-    /// Refusal of the first value that is not allowed.
+    /// Returns the refusal of the first value that is not allowed.
     pub fn setup(&self, point: &[usize]) -> Result<Setup, String> {
         let mut setup = Setup { properties: self.properties.clone(), ..Setup::default() };
         for (setting, value) in &self.fixed {
@@ -149,8 +150,8 @@ impl SweepPlan {
         Ok(setup)
     }
 
-    /// Returns for each point the first one with the same settings, whatever their spelling. For most points that is
-    /// the point itself.
+    /// Returns the first point that has the same settings as each point, whatever their spelling. For most points that
+    /// is the point itself.
     pub fn same(&self) -> Vec<usize> {
         let mut first = HashMap::new();
         let setups = self.points().into_iter().map(|point| self.setup(&point));
@@ -169,12 +170,12 @@ impl SweepPlan {
         self.axes.iter().zip(point).map(pair).collect::<Vec<_>>().join(" ")
     }
 
-    /// Checks everything that is known before the first connection. Returns for each point the reason why the producer
-    /// would refuse it; None if it would not.
+    /// Checks everything that is known before the first connection. Returns the reason why the producer would refuse a
+    /// point, or `None`, for each point.
     ///
     /// # Errors
-    /// [`PlanError`] that makes the whole plan impossible: a value that is never allowed, or contradictions at every
-    /// point.
+    /// Returns [`PlanError`] if the whole plan is impossible, because a value is never allowed or every point has a
+    /// contradiction.
     pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
         if self.axes.is_empty() {
             return Err(PlanError::NoAxes);
@@ -208,7 +209,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the approximate time of one measurement: warm-up, sending and overhead. None if it is not known.
+    /// Returns roughly how long one measurement takes, with warm-up, sending and overhead. Returns `None` if this is
+    /// not known.
     pub fn turn_time(&self) -> Option<Duration> {
         let by_records =
             self.axes.iter().map(|axis| &axis.setting).chain(self.fixed.iter().map(|(setting, _)| setting));
@@ -219,8 +221,8 @@ impl SweepPlan {
         }
     }
 
-    /// Returns the largest number of requests in flight of any point; 0 if no point can be measured.
-    /// `auto`, a point's default, counts as [`AUTO_IN_FLIGHT`].
+    /// Returns the largest number of requests in flight of any point, or 0 if no point can be measured. `auto`, which
+    /// is a point's default, counts as [`AUTO_IN_FLIGHT`].
     pub fn in_flight_max(&self) -> u64 {
         let points = self.points().into_iter();
         let configs = points.filter_map(|point| self.setup(&point).ok()?.producer("localhost:9092").ok());

@@ -1,46 +1,46 @@
-//! A point of a sweep, resolved: the settings of the producer, the topic, the workload and the link.
+//! A point of a sweep, with the resolved settings of the producer, the topic, the workload and the link.
 //!
-//! Not the measuring (see `run`). Invariant: a later value of a setting replaces an earlier one, so that an axis
+//! Points are measured in `run`. Invariant: a later value of a setting replaces an earlier one, so that an axis
 //! overrides `--set`, and `--set` overrides a file.
 
 use super::setting::{self, Setting};
 use fullbore_producer::{ConfigError, ProducerConfig};
 use std::time::Duration;
 
-/// Link between the producer and the brokers.
+/// The link between the producer and the brokers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct LinkSpec {
-    /// Round-trip time; zero adds nothing.
+    /// The round-trip time. Zero adds no delay.
     pub rtt: Duration,
-    /// Bytes a second of each direction; `None` is no limit.
+    /// The bytes per second of each direction, or `None` for no limit.
     pub bytes_per_sec: Option<u64>,
 }
 
 impl LinkSpec {
-    /// Returns true if there is nothing between producer and brokers.
+    /// Returns true if there is no link between producer and brokers.
     pub fn is_direct(&self) -> bool {
         *self == LinkSpec::default()
     }
 }
 
-/// Settings of one point.
+/// The settings of one point.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Setup {
-    /// Producer settings by Kafka's names.
+    /// The producer settings, by Kafka's names.
     pub properties: Vec<(String, String)>,
-    /// Topic configurations by Kafka's names.
+    /// The topic configurations, by Kafka's names.
     pub topic: Vec<(String, String)>,
-    /// Partitions of the topic; `None` leaves them to the broker.
+    /// The number of partitions of the topic. `None` leaves it to the broker.
     pub partitions: Option<i32>,
-    /// Replicas of each partition; `None` leaves them to the broker.
+    /// The number of replicas of each partition. `None` leaves it to the broker.
     pub replication_factor: Option<i16>,
-    /// Bytes of each value.
+    /// The size of each value, in bytes.
     pub record_size: usize,
-    /// Records of a measurement, if their number ends it.
+    /// The number of records of a measurement, if this number ends it.
     pub records: Option<u64>,
-    /// Records a second; below zero is no limit.
+    /// How many records to send per second. Below zero there is no limit.
     pub throughput: f64,
-    /// Link between producer and brokers.
+    /// The link between producer and brokers.
     pub link: LinkSpec,
 }
 
@@ -63,8 +63,8 @@ impl Setup {
     /// Sets one value.
     ///
     /// # Errors
-    /// `name=value: ` with the allowed values, if the value is not allowed. Producer and topic settings are not
-    /// checked.
+    /// Returns `name=value: ` with the allowed values if the value is not allowed. Producer and topic settings are not
+    /// checked here.
     pub fn set(&mut self, setting: &Setting, value: &str) -> Result<(), String> {
         let done = match setting {
             Setting::Producer(key) => {
@@ -89,13 +89,13 @@ impl Setup {
     /// Checks that a value is allowed by itself.
     ///
     /// # Errors
-    /// Error of [`Setup::set`], or the producer's refusal of the value.
+    /// Returns a text about the fault if [`Setup::set`] or the producer refuses the value.
     pub fn check(setting: &Setting, value: &str) -> Result<(), String> {
         if let Setting::Producer(key) = setting {
             let pairs = [("bootstrap.servers", "localhost:9092"), (key.as_str(), value)];
             return match ProducerConfig::from_properties(pairs) {
                 Err(refused @ ConfigError::Value { .. }) => Err(refused.to_string()),
-                // A value that contradicts a default may agree with the other settings of the point.
+                // If a value contradicts a default, it may still agree with the other settings of the point.
                 _ => Ok(()),
             };
         }
@@ -105,7 +105,7 @@ impl Setup {
     /// Returns the producer's settings for this point.
     ///
     /// # Errors
-    /// First value that is not allowed, or first contradiction between two settings.
+    /// Fails at the first value that is not allowed, or at the first contradiction between two settings.
     pub fn producer(&self, bootstrap_servers: &str) -> Result<ProducerConfig, ConfigError> {
         let servers = [("bootstrap.servers", bootstrap_servers)];
         let pairs = self.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));

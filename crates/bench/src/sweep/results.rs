@@ -1,44 +1,44 @@
-//! Results of a sweep, and their spread over the repeats. Not their presentation (see `report::sweep`).
+//! The results of a sweep, and their spread over the repeats. They are presented in `report::sweep`.
 //!
-//! Invariant: a point's median, least and most are of the same measurements that the raw file lists.
+//! Invariant: a point's median, minimum and maximum are of the same measurements that the raw file lists.
 
 use super::plan::{SweepPlan, SweepTurn};
 use super::run::Figures;
 use std::time::SystemTime;
 
-/// Measurement, or the reason why it has no figures.
+/// A measurement, or the reason why it has no figures.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Measurement of the plan.
+    /// The measurement in the plan.
     pub turn: SweepTurn,
-    /// Time when it began.
+    /// When the measurement began.
     pub started: SystemTime,
-    /// Figures, or the reason why there are none.
+    /// The figures, or the reason why there are none.
     pub outcome: Result<Figures, String>,
 }
 
-/// Results of a sweep.
+/// The results of a sweep.
 #[derive(Clone, Debug)]
 pub struct Results {
-    /// Plan of the sweep.
+    /// The plan of the sweep.
     pub plan: SweepPlan,
-    /// Measurements, in the order of measuring.
+    /// The measurements, in the order of measuring.
     pub runs: Vec<Run>,
     /// True if the user ended the sweep early.
     pub interrupted: bool,
 }
 
-/// Figure that reports show.
+/// A figure that reports show.
 pub struct Metric {
-    /// Column in files.
+    /// The name of its column in files.
     pub column: &'static str,
-    /// Name for people.
+    /// Its name for people.
     pub title: &'static str,
-    /// Unit of the figure.
+    /// The unit of the figure.
     pub unit: &'static str,
     /// True if more is better.
     pub more_is_better: bool,
-    /// Reads the figure from a measurement; `None` if it is unknown.
+    /// Reads the figure from a measurement. `None` if it is unknown.
     pub of: fn(&Figures) -> Option<f64>,
 }
 
@@ -56,7 +56,7 @@ const fn cause(
     Metric { column, title, unit, more_is_better: false, of }
 }
 
-/// Every figure, in the order of columns.
+/// All figures, in the order of columns.
 pub static METRICS: [Metric; 13] = [
     Metric {
         column: "records_per_sec",
@@ -85,49 +85,49 @@ pub static METRICS: [Metric; 13] = [
     cause("broker_cores", "Broker CPU", "cores", |figures| figures.causes.broker_cores),
 ];
 
-/// Index of each figure in [`METRICS`].
+/// The index of each figure in [`METRICS`].
 pub mod metric {
-    /// Records a second.
+    /// The records per second.
     pub const RECORDS_PER_SEC: usize = 0;
-    /// Megabytes (10^6 bytes) a second.
+    /// The megabytes (10^6 bytes) per second.
     pub const MB_PER_SEC: usize = 1;
-    /// Mean latency.
+    /// The mean latency.
     pub const AVG: usize = 2;
-    /// Median latency.
+    /// The median latency.
     pub const P50: usize = 3;
-    /// 95th percentile.
+    /// The 95th percentile.
     pub const P95: usize = 4;
-    /// 99th percentile.
+    /// The 99th percentile.
     pub const P99: usize = 5;
-    /// 99.9th percentile.
+    /// The 99.9th percentile.
     pub const P999: usize = 6;
-    /// Maximum latency.
+    /// The maximum latency.
     pub const MAX: usize = 7;
-    /// Mean bytes of a batch.
+    /// The mean size of a batch, in bytes.
     pub const BATCH_BYTES: usize = 8;
-    /// Mean number of requests without a response.
+    /// The mean number of requests without a response.
     pub const REQUESTS_IN_FLIGHT: usize = 9;
-    /// Batches of a partition that may be unacknowledged.
+    /// How many batches of a partition may be unacknowledged.
     pub const WINDOW_BATCHES: usize = 10;
-    /// Processors that the client kept busy.
+    /// How many processors the client kept busy.
     pub const CLIENT_CORES: usize = 11;
-    /// Processors that the brokers kept busy.
+    /// How many processors the brokers kept busy.
     pub const BROKER_CORES: usize = 12;
 }
 
-/// Spread of a figure over the repeats of a point.
+/// The spread of a figure over the repeats of a point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// Least value.
+    /// The smallest value.
     pub min: f64,
-    /// Middle value, or the mean of the two in the middle.
+    /// The middle value, or the mean of the two in the middle.
     pub median: f64,
-    /// Largest value.
+    /// The largest value.
     pub max: f64,
 }
 
 impl Spread {
-    /// Returns the spread of some values; None if there are none.
+    /// Returns the spread of some values, or `None` if there are none.
     pub fn of(mut values: Vec<f64>) -> Option<Spread> {
         values.sort_by(f64::total_cmp);
         let (min, max) = (*values.first()?, *values.last()?);
@@ -137,25 +137,25 @@ impl Spread {
     }
 }
 
-/// Point of one target over its repeats.
+/// A point of one target over all its repeats.
 #[derive(Clone, Debug)]
 pub struct PointResult {
-    /// Index of each axis' value.
+    /// The index of each axis' value.
     pub point: Vec<usize>,
-    /// Index in [`SweepPlan::targets`].
+    /// The index in [`SweepPlan::targets`].
     pub target: usize,
-    /// Measurements with figures.
+    /// How many measurements have figures.
     pub runs: usize,
-    /// Spread of each of [`METRICS`]; `None` without a measurement.
+    /// The spread of each of [`METRICS`], or `None` without a measurement.
     pub spreads: [Option<Spread>; METRICS.len()],
     /// True if a measurement ended with unacknowledged records.
     pub cut_short: bool,
-    /// First error, if there was one.
+    /// The first error, if there was one.
     pub error: Option<String>,
 }
 
 impl PointResult {
-    /// Returns the median of one of [`METRICS`]; None without a measurement.
+    /// Returns the median of one of [`METRICS`], or `None` without a measurement.
     pub fn median(&self, metric: usize) -> Option<f64> {
         self.spreads[metric].map(|spread| spread.median)
     }
@@ -191,8 +191,8 @@ impl Results {
         })
     }
 
-    /// Returns each point's throughput as a share of the best one, among points with the same record size, rate and
-    /// link.
+    /// Returns each point's throughput as a share of the best one. Only points with the same record size, rate and link
+    /// are compared.
     pub fn ratios_to_best(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let circumstances = |point: &PointResult| -> Vec<usize> {
             let axes = self.plan.axes.iter().zip(&point.point);
@@ -208,8 +208,8 @@ impl Results {
         points.iter().map(ratio).collect()
     }
 
-    /// Returns each point's throughput as a multiple of that of the first target at the same point; None for the first
-    /// target.
+    /// Returns each point's throughput as a multiple of that of the first target at the same point. The first target
+    /// itself gets `None`.
     pub fn ratios_to_first(&self, points: &[PointResult]) -> Vec<Option<f64>> {
         let rate = |point: &PointResult| point.median(metric::RECORDS_PER_SEC);
         let ratio = |point: &PointResult| {
@@ -249,7 +249,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns two repeats of 2 x 2 points on two targets; the last point of the first target was refused.
+    /// Returns two repeats of 2 x 2 points on two targets. The last point of the first target was refused.
     pub(crate) fn results() -> Results {
         let plan = plan(&["max.in.flight=1,5", "record-size=64,1024"], &["kafka", "full<bore>"], 2);
         let run = |turn: SweepTurn| {

@@ -1,4 +1,4 @@
-//! Measurement of one point: a topic of its own, a warm-up, the measurement, and the removal of the topic.
+//! Measures one point. It creates a topic for the point, warms up, measures, and removes the topic.
 //!
 //! The warm-up sends 1, 2, 4, ... records and waits for each lot, so that a slow point is not warmed for longer than a
 //! fast one. The measurement uses the same producer and connections, and begins when all records of the warm-up are
@@ -26,44 +26,44 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Client id of every point.
+/// The client id of every point.
 pub const CLIENT_ID: &str = "fullbore-sweep";
-/// Time between two polls for the topic's leaders.
+/// How often the topic's leaders are polled.
 const TOPIC_POLL: Duration = Duration::from_millis(20);
-/// Shortest limit of the wait for the last acknowledgements of a measurement by time. A longer measurement may wait as
-/// long as it has sent.
+/// How long a measurement by time may always wait for the last acknowledgements. A longer measurement may wait as long
+/// as it has sent.
 const DRAIN_MIN: Duration = Duration::from_secs(1);
-/// Longest wait for connections to close at the end, when every record has its result.
+/// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Reporting interval that never ends.
+/// A reporting interval that never ends.
 const NO_REPORTS: Duration = Duration::MAX;
 
-/// Figures of one measurement.
+/// The figures of one measurement.
 #[derive(Clone, Debug)]
 pub struct Figures {
-    /// Acknowledged records.
+    /// How many records were acknowledged.
     pub records: u64,
-    /// Bytes of their values.
+    /// The size of their values, in bytes.
     pub bytes: u64,
-    /// Time from the first send to the last acknowledgement.
+    /// The time from the first send to the last acknowledgement.
     pub elapsed: Duration,
-    /// Mean latency in microseconds.
+    /// The mean latency in microseconds.
     pub avg_us: f64,
-    /// Percentiles of their latencies.
+    /// The percentiles of their latencies.
     pub percentiles: Percentiles,
-    /// Causes of the figures.
+    /// The causes of the figures.
     pub causes: Causes,
-    /// True if time ran out before all records were acknowledged; the others are in no figure.
+    /// True if time ran out before all records were acknowledged. The others are in no figure.
     pub cut_short: bool,
 }
 
 impl Figures {
-    /// Returns the acknowledged records a second.
+    /// Returns how many records were acknowledged per second.
     pub fn records_per_sec(&self) -> f64 {
         self.records as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// Returns the acknowledged megabytes (10^6 bytes) of values a second.
+    /// Returns how many megabytes (10^6 bytes) of values were acknowledged per second.
     pub fn mb_per_sec(&self) -> f64 {
         self.bytes as f64 / 1e6 / self.elapsed.as_secs_f64()
     }
@@ -72,7 +72,7 @@ impl Figures {
 /// Returns the cluster of a target with the plan's security settings, for requests besides the measurements.
 ///
 /// # Errors
-/// Invalid address, or security settings that cannot be used.
+/// Fails if an address is invalid, or if the security settings cannot be used.
 pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     let setup = plan.setup(&vec![0; plan.axes.len()]).map_err(RunError::Value)?;
     let properties = setup.properties.iter().map(|(key, value)| (key.as_str(), value.as_str()));
@@ -80,37 +80,38 @@ pub fn cluster(plan: &SweepPlan, target: &Target) -> Result<Cluster, RunError> {
     Ok(Cluster::new(&target.bootstrap_servers, CLIENT_ID)?.secured(security))
 }
 
-/// Runner of the points of one plan, one after another.
+/// Measures the points of one plan, one after another.
 pub struct Runner<'a> {
     plan: &'a SweepPlan,
     points: Vec<Vec<usize>>,
     runtime: Runtime,
     detours: Detours,
-    /// Location of the brokers of each target that was measured.
+    /// The location of the brokers of each target that was measured.
     places: HashMap<usize, BrokerPlace>,
     stop: watch::Receiver<bool>,
-    /// Prefix that distinguishes the topics of this sweep from others.
+    /// A prefix that distinguishes the topics of this sweep from others.
     topics: String,
     made: u64,
 }
 
 impl<'a> Runner<'a> {
-    /// Creates a runner that stops soon after `stop` turns true. Its topics are `topics`-0, `topics`-1, ...
+    /// Creates a runner that stops soon after `stop` becomes true. Its topics are `topics`-0, `topics`-1, ...
     ///
     /// # Errors
-    /// Error of the system if it refuses to start threads.
+    /// Returns the system's error if it refuses to start threads.
     pub fn new(plan: &'a SweepPlan, topics: &str, stop: watch::Receiver<bool>) -> io::Result<Self> {
-        // The calling thread sends and never waits. Another thread must keep time and carry links.
+        // The calling thread sends and never waits, so another thread must keep time and carry links.
         let mut threads = tokio::runtime::Builder::new_multi_thread();
         let runtime = threads.worker_threads(1).thread_name(LINK_THREAD).enable_all().build()?;
         let (points, detours, places) = (plan.points(), Detours::default(), HashMap::new());
         Ok(Runner { plan, points, runtime, detours, places, stop, topics: topics.to_owned(), made: 0 })
     }
 
-    /// Makes one measurement of the plan, and returns its figures. None if the runner was stopped before it had any.
+    /// Makes one measurement of the plan and returns its figures. Returns `None` if the runner was stopped before there
+    /// were any.
     ///
     /// # Errors
-    /// [`RunError`] if the measurement has no figures.
+    /// Returns [`RunError`] if the measurement has no figures.
     pub fn run(&mut self, turn: SweepTurn) -> Result<Option<Figures>, RunError> {
         let setup = self.plan.setup(&self.points[turn.point]).map_err(RunError::Value)?;
         let servers = &self.plan.targets[turn.target].bootstrap_servers;
@@ -148,7 +149,7 @@ impl<'a> Runner<'a> {
         self.runtime.block_on(async {
             let watch = || Watch::begin(&producer, is_idempotent, place);
             let outcome = self.measure(&producer, topic, setup, compressed, watch).await;
-            // Records that are still unacknowledged are not awaited.
+            // If records are still unacknowledged, they are not awaited.
             let drained = matches!(&outcome, Ok(Some(figures)) if !figures.cut_short);
             producer.close(if drained { CLOSE_TIMEOUT } else { Duration::ZERO }).await;
             outcome
@@ -167,7 +168,7 @@ impl<'a> Runner<'a> {
                 Ok(places) if !places.is_empty() && places.iter().all(|place| place.leader.is_some()) => {
                     return Ok(true);
                 }
-                // The broker has not learnt of the new topic yet: polls again.
+                // The broker does not know of the new topic yet, so it is polled again.
                 Ok(_) | Err(ClientError::NoTopic(_) | ClientError::NoLeader { .. }) => {}
                 Err(error) if error.is_retriable() => {}
                 Err(error) => return Err(error.into()),
@@ -226,7 +227,7 @@ impl<'a> Runner<'a> {
         figures(begun, &outcome, causes).map(Some)
     }
 
-    /// Returns a receiver that turns true when the sweep stops or after `limit`.
+    /// Returns a receiver whose value becomes true when the sweep stops, or after `limit`.
     fn stop_after(&self, limit: Option<Duration>) -> watch::Receiver<bool> {
         let Some(limit) = limit else { return self.stop.clone() };
         let (ends, ended) = watch::channel(false);
@@ -251,8 +252,8 @@ fn whole(failed: &Failed) -> Result<(), RunError> {
     }
 }
 
-/// Returns the number of records that the warm-up sends after `lot`, which took `took`: twice as many, but no more than
-/// fit into the time `left`. 0 once `left` is too short for one record.
+/// Returns how many records the warm-up sends after `lot`, which took `took`. This is twice as many, but no more than
+/// fit into the time `left`. Returns 0 once `left` is too short for one record.
 fn next_lot(lot: u64, took: Duration, left: Duration) -> u64 {
     let fit = lot as f64 * left.as_secs_f64() / took.as_secs_f64().max(1e-9);
     lot.saturating_mul(2).min(fit as u64)
@@ -267,7 +268,7 @@ fn figures(begun: Instant, outcome: &ProduceOutcome, causes: Causes) -> Result<F
     Ok(Figures {
         records: summary.records,
         bytes: summary.bytes,
-        // Never zero: a rate must be finite.
+        // The value is never zero, because a rate must be finite.
         elapsed: summary.elapsed.max(Duration::from_micros(1)),
         avg_us: summary.latencies.mean_us(),
         percentiles: summary.latencies.percentiles(),

@@ -1,5 +1,5 @@
-//! Settings that a sweep may vary, by the names that users type. Not here: the check of a value for the producer or the
-//! broker, which check it themselves.
+//! The settings that a sweep may vary, by the names that users type. Their values are checked by the producer or the
+//! broker.
 //!
 //! Invariant: a name has the same meaning in `--over` and in `--set`, and two spellings of it are the same [`Setting`].
 
@@ -8,16 +8,16 @@ use fullbore_producer::config::{notice, settings};
 use fullbore_wire::did_you_mean;
 use std::time::Duration;
 
-/// Longest round trip.
+/// The longest round trip.
 pub const RTT_MAX: Duration = Duration::from_secs(10);
-/// Most bytes of a record.
+/// Maximum size of a record, in bytes.
 const RECORD_SIZE_MAX: u64 = 1 << 24;
-/// Most partitions, as in the broker.
+/// Maximum number of partitions, as in the broker.
 const PARTITIONS_MAX: u64 = 100_000;
 
 const IN_FLIGHT: &str = "max.in.flight.requests.per.connection";
 
-/// Short names, and names of settings that are neither a producer's nor a topic's.
+/// Short names, and the names of settings that are neither a producer's nor a topic's.
 const SHORT: &[(&str, &str)] = &[
     ("max.in.flight", IN_FLIGHT),
     ("in.flight", IN_FLIGHT),
@@ -47,40 +47,40 @@ const TOPIC_CONFIGS: &[&str] = &[
     "unclean.leader.election.enable",
 ];
 
-/// Producer settings that the sweep itself decides.
+/// The producer settings that the sweep itself decides.
 const DECIDED: &[(&str, &str)] = &[
     ("bootstrap.servers", "name the clusters with --bootstrap-server or --against"),
     ("client.id", "every point has the same"),
 ];
 
-/// Setting in which points can differ.
+/// A setting in which points can differ.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Setting {
-    /// Setting of the producer, by Kafka's name.
+    /// A setting of the producer, by Kafka's name.
     Producer(String),
-    /// Setting of the topic, by Kafka's name.
+    /// A setting of the topic, by Kafka's name.
     Topic(String),
-    /// Number of partitions of the topic.
+    /// The number of partitions of the topic.
     Partitions,
-    /// Number of replicas of each partition.
+    /// The number of replicas of each partition.
     ReplicationFactor,
-    /// Bytes of each value.
+    /// The size of each value, in bytes.
     RecordSize,
-    /// Records of a measurement.
+    /// The number of records of a measurement.
     Records,
-    /// Records a second, or -1 for no limit.
+    /// The number of records per second, or -1 for no limit.
     Throughput,
-    /// Round trip of the link in milliseconds.
+    /// The round trip of the link, in milliseconds.
     Rtt,
-    /// Bytes a second of the link.
+    /// The bytes per second of the link.
     Bandwidth,
 }
 
 impl Setting {
-    /// Returns the setting of this name; `-` and `_` count as dots.
+    /// Returns the setting of this name. `-` and `_` count as dots.
     ///
     /// # Errors
-    /// Reason why `typed` is no setting, with the nearest known name.
+    /// Returns the reason why `typed` is no setting, with the nearest known name.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);
@@ -109,7 +109,7 @@ impl Setting {
         })
     }
 
-    /// Returns the name in reports and files.
+    /// Returns the setting's name in reports and files.
     pub fn name(&self) -> String {
         match self {
             Setting::Producer(key) if key == IN_FLIGHT => "max.in.flight".to_owned(),
@@ -125,7 +125,8 @@ impl Setting {
         }
     }
 
-    /// Returns true if the setting defines the work and not how it is done: points that differ in it do not compete.
+    /// Returns true if the setting defines the work itself, not how it is done. Points that differ in it do not
+    /// compete.
     pub fn is_circumstance(&self) -> bool {
         matches!(self, Setting::RecordSize | Setting::Records | Setting::Throughput | Setting::Rtt | Setting::Bandwidth)
     }
@@ -169,13 +170,13 @@ pub(super) fn throughput(value: &str) -> Result<f64, String> {
     }
 }
 
-/// Parses a round trip: `150`, `150ms`, `0.5ms`.
+/// Parses a round trip, such as `150`, `150ms` or `0.5ms`.
 pub(super) fn rtt(value: &str) -> Result<Duration, String> {
     let rtt = units::milliseconds(value)?;
     if rtt <= RTT_MAX { Ok(rtt) } else { Err(format!("must be at most {} ms", RTT_MAX.as_millis())) }
 }
 
-/// Parses bytes a second: `200mbit`, `1.5gbit`, or `unlimited` (None).
+/// Parses bytes per second, such as `200mbit` or `1.5gbit`. `unlimited` becomes `None`.
 pub(super) fn bandwidth(value: &str) -> Result<Option<u64>, String> {
     match value {
         "unlimited" => Ok(None),

@@ -1,4 +1,4 @@
-//! Ready-made sweeps, each named for the document whose table it makes, and described by its subject.
+//! Ready-made sweeps. Each has the name of the document whose table it makes, and a description of its subject.
 //!
 //! Invariant: every table is a plan that passes [`SweepPlan::check`](super::SweepPlan::check).
 
@@ -7,39 +7,39 @@ use super::plan::Amount;
 use super::setting::Setting;
 use std::time::Duration;
 
-/// Layout of a printed table.
+/// The layout of a printed table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TableLayout {
-    /// A grid for each figure: the first axis down, the second and third across.
+    /// A grid for each figure. The first axis runs down, and the second and third across.
     Grids,
     /// A row for each value of the first axis, with throughput and every latency.
     Rows,
 }
 
-/// Ready-made sweep.
+/// A ready-made sweep.
 #[derive(Debug)]
 pub struct Table {
-    /// Name, as `--table` takes it.
+    /// The name, as `--table` takes it.
     pub name: &'static str,
-    /// Subject of the table.
+    /// The subject of the table.
     pub title: &'static str,
-    /// Explanation of the table, and its requirements.
+    /// An explanation of the table, and its requirements.
     pub about: &'static str,
-    /// Layout in which it is printed.
+    /// The layout in which the table is printed.
     pub layout: TableLayout,
     over: &'static [&'static str],
     set: &'static [&'static str],
-    /// End of a measurement.
+    /// The condition that ends a measurement.
     pub amount: Amount,
-    /// Number of measurements of each point.
+    /// How many measurements each point gets.
     pub repeats: u32,
 }
 
-/// Setting that limits the producer to one connection for each broker. Requests in flight are counted for each
-/// connection, so the documents' numbers are true of one connection only.
+/// Limits the producer to one connection for each broker. Requests in flight are counted for each connection, so the
+/// documents' numbers are only true of one connection.
 const ONE_CONNECTION: &str = "connections.per.broker=1";
 
-/// Every table.
+/// All tables.
 pub static TABLES: &[Table] = &[
     Table {
         name: "seed-000",
@@ -62,8 +62,8 @@ pub static TABLES: &[Table] = &[
                 on a real one, name its broker with --bootstrap-server and add --set rtt=0.",
         layout: TableLayout::Rows,
         over: &["max.in.flight=1,5,10,20,50,100"],
-        // A request takes one record of 1,000 bytes and no more, so that a batch that waits cannot grow. The last of
-        // 500 records waits longer than Kafka's two minutes.
+        // A request takes one record of 1,000 bytes and no more, so a batch that waits cannot grow. The last of 500
+        // records waits longer than Kafka's two minutes.
         set: &[
             ONE_CONNECTION,
             "rtt=150",
@@ -92,13 +92,13 @@ pub static TABLES: &[Table] = &[
 ];
 
 impl Table {
-    /// Returns the table of this name; None if there is no such table.
+    /// Returns the table of this name, if there is one.
     pub fn named(name: &str) -> Option<&'static Table> {
         TABLES.iter().find(|table| table.name == name)
     }
 
-    /// Returns the table's axes, each replaced by the axis of `over` with the same setting. Other axes of `over`
-    /// follow.
+    /// Returns the table's axes. If `over` has an axis with the same setting, it replaces the table's. The other axes
+    /// of `over` follow.
     pub fn axes(&self, over: &[Axis]) -> Vec<Axis> {
         let mut axes: Vec<Axis> =
             self.over.iter().map(|typed| Axis::parse(typed).expect("a table's axes are valid")).collect();
@@ -111,7 +111,7 @@ impl Table {
         axes
     }
 
-    /// Returns the settings that are the same for all points of the table, before those that the user adds.
+    /// Returns the settings that are the same for all points of the table. Settings that the user adds come after them.
     pub fn fixed(&self) -> Vec<(Setting, String)> {
         self.set.iter().map(|typed| fixed(typed).expect("a table's settings are valid")).collect()
     }

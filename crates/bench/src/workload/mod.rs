@@ -1,4 +1,4 @@
-//! Contents and times of records: payloads and the schedule. Nothing here knows of Kafka.
+//! The contents and times of records: payloads and the schedule. Nothing here knows of Kafka.
 
 mod payload;
 mod schedule;

@@ -1,25 +1,26 @@
-//! Values of a produce test, each a slice that lives until the next value is requested.
+//! The values of a produce test. Each is a slice that lives until the next value is requested.
 //!
-//! Not a corpus: random values are letters `A` to `Z` as in Kafka's tool. Invariant: no allocation per record.
+//! Random values are letters `A` to `Z` as in Kafka's tool, not texts of a corpus. Invariant: there is no allocation
+//! per record.
 
 use std::path::Path;
 
-/// Number of positions at which a value may start in the random block. With this number, a block of small values stays
-/// in a core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's time went into
-/// waiting for memory.
+/// How many positions there are at which a value may start in the random block. With this number, a block of small
+/// values stays in a core's second-level cache. With a block of 1 MiB and 64-byte records, a quarter of the sender's
+/// time went into waiting for memory.
 const POSITIONS: usize = 1 << 16;
-/// Most bytes of a payload file, since it is held in memory.
+/// Maximum size of a payload file, because it is held in memory.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Reason why there is no payload.
+/// The reason why there is no payload.
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// The file cannot be read.
     #[error("cannot read the payload file {path}: {source}; check the path given to --payload-file")]
     File {
-        /// Path as typed.
+        /// The path as it was typed.
         path: String,
-        /// Cause of the error.
+        /// The cause of the error.
         source: std::io::Error,
     },
     /// The file is empty.
@@ -28,14 +29,14 @@ pub enum PayloadError {
     /// The file would not fit in memory.
     #[error("the payload file {path} has {len} bytes; at most {FILE_BYTES_MAX} can be held in memory")]
     TooLarge {
-        /// Path as typed.
+        /// The path as it was typed.
         path: String,
-        /// Size of the file in bytes.
+        /// The size of the file in bytes.
         len: u64,
     },
 }
 
-/// Source of values.
+/// A source of values.
 pub struct Payload {
     kind: Kind,
     random: Random,
@@ -44,18 +45,18 @@ pub struct Payload {
 enum Kind {
     /// Slices of one block of letters, at random positions.
     Block { block: Box<[u8]>, size: usize },
-    /// Letters made for each record, as in Kafka's tool: compressed values must not repeat.
+    /// Letters that are made for each record, as in Kafka's tool, because compressed values must not repeat.
     Fresh { value: Box<[u8]> },
     /// Random parts of the file.
     Lines { text: Vec<u8>, ends: Vec<(usize, usize)> },
-    /// Number of the record in decimal digits.
+    /// The number of the record in decimal digits.
     Monotonic { digits: [u8; 20] },
 }
 
 impl Payload {
-    /// Creates random letters, `size` bytes each. Values are slices of one block of letters, which costs next to
-    /// nothing per record. With `compressed` the letters are made for each value, since a codec would find the
-    /// repetition.
+    /// Creates values of random letters, with `size` bytes each. Values are slices of one block of letters, which costs
+    /// next to nothing per record. With `compressed` the letters are made for each value, because a codec would find
+    /// the repetition.
     pub fn random(size: usize, compressed: bool) -> Self {
         let mut random = Random(0);
         let kind = if compressed {
@@ -68,10 +69,10 @@ impl Payload {
         Payload { kind, random }
     }
 
-    /// Reads the parts of a text file between `delimiter`s; a delimiter at the very end adds no empty part.
+    /// Reads the parts of a text file between `delimiter`s. A delimiter at the very end adds no empty part.
     ///
     /// # Errors
-    /// [`PayloadError`] if the file cannot be read, is empty or does not fit in memory.
+    /// Returns [`PayloadError`] if the file cannot be read, is empty or does not fit in memory.
     pub fn from_file(path: &Path, delimiter: &str) -> Result<Self, PayloadError> {
         let shown = path.display().to_string();
         let of_io = |source| PayloadError::File { path: shown.clone(), source };
@@ -92,7 +93,7 @@ impl Payload {
         Payload { kind: Kind::Monotonic { digits: [0; 20] }, random: Random(0) }
     }
 
-    /// Returns the number of different payloads of a file; None for the other kinds.
+    /// Returns how many different payloads a file has, or `None` for the other kinds.
     pub fn file_payloads(&self) -> Option<usize> {
         match &self.kind {
             Kind::Lines { ends, .. } => Some(ends.len()),
@@ -145,7 +146,7 @@ fn decimal(mut number: u64, digits: &mut [u8; 20]) -> &[u8] {
     }
 }
 
-/// Random numbers by SplitMix64: the same in every run, as in Kafka's tool.
+/// Random numbers by SplitMix64. They are the same in every run, as in Kafka's tool.
 pub(super) struct Random(pub(super) u64);
 
 impl Random {

@@ -1,33 +1,33 @@
-//! Intended send time of each record. Does not sleep; it only returns times.
+//! Computes when each record should be sent. It does not sleep, but only returns times.
 //!
 //! Invariant: the intended times do not move when the sender falls behind. A latency counted from them includes the
 //! time that a record waited to be sent (no coordinated omission).
 
 use std::time::{Duration, Instant};
 
-/// Intended send times of a run.
+/// The times at which the records of a run should be sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Schedule {
     start: Instant,
-    /// Nanoseconds from one record to the next; `None` is no limit.
+    /// The nanoseconds from one record to the next, or `None` for no limit.
     interval_ns: Option<f64>,
 }
 
 impl Schedule {
-    /// Creates a schedule. `records_per_sec` below zero is no limit; zero, as in Kafka's tool, never sends more than
-    /// the first record.
+    /// Creates a schedule. `records_per_sec` below zero means no limit. With zero, only the first record is ever sent,
+    /// as in Kafka's tool.
     pub fn new(start: Instant, records_per_sec: f64) -> Self {
         let interval_ns = (records_per_sec >= 0.0).then(|| 1e9 / records_per_sec);
         Schedule { start, interval_ns }
     }
 
-    /// Returns the intended send time of record `number`; None without a rate.
+    /// Returns the time at which record `number` should be sent, or `None` without a rate.
     pub fn intended(&self, number: u64) -> Option<Instant> {
         let interval_ns = self.interval_ns?;
         if number == 0 {
             return Some(self.start);
         }
-        // A century stands for "never": an Instant cannot hold more on every system.
+        // A century stands for "never", because an Instant cannot hold more on every system.
         let ns = (interval_ns * number as f64).min(3e18);
         Some(self.start + Duration::from_nanos(ns as u64))
     }

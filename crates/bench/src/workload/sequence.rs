@@ -1,43 +1,43 @@
 //! Values whose reader can detect loss, repetition, disorder and damage. They have a sequence number per partition, a
 //! checksum, and bytes that follow from the number.
 //!
-//! Layout: sequence u64, time of sending in microseconds u64 (both big-endian), pseudo-random filler of the sequence
-//! and partition, CRC-32C of all before. Invariant: a reader that accepted n values of a partition saw exactly 0 to
-//! n-1.
+//! A value begins with the sequence and the time of sending in microseconds (each a big-endian u64). A pseudo-random
+//! filler of the sequence and partition follows, and then the CRC-32C of everything before. Invariant: a reader that
+//! accepted n values of a partition saw exactly 0 to n-1.
 
 use super::payload::Random;
 use fullbore_wire::batch::crc32c;
 
-/// Fewest bytes of a value.
+/// Minimum size of a value, in bytes.
 pub const VALUE_LEN_MIN: usize = 8 + 8 + 4;
 
-/// Fault that a reader has found.
+/// A fault that a reader has found.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SequenceError {
     /// The value is too short, or its checksum does not match.
     #[error("partition {partition}: the value after sequence number {after} is damaged")]
     Damaged {
-        /// Partition of the value.
+        /// The partition of the value.
         partition: i32,
-        /// Number of valid values before this one.
+        /// How many valid values came before this one.
         after: u64,
     },
-    /// The value is whole, but its number is not the expected one.
+    /// The value is intact, but its number is not the expected one.
     #[error("partition {partition}: expected sequence number {expected}, read {actual}")]
     Order {
-        /// Partition of the value.
+        /// The partition of the value.
         partition: i32,
-        /// Expected number.
+        /// The number that was expected.
         expected: u64,
-        /// Number that was read.
+        /// The number that was read.
         actual: u64,
     },
     /// The checksum matches, but the bytes differ from those that were sent for the number.
     #[error("partition {partition}: value {sequence} does not have the bytes that were sent")]
     Content {
-        /// Partition of the value.
+        /// The partition of the value.
         partition: i32,
-        /// Sequence number of the value.
+        /// The sequence number of the value.
         sequence: u64,
     },
 }
@@ -46,7 +46,7 @@ fn filler(partition: i32, sequence: u64) -> Random {
     Random(sequence ^ ((partition as u64) << 40))
 }
 
-/// Writer of one partition's values in order.
+/// Writes the values of one partition in order.
 pub struct SequenceWriter {
     partition: i32,
     next: u64,
@@ -54,12 +54,12 @@ pub struct SequenceWriter {
 }
 
 impl SequenceWriter {
-    /// Creates a writer of values of `len` bytes, at least [`VALUE_LEN_MIN`].
+    /// Creates a writer of values of `len` bytes, but at least [`VALUE_LEN_MIN`].
     pub fn new(partition: i32, len: usize) -> Self {
         SequenceWriter { partition, next: 0, value: vec![0; len.max(VALUE_LEN_MIN)].into() }
     }
 
-    /// Returns the next value, which has the time of sending.
+    /// Returns the next value, which contains the time of sending.
     pub fn value(&mut self, sent_us: u64) -> &[u8] {
         let crc_at = self.value.len() - 4;
         self.value[..8].copy_from_slice(&self.next.to_be_bytes());
@@ -75,14 +75,14 @@ impl SequenceWriter {
     }
 }
 
-/// Checker of one partition's values in the order read.
+/// Checks the values of one partition in the order in which they are read.
 pub struct SequenceReader {
     partition: i32,
     next: u64,
 }
 
 impl SequenceReader {
-    /// Creates a reader that expects number 0.
+    /// Creates a reader that expects the number 0.
     pub fn new(partition: i32) -> Self {
         SequenceReader { partition, next: 0 }
     }
@@ -90,7 +90,7 @@ impl SequenceReader {
     /// Accepts the next value. Returns its time of sending, in the writer's microseconds.
     ///
     /// # Errors
-    /// [`SequenceError`] if it is not exactly the next value.
+    /// Returns [`SequenceError`] if it is not exactly the next value.
     pub fn check(&mut self, value: &[u8]) -> Result<u64, SequenceError> {
         let damaged = SequenceError::Damaged { partition: self.partition, after: self.next };
         if value.len() < VALUE_LEN_MIN {
@@ -113,7 +113,7 @@ impl SequenceReader {
         Ok(number(8))
     }
 
-    /// Returns the number of accepted values.
+    /// Returns how many values were accepted.
     pub fn accepted(&self) -> u64 {
         self.next
     }

@@ -1,5 +1,5 @@
-//! The bench crate against a real broker in this process. Sent records are counted and read back, and the latencies
-//! show the delay by a stall.
+//! Tests the bench crate against a real broker in this process. Sent records are counted and read back, and the
+//! latencies show the delay by a stall.
 
 #[path = "../../../client/tests/cluster/broker.rs"]
 mod broker;
@@ -19,7 +19,7 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Sink that accepts only the decimal numbers 0, 1, 2, ... at offsets 0, 1, 2, ...
+/// A sink that accepts only the decimal numbers 0, 1, 2, ... at the offsets 0, 1, 2, ...
 #[derive(Default)]
 struct InOrder(i64);
 
@@ -48,7 +48,7 @@ fn numbers(records: u64, throughput: f64) -> Workload {
     }
 }
 
-/// Sends 0, 1, 2, ... to one partition and returns the summaries of the whole and of the steady state.
+/// Sends 0, 1, 2, ... to one partition. Returns the summaries of the whole run and of its steady state.
 fn send_numbers(address: &str, workload: Workload, properties: &[(&str, &str)]) -> Vec<Summary> {
     let all = [("bootstrap.servers", address)].into_iter().chain(properties.iter().copied());
     let producer = Producer::new(ProducerConfig::from_properties(all).expect("valid")).expect("started");
@@ -148,7 +148,7 @@ fn a_stall_shows_in_every_record_that_it_delays() {
     let broker = TestBroker::start(Some(&proxy));
     let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
     create_topic(&mut cluster, "t", Some(1), None, &[]).expect("created");
-    // 64 KiB of buffer are full long before the stall ends, so that most of the delayed records are not even sent.
+    // The buffer of 64 KiB is full long before the stall ends, so most of the delayed records are not even sent.
     let small = [("buffer.memory", "65536"), ("max.request.size", "65536"), ("batch.size", "1000")];
     let workload = Workload { payload: Payload::random(1000, false), ..numbers(2_000, 400.0) };
     let summaries = std::thread::scope(|scope| {
@@ -160,7 +160,8 @@ fn a_stall_shows_in_every_record_that_it_delays() {
         });
         send_numbers(&broker.address, workload, &small)
     });
-    // 600 of 2,000 records fall into the stall, and half of them wait at least half of it: the worst 15 %.
+    // During the stall, 600 of the 2,000 records should be sent. Half of them, the worst 15 %, wait at least half of
+    // the stall.
     let p90_us = summaries[0].latencies.quantile_us(0.9);
     assert!(p90_us > STALL.as_micros() as u64 / 2, "p90 is {p90_us} us");
     assert!(summaries[0].latencies.quantile_us(0.3) < p90_us, "the others did not wait");

@@ -13,8 +13,9 @@ use fullbore_wire::apis::consumer_group_describe::{
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::collections::BTreeMap;
 
-/// Values of [`Member::member_type`] for the classic and for the consumer protocol.
+/// The value of [`Member::member_type`] for a member that uses the classic protocol.
 const SPEAKS_CLASSIC: i8 = 0;
+/// The value of [`Member::member_type`] for a member that uses the consumer protocol.
 const SPEAKS_CONSUMER: i8 = 1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {

@@ -14,8 +14,9 @@ use fullbore_wire::apis::describe_quorum::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text};
 
-/// Topic and partition of Kafka's metadata log.
+/// The name of the topic that is Kafka's metadata log.
 const TOPIC: &str = "__cluster_metadata";
+/// The only partition of that topic.
 const PARTITION: i32 = 0;
 
 type Voter<'i> = (i32, &'i RegisteredBroker, &'i Endpoint);

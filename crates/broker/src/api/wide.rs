@@ -17,7 +17,7 @@ use fullbore_wire::{DecodeError, Reader, Version};
 use std::sync::Arc;
 use tokio::sync::SemaphorePermit;
 
-/// A body below this size is not measured. Its entries take a few milliseconds at most.
+/// A body of at most this size is not measured. Its entries take a few milliseconds at most.
 const SHORT_BODY: usize = 16 * 1024;
 /// A request with at most this many entries is not wide. It takes a millisecond or two.
 pub const ENTRIES_SHORT_MAX: usize = 2000;

@@ -24,8 +24,9 @@ use tokio::time::{sleep, timeout};
 const LOADING_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of shards that are read at the same time.
 const LOADS_MAX: usize = 2;
-/// How long the broker pauses after a shard could not be loaded. The pause grows with each failure up to `RELOAD_MOST`.
+/// How long the broker pauses after a shard could not be loaded. The pause doubles with each further failure.
 const RELOAD_FIRST: Duration = Duration::from_secs(1);
+/// Maximum pause before the broker tries again to load a shard.
 const RELOAD_MOST: Duration = Duration::from_secs(60);
 
 /// A coordinator whose state is stored in an internal topic.
@@ -65,7 +66,7 @@ pub struct InternalTopicSettings {
     pub configs: Vec<(String, Option<String>)>,
 }
 
-/// The internal topic of a coordinator, with the shards that this broker serves or loads.
+/// The internal topic of a coordinator, with its shards. Some of them may be led by other brokers.
 pub struct CoordinatorTopic {
     settings: InternalTopicSettings,
     control: Control,
@@ -235,7 +236,7 @@ impl CoordinatorTopic {
         coordinator.forget_shards(topic, left);
         for shard in left {
             let partition = shard.partition().index();
-            tracing::info!(partition, "the {} of this partition have another coordinator", C::STATE);
+            tracing::info!(partition, "the coordinator of the {} of this partition has changed", C::STATE);
         }
     }
 
@@ -287,7 +288,7 @@ impl CoordinatorTopic {
         tokio::task::spawn_blocking(move || coordinator.install(&loading)).await.map_err(io::Error::other)?
     }
 
-    /// Checks if all shards are loaded. From then on, requests no longer wait.
+    /// Checks if all shards are loaded. If they are, requests no longer wait.
     fn note_loaded(&self) {
         let topic = self.topic.read();
         if topic.as_ref().is_none_or(|topic| !topic.is_loading()) {

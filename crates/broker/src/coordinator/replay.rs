@@ -13,7 +13,7 @@ use std::io;
 
 /// Maximum size of one read. A larger batch is read in one piece.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// How often a chunk is looked up again if its segment is removed before it is read, for example by compaction.
+/// Maximum number of lookups of a chunk if its segment is removed before it is read, as by compaction on a full disk.
 const LOOKUPS_MAX: usize = 8;
 
 /// The reason why a partition cannot be read.

@@ -91,7 +91,8 @@ pub enum Status {
     Gone,
 }
 
-/// A partition of an internal topic, as this broker serves it during one leadership.
+/// A partition of an internal topic, for as long as its role does not change ([`Shard::keeps_its_role`]). The role is
+/// to be led by this broker or by another one.
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,

@@ -21,8 +21,9 @@ const BLOCKS_MAX: u32 = 8;
 /// A response that uses less than one part in `BLOCK_SHARE` of its blocks is copied. Slices would keep the whole blocks
 /// in memory.
 const BLOCK_SHARE: usize = 4;
-/// Estimated memory for the bookkeeping of an uploaded object and of each of its parts, in bytes.
+/// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
 const OBJECT_COST: usize = 512;
+/// Estimated memory for the bookkeeping of one part of an uploaded object, in bytes.
 const PART_COST: usize = 128;
 
 /// A cache of uploaded objects and fetched blocks.

@@ -37,8 +37,9 @@ struct FailedRead {
 }
 
 impl FailedReads {
-    /// Checks whether a GET of `range` may be sent now. Returns true if a GET of one of its parts failed recently. The
-    /// caller should then make a single attempt, and other readers get the last error until [`PAUSE`] has passed.
+    /// Checks whether a GET of `range` may be sent now. Returns true if a GET of the object, or of one of these blocks,
+    /// failed recently. The caller should then make a single attempt, and other readers get the last error until
+    /// [`PAUSE`] has passed.
     ///
     /// # Errors
     /// Returns the [`ObjectError`] of the last GET if the next one is not due yet.

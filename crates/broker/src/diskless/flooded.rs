@@ -1,5 +1,5 @@
-//! Tests fairness in virtual time. One producer sends at a steady pace, others send as fast as they can, and the store
-//! accepts one upload at a time.
+//! Tests fairness in virtual time. One producer sends at a steady pace, others send as fast as they can, and the broker
+//! uploads one object at a time.
 
 use std::net::SocketAddr;
 

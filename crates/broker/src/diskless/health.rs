@@ -18,10 +18,11 @@ use super::objects::counts::StoreCounts;
 use super::objects::{ObjectError, Objects};
 use super::tries::Tries;
 
-/// How long the store may fail before it counts as lost.
+/// How long the store may fail or make no progress before it counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// How long the store may fail before the broker sends probes. A probe is followed by a pause of `PROBE_EVERY`.
+/// How long the store may fail or be silent before the broker sends probes.
 const PROBED_AFTER: Duration = Duration::from_secs(1);
+/// How long the broker pauses after a probe.
 const PROBE_EVERY: Duration = Duration::from_secs(1);
 /// How long a successful probe counts as a sign that the store answers.
 const PROBED_WITHIN: Duration = Duration::from_secs(3);
@@ -66,14 +67,14 @@ impl StoreHealth {
     }
 
     /// Returns how long the requests in `tries` have made no progress. Returns `None` if no request is under way, or if
-    /// that time is not unusual for a slow store.
+    /// that time is shorter than `LOST_AFTER` or than the usual wait for a second try.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)
     }
 
-    /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one without a store;
-    /// probes then continue until the next call.
+    /// Returns the state of the store. `is_left_out` is true if the metadata lists this broker as one without a store.
+    /// Probes then continue until a call with false.
     pub fn state(&self, is_left_out: bool) -> StoreState {
         self.state.lock().is_left_out = is_left_out;
         if self.lost_for().is_some() {

@@ -21,8 +21,9 @@ const SEEN_MIN: usize = 8;
 pub(super) const USUAL_OF_WAIT: f64 = 2.0 / 5.0;
 /// Minimum time before a second try starts.
 const WAIT_MIN: Duration = Duration::from_millis(20);
-/// `BURST` is the number of second tries that may start at once, and `ONE_IN` the number of requests that earn one.
+/// Maximum number of second tries that start at once.
 pub(super) const BURST: u32 = 4;
+/// How many finished requests earn the credit for one second try.
 pub(super) const ONE_IN: u32 = 10;
 
 /// The smallest size in bytes of a request in each class but the first. Large requests take longer on a narrow link, so

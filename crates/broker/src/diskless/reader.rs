@@ -12,6 +12,7 @@
 
 pub mod aborted;
 mod by_time;
+mod failed_reads;
 
 use fullbore_host::task;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +21,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use bytes::Bytes;
-use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId, PackedBatch};
+use fullbore_rules::commit::{BatchRun, DisklessPartitionId, ObjectId};
 use fullbore_wire::Records;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -31,7 +32,6 @@ use super::assemble::{Assembly, is_intact};
 use super::cache::{BLOCK, FoundRange, ObjectCache, UploadedParts, are_little_of_blocks, blocks};
 use super::fetch::RangeFetcher;
 use super::index::{PartitionRow, RunFinder};
-use super::objects::ObjectError;
 use super::partition_view::PartitionView;
 use super::read_ahead::{ReadAhead, Window};
 use super::response_budget::ResponseBudget;
@@ -570,47 +570,6 @@ impl ReaderShared {
             }
         }
         Err(ReadError::Storage)
-    }
-
-    /// Drops wrong bytes so that they are fetched again, and returns the error for the reader. From the `WRONG_MAX`th
-    /// GET with wrong bytes on, the batch is reported as lost. Before that, the error is a storage error.
-    fn is_wrong(&self, partition: &PartitionView, place: Place) -> ReadError {
-        let Place { object, position, base_offset, end_offset, .. } = place;
-        if self.fetcher.forget(object, place.range()) < WRONG_MAX {
-            return ReadError::Storage;
-        }
-        let why = format!("the object {object:016x} has other bytes at {position} than were put");
-        partition.lost(base_offset..end_offset, &why);
-        ReadError::Lost { from: base_offset, next: end_offset }
-    }
-
-    /// Returns the error for a reader whose extent could not be read. If the object is missing or too short, the
-    /// batches from the first missing one on are lost, which is logged.
-    fn run_failed(&self, partition: &PartitionView, run: &BatchRun, error: &ObjectError) -> ReadError {
-        let end = match *error {
-            ObjectError::NotFound(_) => 0,
-            ObjectError::Short { end, .. } => end,
-            _ => return self.fetch_failed(error),
-        };
-        let is_there = |(position, _, batch): &(u32, i64, &PackedBatch)| position.saturating_add(batch.size) <= end;
-        let first = run.placed().find(|placed| !is_there(placed));
-        let lost = first.map_or(run.base_offset, |(_, base_offset, _)| base_offset)..run.end_offset();
-        partition.lost(lost.clone(), &error.to_string());
-        ReadError::Lost { from: lost.start, next: lost.end }
-    }
-
-    fn fetch_failed(&self, error: &ObjectError) -> ReadError {
-        if let Some(left_out) = self.failures.due() {
-            tracing::error!(%error, left_out, "cannot fetch records from the object store: consumers get KAFKA_STORAGE_ERROR and retry; check the store");
-        }
-        ReadError::Storage
-    }
-
-    fn find_failed(&self, error: &fullbore_db::StoreError) -> ReadError {
-        if let Some(left_out) = self.failures.due() {
-            tracing::error!(%error, left_out, "cannot search the index of diskless topics: consumers get KAFKA_STORAGE_ERROR and retry; check the index");
-        }
-        ReadError::Storage
     }
 }
 

@@ -413,8 +413,8 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions[1].is_stale_for(7), "a first batch asks where others commit, too");
 }
 
-/// Refreshes 16 partitions with one query. The index refuses the n-th query if `is_refused(n)` returns true. Returns
-/// the size of each query, and the outcomes in the order of the partitions.
+/// Refreshes 16 partitions, at first with one query. The index refuses the n-th query, counted from 0, if
+/// `is_refused(n)` returns true. Returns the size of each query, and the outcomes in the order of the partitions.
 async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<Result<(), AppendError>>) {
     let mut broker = ByHand::new();
     broker.put(ONE, 16);

@@ -26,9 +26,10 @@ use fullbore_host::task;
 pub const SILENT_MAX: Duration = Duration::from_secs(5);
 /// How long a request may go without progress before it is given up.
 pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
-/// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). From there they are sent at `BUFFER_LEAVES`
-/// bytes a second or faster, but no progress is visible.
+/// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). While the system sends them, no progress is
+/// visible.
 pub const BUFFERED_MAX: u64 = 4 << 20;
+/// How many bytes the system is expected to send from that buffer each second, at least.
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// How often to check for credit if a second try is due but there is none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);

@@ -3,8 +3,9 @@
 //!
 //! A session has a list of partitions, with the offsets that were last sent for each. Its epoch counts the requests, so
 //! that a lost request is noticed. There are at most `max.incremental.fetch.session.cache.slots` sessions, and at most
-//! [`PARTITIONS_MAX`] partitions in all of them. Beyond these limits, a fetch is served without a session. If the cache
-//! is full, the session that was unused for longest is evicted, and its client opens another.
+//! [`PARTITIONS_MAX`] partitions in all of them. If a new session exceeds these limits, the session that was unused for
+//! longest is evicted, and its client opens another. If even that one was used recently, the fetch is served without a
+//! session.
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to pass over the
 //! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
@@ -37,11 +38,12 @@ use tokio::sync::Notify;
 /// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
 /// more while fetches wait for all of them.
 const PARTITIONS_MAX: usize = 500_000;
-/// A session that was unused for this long may be evicted for a new one (Kafka's
+/// A session that was unused for longer than this may be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
 const EVICTABLE_AFTER_MS: i64 = 120_000;
-/// A fetch with the first epoch ends its session, and one with the second opens a session.
+/// A fetch with this epoch ends its session.
 const FINAL_EPOCH: i32 = -1;
+/// A fetch with this epoch opens a session.
 const INITIAL_EPOCH: i32 = 0;
 /// A fetch with this id has no session.
 const NO_SESSION: i32 = 0;

@@ -123,7 +123,7 @@ impl Groups {
         }
     }
 
-    /// Returns true if the group has committed offsets. Such a group stays even without members.
+    /// Returns true if the group has committed or pending offsets. Such a group stays even without members.
     pub(super) fn has_offsets(&self, group_id: &str) -> bool {
         self.offsets.has(group_id)
     }

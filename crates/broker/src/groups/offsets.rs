@@ -1,4 +1,4 @@
-//! The committed offsets of groups in memory, as requests read them. They are ordered by group, topic id and partition.
+//! The committed offsets of groups in memory, as requests read them. They are found by group, topic id and partition.
 //! Offsets that are pending in transactions are next to them.
 //!
 //! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
@@ -100,7 +100,7 @@ type OpenTransaction = (i32, i64);
 pub struct CommittedOffsets {
     hasher: RandomState,
     stripes: [RwLock<Stripe>; STRIPES],
-    /// Lists the groups with pending offsets for each open transaction. Locked only after a stripe.
+    /// Lists the groups with pending offsets for each open transaction. No stripe may be locked while this is locked.
     open: Mutex<HashMap<OpenTransaction, HashSet<Arc<str>>>>,
     held: AtomicUsize,
     pending: AtomicUsize,

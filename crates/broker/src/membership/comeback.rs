@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use fullbore_control::Image;
 
-/// The longest pause, and how long after its last return a broker no longer has to wait. Both are counted in session
-/// timeouts.
+/// Maximum pause before a fenced broker returns, in session timeouts.
 const PAUSE_MAX: u32 = 8;
+/// How long a broker must have been back, in session timeouts, to return without a pause if it is fenced again.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.
@@ -59,7 +59,7 @@ impl Comeback {
 }
 
 /// Returns true if a partition has no leader, and this broker may be able to lead it. The broker is then in the ISR, in
-/// the ELR, or among the replicas with truncated logs.
+/// the ELR, or among the replicas whose logs may lack records at the end.
 pub fn is_needed(image: &Image, id: i32) -> bool {
     let classic = image.topics().filter(|topic| !topic.config.diskless);
     classic.flat_map(|topic| &topic.partitions).any(|partition| {

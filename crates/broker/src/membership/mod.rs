@@ -97,8 +97,8 @@ impl Membership {
         Membership { store: Some(LostStoreWatch::new(store)), ..self }
     }
 
-    /// Reacts to heartbeats and new images until the broker stops or is replaced. If it is
-    /// replaced, sends the reason to `ended`.
+    /// Reacts to heartbeats and new images until the broker stops or is replaced. If it is replaced, sends the reason
+    /// to `ended`.
     pub async fn run(
         mut self,
         mut beats: channel::Receiver<Beaten>,

@@ -16,8 +16,9 @@ use fullbore_control::{Control, Image, Urgent, first_unsettled};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::task;
 
-/// Minimum and maximum time without progress before a broker takes over, or tries again.
+/// How long a broker waits for progress before it takes over. The wait doubles with each attempt.
 const PATIENCE_MIN: Duration = Duration::from_secs(2);
+/// Maximum time that a broker waits between two attempts.
 const PATIENCE_MAX: Duration = Duration::from_secs(16);
 
 /// The watch for partitions that still need a decision.

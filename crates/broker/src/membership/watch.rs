@@ -1,5 +1,5 @@
-//! The failure detector. It reads the heartbeats of the other brokers. If a heartbeat is older than
-//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port still accepts connections.
+//! The failure detector. It reads the heartbeats of the other brokers. If the age of a heartbeat reaches
+//! [`REFUSING_BEAT_AGE_MS`], it also checks if the broker's port refuses connections.
 //!
 //! The rule is in [`fullbore_rules::cluster::lease`].
 
@@ -17,10 +17,10 @@ use tokio::time::timeout;
 
 use fullbore_control::{Beaten, Image, RegisteredBroker};
 
-/// How long the probe of a port may take: `PROBE_MAX`, or the session timeout divided by `PROBE_SHARE` if that is
-/// shorter. A probe delays this broker's next check, and after a long gap between checks it must not consider any
-/// broker failed (see [`FailureDetector::may_judge`]).
+/// How long the probe of a port may take. A probe delays this broker's next check, and after a long gap between checks
+/// it must not consider any broker failed (see [`FailureDetector::may_judge`]).
 const PROBE_MAX: Duration = Duration::from_millis(300);
+/// With a short session timeout, a probe may only take the timeout divided by this number.
 const PROBE_SHARE: u32 = 8;
 
 /// The failure detector and the heartbeats that it knows.

@@ -21,8 +21,8 @@ use crate::node::Node;
 
 /// How long a connection may admit received requests before other connections get a turn.
 const TURN_MAX: Duration = Duration::from_millis(1);
-/// The memory of a request counts this many times in `fullbore.connection.bytes.max`, except for Produce and Fetch.
-/// Clients need few other requests in flight.
+/// The memory that is held for a request until its response is sent counts this many times in
+/// `fullbore.connection.bytes.max`. Produce and Fetch count once. Clients need few other requests in flight.
 const ANSWER_WEIGHT: usize = 16;
 
 /// The side that ended the requests of a connection.

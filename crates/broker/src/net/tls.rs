@@ -34,7 +34,7 @@ pub struct Certificates {
     name: String,
     tls: ListenerTls,
     current: RwLock<Acceptor>,
-    /// The stamps that the files had when they were last read, or when that was last tried.
+    /// The stamps that the files had when the certificates in use were read.
     stamps: Mutex<Vec<FileStamp>>,
     /// The reason, as last logged, why newer files could not be used.
     refused: Mutex<Option<String>>,

@@ -139,7 +139,7 @@ pub struct RequestTerms<'a> {
     pub acks: Acks,
     /// The sender of the request, which decides its rights.
     pub from: Sender,
-    /// Decides if batches may arrive out of order.
+    /// Decides how batches that arrive out of order are handled.
     pub early: EarlyBatches<'a>,
     /// The transaction that the request names.
     pub transaction: Option<RequestTransaction<'a>>,

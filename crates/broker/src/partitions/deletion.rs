@@ -24,8 +24,8 @@ use tokio::sync::watch;
 
 use crate::replica::Replica;
 
-/// Maximum number of deleted partitions in the queue. If there are more, further deletions wait. This is also the
-/// maximum number of partitions in use.
+/// When this many deleted partitions are queued, further deletions wait. This is also the maximum number of partitions
+/// in use.
 const WAITING_MAX: usize = 200_000;
 
 /// Retires deleted partitions in a thread.

@@ -38,12 +38,12 @@ const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
 const REMOVE_AGAIN: Duration = Duration::from_secs(10);
 /// How often the offsets are checkpointed (Kafka's log.flush.offset.checkpoint.interval.ms).
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(60);
-/// The descriptors of a log are closed after this many rounds without use. If few descriptors are left,
-/// `IDLE_ROUNDS_WHEN_FEW` applies.
+/// The descriptors of a log are closed after this many rounds without use.
 const IDLE_ROUNDS: u32 = 60;
 /// How many rounds a partition still counts as in use after its last use. This must be longer than it takes to detect a
 /// failed leader.
 pub const IN_USE_ROUNDS: u32 = 30;
+/// The descriptors of a log are already closed after this many rounds without use if few descriptors are left.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Maximum number of directories that one round checks for files that were set aside before the broker's start.
 const FOLDERS_PER_ROUND: usize = 2_000;

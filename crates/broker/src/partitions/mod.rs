@@ -4,8 +4,8 @@
 //! A request finds its partition in the [`registry`] and then works with that [`Replica`]. No log is opened when the
 //! broker starts. All that is needed to open a log later is in the checkpoint files.
 //!
-//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use, and only if all logs are
-//! complete on the disk.
+//! Invariant: the clean-shutdown marker is on the disk only while no partition is in use. It counts only for logs that
+//! are complete on the disk, because the other logs are in the list of unrecovered partitions.
 
 mod any;
 pub mod append;
@@ -465,8 +465,8 @@ impl Partitions {
     /// Fails with an I/O error if the data directory cannot be read.
     pub fn strays(&self) -> io::Result<Vec<String>> {
         let mut known: HashSet<_> = self.partitions().iter().map(|partition| partition.key()).collect();
-        // The names come first, because the directory of a deleted partition may be renamed before the directories are
-        // listed.
+        // The names are read before the directories are listed. Otherwise a directory that is renamed in between would
+        // be listed, but its name would no longer be known.
         known.extend(self.deletion.names());
         let found = list_partitions(&self.log_dir.path)?;
         let strays = found.iter().filter(|key| !known.contains(*key));

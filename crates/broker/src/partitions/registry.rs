@@ -94,7 +94,7 @@ impl Registry {
             }
             topic.partitions.push(partition);
         }
-        // The lock is taken only now, because the loop above may create thousands of partitions.
+        // The lock is taken for writing only now, because the loop above may create thousands of partitions.
         self.topics.write().insert(id, topic);
     }
 

@@ -115,8 +115,7 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     logs.close();
 }
 
-/// The partition is never read at read_committed, which would forget the ended transactions. So the appends of markers
-/// must do it.
+/// No client reads the partition. A read would forget the ended transactions, so the appends of markers must do it.
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

@@ -219,7 +219,8 @@ fn verification(state: &ReplicaState, batch: &ValidBatch<'_>, terms: &AppendTerm
     }
 }
 
-/// Records a full disk or a failed write in `space`, so that the next check of the disk sees it.
+/// Records a full disk or a failed write in `space`. After a failed write, the next check of the disk finds out if
+/// files can still be created.
 pub(super) fn note_failure(space: &DiskSpace, error: AppendError) {
     match error {
         AppendError::Full => space.note_full(),

@@ -147,8 +147,8 @@ impl Replica {
     }
 
     /// Counts the partition as unwritable if its appends or reads have failed for seconds, and as writable again after
-    /// a successful probe. The probe creates a file in the partition's directory, or repeats the failed read. A log
-    /// that is not open is opened first.
+    /// a successful probe. The probe creates a file in the partition's directory, or repeats the failed read. If the
+    /// log is not open, requests its opening, and a later call probes.
     pub(crate) fn check_failing(self: &Arc<Self>, now: Instant) {
         let due = |state: &ReplicaState| {
             let failing = state.failing.as_ref()?;

@@ -74,7 +74,7 @@ impl Replica {
         Ok(FollowerPlace::Noted(effects.propose))
     }
 
-    /// Notes where a follower's log starts, and wakes the requests that wait for that.
+    /// Notes where a follower's log starts, and wakes the waiters, such as those of [`Replica::deleted_before`].
     pub fn follower_begins_at(&self, fetch: &FollowerFetch, log_start: i64) {
         let mut state = self.lock();
         if state.check_leads_in(fetch.leader_epoch).is_ok() {

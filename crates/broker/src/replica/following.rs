@@ -181,9 +181,9 @@ impl Replica {
         self.log_dir.not_replicated.due()
     }
 
-    /// Truncates the log where it diverges from the leader's. `leader` is the end of the epoch that both logs share,
-    /// which the leader sent in response to a fetch from `asked`. Returns the new end of the log, or `None` if the log
-    /// did not end at `asked` any more.
+    /// Truncates the log where it diverges from the leader's. `leader` is the newest epoch that both logs may share,
+    /// and its end in the leader's log. The leader sent it in response to a fetch from `asked`. Returns the new end of
+    /// the log, or `None` if the log did not end at `asked` any more.
     ///
     /// # Errors
     /// Fails with [`FollowError`] if the role has changed or the disk fails.
@@ -270,7 +270,7 @@ impl Replica {
         self.renaming.lock()
     }
 
-    /// Locks the state. If a truncation could not write its checkpoints, writes them first. Otherwise the old
+    /// Locks the state. If the checkpoints of a truncation are not written yet, writes them first. Otherwise the old
     /// checkpoints would claim that records appended after the truncation are on the disk.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Requests to a partition whose disk hangs. The broker refuses those that would wait for a hanging write, or lets them
 //! wait on threads that serve no clients.
 //!
-//! A thread that was writing when the disk began to hang stays blocked. Other threads take over its clients.
+//! A thread that was writing when the disk began to hang stays blocked. Other threads serve the clients.
 
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;

@@ -1,8 +1,8 @@
 //! This broker's copy of a partition. A [`Replica`] holds the log and the role, and wakes the requests that wait for
 //! either to change.
 //!
-//! The metadata image decides the role and the high watermark, by the rules of [`fullbore_rules::replica`] (see
-//! `role`). A leader appends batches (`append`), and holds back those that arrive out of order (`out_of_order`) or
+//! The role follows the metadata image (see `role`). The rules of [`fullbore_rules::replica`] decide it and the high
+//! watermark. A leader appends batches (`append`), and holds back those that arrive out of order (`out_of_order`) or
 //! after a refused one (`refused`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and
 //! notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its
 //! leader (`following`).
@@ -62,7 +62,7 @@ use fullbore_log::recovery::RecoveryHint;
 use phase::{PhaseCell, PhaseView};
 use state::{Flushing, LogState, ReplicaState};
 
-/// This broker's replica of one partition. Every call may block on the disk, except the async functions of `opening`.
+/// This broker's replica of one partition. Calls may block on the disk, except the async functions of `opening`.
 /// The first call may block for as long as a recovery takes.
 #[derive(Debug)]
 pub struct Replica {
@@ -220,9 +220,8 @@ impl Replica {
         matches!(self.lock().log, LogState::Refused(_))
     }
 
-    /// Returns true if this replica cannot take records, neither as leader nor as follower, so that it must leave the
-    /// ISR. The reason is a failed write or fsync, a damaged log, a directory that takes no files, or records that
-    /// cannot be read.
+    /// Returns true if this replica must leave the ISR and, as a follower, must not fetch records. The reason is a
+    /// failed write or fsync, a damaged log, a directory that takes no files, or records that cannot be read.
     pub fn takes_no_records(&self) -> bool {
         let state = self.lock();
         state.failed.is_some() || state.is_unwritable()

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Release};
 #[repr(u8)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
-    /// The log has not been opened since the broker started.
+    /// The log has not been opened yet, or must be opened again after a truncation has failed.
     Unopened,
     /// A thread is looking for the log and opens it if its directory exists.
     Opening,

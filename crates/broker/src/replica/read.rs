@@ -16,10 +16,12 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};
 use fullbore_log::txn_index::AbortedLookup;
 
-/// How many times one read is planned. A new plan is needed if retention or compaction removes a file of the last one.
+/// Maximum number of plans for the same part of a read. A new plan is needed if retention or compaction removes a file
+/// of the last one.
 const PLANS_MAX: usize = 8;
 
-/// How many bytes of a failed read are tried again. A larger first batch is read completely, in steps of this size.
+/// At most this many bytes of a failed read are tried again. A larger first batch is read completely, in steps of this
+/// size.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// For whom a read is, which decides how far it may go and how it ends.
@@ -170,7 +172,7 @@ impl Replica {
             let marks = Read { high_watermark, last_stable_offset, ..empty_read(mode.isolation()) };
             let read = Read { log_start_offset: log.log_start(), ..marks };
             let mut read = LeaderRead { read, end_offset: offset, log_end: log.log_end() };
-            // The read never begins below the log start.
+            // The log start may have moved while the read skipped offsets that compaction has removed.
             from = from.max(log.log_start());
             let limit = match mode {
                 ReadMode::LedIn(_) => read.log_end,

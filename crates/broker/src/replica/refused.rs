@@ -1,5 +1,6 @@
 //! Remembers batches that were refused for a passing reason, for example because the log was not open yet. Until such a
-//! batch is in the log, later batches of its producer get the same error, so that the producer's order is kept.
+//! batch is in the log or forgotten, later batches of its producer get the same error, so that the producer's order is
+//! kept.
 //!
 //! The rule itself is [`fullbore_rules::sequence::RefusedBatches`].
 //!

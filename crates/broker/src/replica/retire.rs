@@ -75,7 +75,7 @@ impl Replica {
             self.leave_tails(ProducerTails::partial());
         }
         if let Err(error) = &given_away {
-            // A later topic of the name does not use the directory, because it has another topic id.
+            // A later topic of the name does not use the directory, because the deleted topic's id is in it.
             tracing::error!(
                 dir = %self.dir().display(),
                 %error,

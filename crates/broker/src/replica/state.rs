@@ -27,12 +27,13 @@ const NO_BROKERS: &Brokers = &BTreeMap::new();
 /// The state of a replica that its lock protects.
 #[derive(Debug)]
 pub struct ReplicaState {
-    /// The checkpointed offsets of a log that is not open, for its next opening.
+    /// The recovery hint for the next opening of a log that is not open.
     pub known: RecoveryHint,
     pub log: LogState,
     /// True if the log was truncated at either end, but the checkpoint files may still have the old offsets.
     pub has_cut_to_checkpoint: bool,
-    /// Batches that arrived out of order and wait for earlier ones. `None` if there are none.
+    /// Batches that arrived out of order and wait for earlier ones. `None` if no batch waits and no expiry
+    /// task is running.
     pub parked: Option<Box<OutOfOrderBatches>>,
     /// The replica's role and its high watermark, according to the newest metadata that was applied.
     pub role: replica::Partition,
@@ -75,7 +76,7 @@ impl ReplicaState {
 /// The state of a replica's log. [`Phase`] has the same variants without the data.
 #[derive(Debug)]
 pub enum LogState {
-    /// The log has not been opened since the broker started.
+    /// The log has not been opened yet, or must be opened again after a truncation has failed.
     Unopened,
     /// A thread is opening the log. Setting the flag makes the thread stop early.
     Opening(Arc<AtomicBool>),

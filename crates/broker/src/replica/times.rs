@@ -8,8 +8,8 @@ use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
-/// How many times one search is planned. A new plan is needed if retention or compaction removes the segment of the
-/// last one.
+/// Maximum number of plans for the same part of a search. A new plan is needed if retention or compaction removes the
+/// segment of the last one.
 const PLANS_MAX: usize = 8;
 
 impl Replica {
@@ -83,8 +83,8 @@ impl Replica {
         largest.map_err(|error| self.read_failed(&error))
     }
 
-    /// Returns the log start and the largest timestamp after it, in ms, or `None` if there are no records. A log start
-    /// within a segment requires a scan of that segment.
+    /// Returns the log start and the largest timestamp from there on, in ms, or `None` if there are no records. A log
+    /// start within a segment requires a scan of that segment.
     fn largest_timestamp(&self, isolation: Isolation) -> Result<Option<(i64, i64)>, ReadError> {
         let mut plans = 0;
         loop {

@@ -260,7 +260,7 @@ impl Transactions {
                 DescribeTransactionsRequest { transactional_ids: transactional_ids.to_vec(), ..Default::default() };
             for found in self.peers.ask(broker, request).await.ok()?.transaction_states {
                 match found.error_code {
-                    // The id has expired, and with it any transaction.
+                    // The id has expired, so it has no open transaction.
                     ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => {}
                     code if code.is_err() => return None,
                     _ => known.extend(found.topics.iter().flat_map(|topic| {

@@ -30,8 +30,9 @@ use tokio::time::sleep;
 
 /// The name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// How long the broker pauses between two passes, at first and at most.
+/// How long the broker pauses after the first pass. The pause doubles with each further pass.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
+/// Maximum pause between two passes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A note in the data directory that transactions may have lost their state.

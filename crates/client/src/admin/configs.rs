@@ -1,7 +1,7 @@
-//! Configurations of topics, brokers, groups and client metrics: describes and changes them, and lists the resources
-//! that have any.
+//! Reads and changes the configurations of topics, brokers, groups and client metrics, and lists the resources that
+//! have any.
 //!
-//! A request about one broker goes to that broker, any other request to any broker.
+//! A request about one broker goes to that broker. Any other request goes to any broker.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -14,16 +14,16 @@ use fullbore_wire::apis::incremental_alter_configs::{
 };
 use fullbore_wire::apis::list_config_resources::ListConfigResourcesRequest;
 
-/// Kind of a resource with configurations (Kafka's `ConfigResource.Type`).
+/// The kind of a resource with configurations (Kafka's `ConfigResource.Type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResourceKind {
     /// A topic.
     Topic,
     /// A broker, or all brokers if the name is empty.
     Broker,
-    /// Log levels of a broker.
+    /// The log levels of a broker.
     BrokerLogger,
-    /// Subscription to clients' metrics.
+    /// A subscription to clients' metrics.
     ClientMetrics,
     /// A consumer group.
     Group,
@@ -40,7 +40,7 @@ impl ResourceKind {
         }
     }
 
-    /// Returns the noun for a message, as in `cannot read the configuration of topic 't'`.
+    /// Returns the noun for error messages, as in `cannot read the configuration of topic 't'`.
     fn noun(self) -> &'static str {
         match self {
             ResourceKind::Topic => "topic",
@@ -52,25 +52,25 @@ impl ResourceKind {
     }
 }
 
-/// Source of a value (Kafka's `ConfigEntry.ConfigSource`).
+/// The source of a value (Kafka's `ConfigEntry.ConfigSource`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConfigSource(pub i8);
 
 impl ConfigSource {
-    /// Value set for the topic.
+    /// The value is set for the topic.
     pub const TOPIC: ConfigSource = ConfigSource(1);
-    /// Value set for one broker while it runs.
+    /// The value is set for one broker while it runs.
     pub const BROKER: ConfigSource = ConfigSource(2);
-    /// Value set for all brokers while they run.
+    /// The value is set for all brokers while they run.
     pub const ALL_BROKERS: ConfigSource = ConfigSource(3);
-    /// Value set for a broker's loggers.
+    /// The value is set for a broker's loggers.
     pub const LOGGER: ConfigSource = ConfigSource(6);
-    /// Value set for client metrics.
+    /// The value is set for client metrics.
     pub const CLIENT_METRICS: ConfigSource = ConfigSource(7);
-    /// Value set for the group.
+    /// The value is set for the group.
     pub const GROUP: ConfigSource = ConfigSource(8);
 
-    /// Returns the name of the source, as in Kafka.
+    /// Returns Kafka's name of the source.
     pub fn name(self) -> &'static str {
         match self.0 {
             1 => "DYNAMIC_TOPIC_CONFIG",
@@ -86,41 +86,41 @@ impl ConfigSource {
     }
 }
 
-/// Value that a configuration has in one source.
+/// The value that a configuration has in one source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Synonym {
-    /// Name of the configuration in that source.
+    /// The configuration's name in that source.
     pub name: Text,
-    /// Value; `None` if it is a secret.
+    /// The value, or `None` if it is a secret.
     pub value: Option<Text>,
-    /// Source of the value.
+    /// The source of the value.
     pub source: ConfigSource,
 }
 
-/// Configuration entry.
+/// A configuration entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigEntry {
     /// The configuration's name.
     pub name: Text,
-    /// Value of the configuration; `None` if it is unset or a secret.
+    /// The value, or `None` if it is unset or a secret.
     pub value: Option<Text>,
-    /// Source of the value.
+    /// The source of the value.
     pub source: ConfigSource,
     /// True if the value is a secret.
     pub is_sensitive: bool,
     /// True if the value cannot be changed.
     pub is_read_only: bool,
-    /// Values of all sources. The first one is in force.
+    /// The values of all sources. The first one is in force.
     pub synonyms: Vec<Synonym>,
 }
 
-/// Resource: its kind, and its name or the broker's id.
+/// A resource, as its kind and its name or broker id.
 pub type ConfigOf<'a> = (ResourceKind, &'a str);
 
-/// Returns every configuration of one resource, in the order of the names.
+/// Returns every configuration of a resource, sorted by name.
 ///
 /// # Errors
-/// Error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<ConfigEntry>, ClientError> {
     let (kind, name) = of;
     let resource =
@@ -158,7 +158,7 @@ fn entry(found: DescribeConfigsResourceResult) -> ConfigEntry {
     }
 }
 
-/// Change of one configuration.
+/// A change of one configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Sets a value.
@@ -167,10 +167,10 @@ pub enum Change {
     Delete(String),
 }
 
-/// Changes configurations of one resource. If one change is refused, none is made.
+/// Changes configurations of a resource. If one change is refused, none is made.
 ///
 /// # Errors
-/// Error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]) -> Result<(), ClientError> {
     let (kind, name) = of;
     let config = |change: &Change| match change {
@@ -209,13 +209,13 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
 }
 
 /// Returns the names of the resources of this kind that have their own configurations. Brokers before 4.1 report only
-/// client metrics, so that the list is empty for other kinds.
+/// client metrics, so the list is empty for other kinds.
 ///
 /// # Errors
-/// Error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec<Text>, ClientError> {
     let request = ListConfigResourcesRequest { resource_types: vec![kind.code()], ..Default::default() };
-    // Version 0 lists client metrics only, and has no field for the kind.
+    // Version 0 lists only client metrics, and has no field for the kind.
     let version = cluster.any()?.version::<ListConfigResourcesRequest>();
     if kind != ResourceKind::ClientMetrics && !matches!(version, Ok(1..)) {
         return Ok(Vec::new());
@@ -230,7 +230,7 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
     Ok(names)
 }
 
-/// Returns the address of the only broker that can answer for this resource; None if every broker can.
+/// Returns the address of the only broker that can answer for this resource, or `None` if every broker can.
 fn place(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Option<String>, ClientError> {
     if !matches!(of.0, ResourceKind::Broker | ResourceKind::BrokerLogger) || of.1.is_empty() {
         return Ok(None);

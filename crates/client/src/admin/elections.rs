@@ -1,38 +1,38 @@
-//! Elections of leaders on demand (KIP-183, KIP-460).
+//! Elects leaders on demand (KIP-183, KIP-460).
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
 use fullbore_wire::apis::elect_leaders::{ElectLeadersRequest, TopicPartitions};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Kind of an election (Kafka's `ElectionType`).
+/// The kind of an election (Kafka's `ElectionType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Election {
-    /// Elects the first replica, if it is in sync.
+    /// Elects the first replica if it is in sync.
     Preferred,
-    /// Elects any live replica if no in-sync replica is alive: records may be lost.
+    /// Elects any live replica if no in-sync replica is alive. Records may be lost.
     Unclean,
 }
 
-/// Outcome of the election in one partition.
+/// The outcome of an election in one partition.
 #[derive(Debug)]
 pub enum Elected {
     /// The partition has a new leader.
     Changed,
-    /// The replica to elect was the leader already.
+    /// The replica to elect already was the leader.
     NotNeeded,
-    /// The election was refused: the leader is unchanged.
+    /// The election was refused, so the leader is unchanged.
     Refused(ClientError),
 }
 
-/// Partition and its outcome.
+/// A partition and the outcome of its election.
 pub type PartitionElection = ((Text, i32), Elected);
 
-/// Elects the leaders of these partitions, or of all partitions. If all are requested, brokers return only the
-/// partitions whose leader had to change.
+/// Elects the leaders of these partitions, or of all partitions. In the latter case brokers return only the partitions
+/// whose leader had to change.
 ///
 /// # Errors
-/// Error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn elect_leaders(
     cluster: &mut Cluster,
     election: Election,

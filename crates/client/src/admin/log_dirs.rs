@@ -1,4 +1,4 @@
-//! Data directories of brokers, and the logs in them.
+//! Describes the data directories of brokers and the logs in them.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -12,43 +12,43 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Time limit for one broker. If the broker hangs, the others are still shown.
+/// How long one broker may take to answer. If it hangs, the other brokers are still shown.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
-/// Data directory of a broker.
+/// A data directory of a broker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogDir {
-    /// Absolute path of the directory.
+    /// The absolute path of the directory.
     pub path: Text,
-    /// Error of the directory, or `NONE`.
+    /// The error of the directory, or `NONE`.
     pub error: ErrorCode,
-    /// Logs in the directory, by topic and partition.
+    /// The logs in the directory, by topic and partition.
     pub partitions: Vec<LogDirPartition>,
-    /// Bytes of the directory's volume; `None` from brokers before 3.3.
+    /// The size of the directory's volume in bytes. `None` from brokers before 3.3.
     pub total_bytes: Option<i64>,
-    /// Free bytes of the directory's volume; `None` from brokers before 3.3.
+    /// The free bytes of the directory's volume. `None` from brokers before 3.3.
     pub usable_bytes: Option<i64>,
 }
 
-/// Log of a partition.
+/// The log of a partition.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LogDirPartition {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Bytes of the log's segments.
+    /// The total size of the log's segments, in bytes.
     pub size: i64,
-    /// Records by which the log is behind its leader.
+    /// How many records the log is behind its leader.
     pub offset_lag: i64,
-    /// True if the log, once it has caught up, replaces the partition's log in another directory.
+    /// True if the log will replace the partition's log in another directory once it has caught up.
     pub is_future: bool,
 }
 
 /// Returns the data directories of the broker at `address`, with the logs of all topics.
 ///
 /// # Errors
-/// Error of the broker or of the connection.
+/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
 pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
     let answer = cluster.ask_at(address, &request, i16::MAX)?;
@@ -84,16 +84,16 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
     Ok(answer.results.into_iter().map(folder).collect())
 }
 
-/// Files beside a log, with records that a power loss separated from the log.
+/// Files that are kept beside a log. A power loss has separated their records from the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAside {
-    /// Number of files.
+    /// The number of files.
     pub files: i64,
-    /// Bytes of the files.
+    /// The total size of the files in bytes.
     pub bytes: i64,
 }
 
-/// Damage of a partition's log.
+/// The damage of a partition's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogDamage {
     pub set_aside: Option<SetAside>,
@@ -101,15 +101,15 @@ pub struct LogDamage {
     pub is_refused: bool,
 }
 
-/// Damage of logs: by topic and partition, then by broker.
+/// Damaged logs by topic and partition, then by broker.
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
-/// Returns the damage of the logs of these topics, each given with its number of partitions. Requests it from every
-/// broker, since a broker knows only its own logs. Undamaged partitions, and brokers that do not answer within
-/// [`ANSWER_WITHIN`], are left out. Only Fullbore's broker reports damage.
+/// Returns the damage of the logs of these topics, each given with its number of partitions. Every broker is requested,
+/// since each only knows its own logs. Undamaged partitions are left out, and so are brokers that do not answer within
+/// [`ANSWER_WITHIN`]. Only Fullbore's broker reports damage.
 ///
 /// # Errors
-/// Error of the last attempt to connect, if no broker answers.
+/// Returns the error of the last attempt to connect, if no broker answers.
 pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<DamagedLogs, ClientError> {
     let of_topic = |(topic, partitions): &(Text, i32)| DescribableLogDirTopic {
         topic: topic.clone(),
@@ -122,10 +122,10 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     for broker in cluster.brokers()? {
         let (mut cluster, request, tells) = (cluster.detached(), request.clone(), tells.clone());
         let asking = move || {
-            // The send fails if the answer comes after the time limit.
+            // The send fails if the answer comes too late.
             let _ = tells.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
         };
-        // A broker for which no thread can be started is left out, like a broker without an answer.
+        // If no thread can be started for a broker, the broker is left out, as if it had not answered.
         let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
     }
     drop(tells);

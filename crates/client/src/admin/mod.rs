@@ -1,5 +1,5 @@
-//! Administration of a [`Cluster`](crate::blocking::Cluster): describes, creates, changes and deletes topics,
-//! configurations, groups, records and transactions.
+//! Administers a [`Cluster`](crate::blocking::Cluster): describes, creates, changes and deletes topics, configurations,
+//! groups, records and transactions.
 
 mod configs;
 mod elections;

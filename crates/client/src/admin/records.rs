@@ -1,4 +1,4 @@
-//! Deletion of records from the start of partitions (KIP-107), by the partitions' leaders.
+//! Deletes records from the start of partitions (KIP-107), by requests to the partitions' leaders.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -6,19 +6,19 @@ use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsR
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// Offset that stands for the high watermark in [`delete_records`].
+/// In [`delete_records`] this offset stands for the high watermark.
 pub const HIGH_WATERMARK: i64 = -1;
 
-/// Partition, with the offset before which its records are deleted.
+/// A partition, and the offset before which its records are deleted.
 pub type RecordsBefore = ((Text, i32), i64);
 
-/// Partition, with its new start or its error.
+/// A partition with its new start, or with its error.
 pub type RecordsDeleted = ((Text, i32), Result<i64, ClientError>);
 
 /// Deletes the records before each of these offsets. Returns the new start of each partition, or its error.
 ///
 /// # Errors
-/// Error of a topic that does not exist; error of the connection if no broker answers.
+/// Returns the error of a topic that does not exist, or the error of the connection if no broker answers.
 pub fn delete_records(cluster: &mut Cluster, before: &[RecordsBefore]) -> Result<Vec<RecordsDeleted>, ClientError> {
     let mut names: Vec<Text> = before.iter().map(|((topic, _), _)| topic.clone()).collect();
     names.sort();

@@ -1,4 +1,4 @@
-//! Creates, lists, describes and deletes topics, by requests to any broker of the cluster.
+//! Creates, lists, describes and deletes topics. The requests go to any broker of the cluster.
 
 use crate::blocking::{Cluster, check_topic};
 use crate::error::ClientError;
@@ -15,27 +15,27 @@ use fullbore_wire::apis::metadata::{MetadataResponsePartition, MetadataResponseT
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::HashSet;
 
-/// Number that stands for a topic in DescribeConfigs.
+/// The number that stands for a topic in DescribeConfigs.
 const RESOURCE_TOPIC: i8 = 2;
-/// Most topics in one request for settings, since a broker limits its response.
+/// Maximum number of topics in one request for settings. A broker limits the size of its response.
 const TOPICS_PER_ANSWER: usize = 1_000;
-/// Setting that makes a topic diskless.
+/// The setting that makes a topic diskless.
 const DISKLESS_ENABLE: &str = "diskless.enable";
-/// Number that stands for a default value in DescribeConfigs.
+/// The number that stands for a default value in DescribeConfigs.
 const SOURCE_DEFAULT: i8 = 5;
 
-/// Topic, with the facts that `topics describe` shows.
+/// A topic, with the facts that `topics describe` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicDescription {
-    /// Name of the topic.
+    /// The topic's name.
     pub name: Text,
-    /// Id of the topic; zeros from brokers before 2.8.
+    /// The topic's id. Zero from brokers before 2.8.
     pub topic_id: Uuid,
-    /// Partitions, in the order of their numbers.
+    /// The partitions, sorted by number.
     pub partitions: Vec<TopicPartitionInfo>,
-    /// Configurations whose value is not the default.
+    /// The configurations whose value is not the default.
     pub configs: Vec<(Text, Text)>,
-    /// min.insync.replicas in force; `None` for a diskless topic, on which the setting has no effect.
+    /// The min.insync.replicas in force. `None` for a diskless topic, where the setting has no effect.
     pub min_in_sync: Option<usize>,
 }
 
@@ -45,43 +45,43 @@ impl TopicDescription {
     }
 }
 
-/// Partition, with the facts that `topics describe` shows.
+/// A partition, with the facts that `topics describe` shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TopicPartitionInfo {
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Broker id of the leader; `None` if no live broker leads.
+    /// The broker id of the leader, or `None` if no live broker leads.
     pub leader: Option<i32>,
-    /// Brokers that have a replica of the partition.
+    /// The brokers that have a replica of the partition.
     pub replicas: Vec<i32>,
-    /// Replicas in sync with the leader (ISR).
+    /// The replicas that are in sync with the leader (ISR).
     pub in_sync: Vec<i32>,
-    /// Replicas that may lead although they left the ISR (ELR); `None` from brokers before 3.7.
+    /// The replicas that may lead although they left the ISR (ELR). `None` from brokers before 3.7.
     pub eligible: Option<Vec<i32>>,
-    /// Replicas last known to be eligible; `None` from brokers before 3.7.
+    /// The replicas that were last known to be eligible. `None` from brokers before 3.7.
     pub last_known_eligible: Option<Vec<i32>>,
-    /// Replicas on brokers that are not alive.
+    /// The replicas on brokers that are not alive.
     pub offline: Vec<i32>,
 }
 
-/// Layout of a topic to create: numbers of partitions and replicas, or the brokers of each partition.
+/// The layout of a new topic: either its numbers of partitions and replicas, or the brokers of each partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PartitionLayout {
-    /// Numbers of partitions and replicas. The broker chooses a number that is `None`.
+    /// The numbers of partitions and replicas. If a number is `None`, the broker chooses it.
     Counts {
-        /// Number of partitions.
+        /// The number of partitions.
         partitions: Option<i32>,
-        /// Number of replicas of each partition.
+        /// The number of replicas of each partition.
         replication_factor: Option<i16>,
     },
-    /// Brokers of each partition, the preferred leader first.
+    /// The brokers of each partition. The first one is the preferred leader.
     Assigned(Vec<Vec<i32>>),
 }
 
-/// Creates one topic. The broker chooses a number that is `None`.
+/// Creates a topic. If a number is `None`, the broker chooses it.
 ///
 /// # Errors
-/// Errors of [`create_topic_as`].
+/// Returns [`ClientError`] if the broker refuses the topic, or the connection fails.
 pub fn create_topic(
     cluster: &mut Cluster,
     name: &str,
@@ -92,10 +92,11 @@ pub fn create_topic(
     create_topic_as(cluster, name, &PartitionLayout::Counts { partitions, replication_factor }, configs)
 }
 
-/// Creates one topic with this layout.
+/// Creates a topic with this layout.
 ///
 /// # Errors
-/// Error of the broker, such as TOPIC_ALREADY_EXISTS, or of the connection.
+/// Returns [`ClientError`] if the broker refuses the topic, for example with TOPIC_ALREADY_EXISTS, or the connection
+/// fails.
 pub fn create_topic_as(
     cluster: &mut Cluster,
     name: &str,
@@ -136,10 +137,11 @@ pub fn create_topic_as(
     }
 }
 
-/// Increases the number of a topic's partitions to `count`. `assigned` has the brokers of the new partitions, if given.
+/// Increases the number of a topic's partitions to `count`. If `assigned` is given, it has the brokers of the new
+/// partitions.
 ///
 /// # Errors
-/// INVALID_PARTITIONS if `count` is not an increase; other errors of the broker or of the connection.
+/// Returns INVALID_PARTITIONS if `count` is not an increase, or another error of the broker or of the connection.
 pub fn create_partitions(
     cluster: &mut Cluster,
     name: &Text,
@@ -161,10 +163,10 @@ pub fn create_partitions(
     }
 }
 
-/// Returns the names of all topics, sorted; true for an internal topic.
+/// Returns the sorted names of all topics, each with true if the topic is internal.
 ///
 /// # Errors
-/// Error of the last attempt to connect, if no broker answers.
+/// Returns the error of the last attempt to connect, if no broker answers.
 pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientError> {
     let response = cluster.metadata(None)?;
     let named = |topic: MetadataResponseTopic| topic.name.map(|name| (name, topic.is_internal));
@@ -173,19 +175,19 @@ pub fn list_topics(cluster: &mut Cluster) -> Result<Vec<(Text, bool)>, ClientErr
     Ok(topics)
 }
 
-/// Returns the name of the topic with this id; None if no topic has it.
+/// Returns the name of the topic with this id, or `None` if no topic has it.
 ///
 /// # Errors
-/// Error of the last attempt to connect, if no broker answers.
+/// Returns the error of the last attempt to connect, if no broker answers.
 pub fn topic_name(cluster: &mut Cluster, topic_id: Uuid) -> Result<Option<Text>, ClientError> {
     let response = cluster.metadata(None)?;
     Ok(response.topics.into_iter().find(|topic| topic.topic_id == topic_id).and_then(|topic| topic.name))
 }
 
-/// Deletes topics. Returns the topics that could not be deleted, with their errors.
+/// Deletes topics. Returns those that could not be deleted, with their errors.
 ///
 /// # Errors
-/// Error of the last attempt to connect, if no broker answers.
+/// Returns the error of the last attempt to connect, if no broker answers.
 pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text, ClientError)>, ClientError> {
     let by_name = |name: &Text| DeleteTopicState { name: Some(name.clone()), ..Default::default() };
     let request = DeleteTopicsRequest {
@@ -207,14 +209,14 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text,
     Ok(failed.map(why).collect())
 }
 
-/// Default number of partitions in one response of [`describe_topics`], as in Kafka's tool.
+/// The default number of partitions in one response of [`describe_topics`], as in Kafka's tool.
 pub const PARTITIONS_PER_ANSWER: i32 = 2000;
 
 /// Describes the partitions and configurations of these topics, in this order. Each response has at most
 /// `partitions_per_answer` partitions.
 ///
 /// # Errors
-/// [`ClientError::NoTopic`] if a topic does not exist; other errors of the broker or of the connection.
+/// Returns [`ClientError::NoTopic`] if a topic does not exist, or another error of the broker or of the connection.
 pub fn describe_topics(
     cluster: &mut Cluster,
     names: &[Text],
@@ -292,7 +294,7 @@ fn describe_by_pages(
                 offline: found.offline_replicas,
             }));
         }
-        // A broker that returns an unchanged cursor would make this loop endless.
+        // A broker that returned the same cursor again would make this loop endless.
         if response.next_cursor.is_none() || response.next_cursor == request.cursor {
             return Ok(described);
         }

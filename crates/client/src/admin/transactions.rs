@@ -1,8 +1,8 @@
-//! Administration of transactions (KIP-664): lists, descriptions, the producers of a partition, and the end of a
+//! Administers transactions (KIP-664): lists and describes them, returns the producers of a partition, and ends a
 //! hanging transaction.
 //!
 //! A request is retried for the cluster's patience while the coordinator or leader loads, moves or ends a transaction.
-//! The retry is safe: after such an error the request had no effect, or it is idempotent.
+//! The retry is safe. After such an error the request had no effect, or it is idempotent.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -15,55 +15,55 @@ use fullbore_wire::apis::write_txn_markers::{WritableTxnMarker, WritableTxnMarke
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{Duration, Instant};
 
-/// Pause between two attempts.
+/// The pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Timeout in ms that [`fence`] sends. It has no effect, since no transaction is begun.
+/// The timeout in ms that [`fence`] sends. It has no effect, because no transaction is begun.
 const FENCE_TIMEOUT_MS: i32 = 60_000;
 
-/// Transactional id in the list of its coordinator.
+/// A transactional id, as its coordinator lists it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionListing {
     pub transactional_id: String,
-    /// Id of the broker that coordinates the transactional id.
+    /// The id of the broker that coordinates the transactional id.
     pub coordinator: i32,
     pub producer_id: i64,
-    /// State of the transaction, by its name in Kafka.
+    /// The state of the transaction, with Kafka's name.
     pub state: String,
 }
 
-/// Description of a transactional id by its coordinator.
+/// A transactional id, as its coordinator describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionDescription {
     pub transactional_id: String,
-    /// Id of the broker that coordinates the transactional id.
+    /// The id of the broker that coordinates the transactional id.
     pub coordinator: i32,
     pub producer_id: i64,
     pub producer_epoch: i16,
-    /// State of the transaction, by its name in Kafka.
+    /// The state of the transaction, with Kafka's name.
     pub state: String,
     pub timeout_ms: i32,
-    /// Start of the transaction, in ms since 1970; `None` if no transaction is open.
+    /// When the transaction began, in ms since 1970. `None` if no transaction is open.
     pub start_ms: Option<i64>,
-    /// Topics and partitions of the transaction.
+    /// The topics and partitions of the transaction.
     pub partitions: Vec<(String, i32)>,
 }
 
-/// State of a producer at the leader of a partition.
+/// The state of a producer at the leader of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionProducer {
     pub producer_id: i64,
     pub producer_epoch: i32,
-    /// Epoch of the coordinator that ended the producer's last transaction.
+    /// The epoch of the coordinator that ended the producer's last transaction.
     pub coordinator_epoch: i32,
-    /// Last sequence number; -1 if the producer has written nothing in its epoch.
+    /// The last sequence number, or -1 if the producer has written nothing in its epoch.
     pub last_sequence: i32,
-    /// Time of the last batch, in ms since 1970; -1 if it is unknown.
+    /// The time of the last batch in ms since 1970, or -1 if it is unknown.
     pub last_timestamp: i64,
-    /// First offset of the producer's open transaction; None if none is open.
+    /// The first offset of the producer's open transaction, or `None` if none is open.
     pub open_from: Option<i64>,
 }
 
-/// Abort marker that the leader of one partition writes without the coordinator.
+/// An abort marker that the leader of a partition writes without the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortMarker {
     pub producer_id: i64,
@@ -71,11 +71,12 @@ pub struct AbortMarker {
     pub coordinator_epoch: i32,
 }
 
-/// Lists the transactional ids that match the whole regular expression, from all brokers. With a `duration_ms` of 0 or
-/// more, lists only ids whose transaction has been open for longer.
+/// Lists the transactional ids of all brokers that match the whole regular expression. If `duration_ms` is 0 or more,
+/// lists only ids whose transaction has been open for longer.
 ///
 /// # Errors
-/// Error of a broker, as for a malformed expression; error of the connection if no broker answers.
+/// Returns the error of a broker, for example for a malformed expression, or the error of the connection if no broker
+/// answers.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
@@ -107,7 +108,8 @@ pub fn list_transactions(
 /// Describes a transactional id.
 ///
 /// # Errors
-/// [`ClientError::NoTransactionalId`] if the id does not exist; the error of its coordinator, or of the search for it.
+/// Returns [`ClientError::NoTransactionalId`] if the id does not exist, or else the error of its coordinator or of the
+/// search for it.
 pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
     patiently(cluster, &coordinator_of(id), |cluster| describe_transaction_once(cluster, id))
 }
@@ -139,10 +141,11 @@ fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<Transact
     })
 }
 
-/// Returns the producers of a partition, requested from its leader or from the broker with the given id.
+/// Returns the producers of a partition, as its leader knows them, or as the broker with the given id does.
 ///
 /// # Errors
-/// Error of a partition that does not exist or has no leader; error of the broker.
+/// Returns [`ClientError`] if the partition does not exist or has no leader, or the broker refuses or cannot be
+/// reached.
 pub fn describe_producers(
     cluster: &mut Cluster,
     topic: &str,
@@ -150,7 +153,7 @@ pub fn describe_producers(
     broker: Option<i32>,
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     match broker {
-        // Not retried: a broker without a replica of the partition does not get one soon.
+        // This is not retried. A broker without a replica of the partition will not get one soon.
         Some(id) => broker_address(cluster, id).and_then(|at| describe_producers_at(cluster, topic, partition, &at)),
         None => patiently(cluster, &leader_of(topic, partition), |cluster| {
             let leader = leader(cluster, topic, partition)?;
@@ -185,11 +188,12 @@ fn describe_producers_at(
     Ok(producers.collect())
 }
 
-/// Ends a producer's transaction in one partition by an abort marker, without its coordinator (Kafka's
+/// Ends a producer's transaction in one partition with an abort marker, without its coordinator (Kafka's
 /// `Admin.abortTransaction`).
 ///
 /// # Errors
-/// Error of a partition that does not exist or has no leader; error of the leader.
+/// Returns [`ClientError`] if the partition does not exist or has no leader, or the leader refuses or cannot be
+/// reached.
 pub fn abort_transaction(
     cluster: &mut Cluster,
     topic: &str,
@@ -206,7 +210,7 @@ pub fn abort_transaction(
         producer_epoch: marker.producer_epoch,
         transaction_result: false,
         topics,
-        // Like Kafka's tool, sends 0 if no coordinator has ended a transaction of the producer here.
+        // If no coordinator has ended a transaction of the producer here, this sends 0, as Kafka's tool does.
         coordinator_epoch: marker.coordinator_epoch.max(0),
         ..Default::default()
     }];
@@ -220,12 +224,12 @@ pub fn abort_transaction(
     })
 }
 
-/// Aborts the open transaction of a transactional id, and fences its producer, as a new producer of the id does
+/// Aborts the open transaction of a transactional id and fences its producer, just as a new producer with this id would
 /// (Kafka's `Admin.fenceProducers`).
 ///
 /// # Errors
-/// Error of the coordinator, or of the search for it. CONCURRENT_TRANSACTIONS if the transaction does not end within
-/// the cluster's patience.
+/// Returns the error of the coordinator or of the search for it. Returns CONCURRENT_TRANSACTIONS if the transaction
+/// does not end within the cluster's patience.
 pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     let request = InitProducerIdRequest {
         transactional_id: Some(Text::from(id)),
@@ -239,7 +243,7 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     })
 }
 
-/// Repeats an attempt for the cluster's patience while its error is transient ([`is_passing`]).
+/// Repeats an attempt for the cluster's patience while its error may pass (see [`is_passing`]).
 fn patiently<T>(
     cluster: &mut Cluster,
     what: &str,
@@ -257,8 +261,7 @@ fn patiently<T>(
     }
 }
 
-/// Returns true if a retry of the request may soon succeed: its coordinator or leader loads, moves or ends a
-/// transaction.
+/// Returns true if a retry may soon succeed, because the coordinator or leader loads, moves or ends a transaction.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::NoLeader { .. } => true,

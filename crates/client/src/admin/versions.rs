@@ -1,4 +1,4 @@
-//! Versions of each API that a broker serves.
+//! Reads the versions of each API that a broker serves.
 
 use crate::blocking::Cluster;
 use crate::error::ClientError;
@@ -6,25 +6,25 @@ use crate::protocol::Handshake;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::api_versions::{ApiVersion, ApiVersionsRequest};
 
-/// API with the versions that a broker serves.
+/// An API, with the versions that a broker serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServedApi {
-    /// Key of the API.
+    /// The API's key.
     pub key: i16,
-    /// Name of the API in Kafka; `None` if this program does not know the API.
+    /// Kafka's name of the API, or `None` if this program does not know the API.
     pub name: Option<&'static str>,
-    /// Lowest version that the broker serves.
+    /// The lowest version that the broker serves.
     pub min: i16,
-    /// Highest version that the broker serves.
+    /// The highest version that the broker serves.
     pub max: i16,
-    /// Newest version that broker and client have in common; None if they have none.
+    /// The newest version that broker and client have in common, or `None` if they have none.
     pub usable: Option<i16>,
 }
 
-/// Returns the APIs that the broker at `address` serves, in the order of their keys.
+/// Returns the APIs that the broker at `address` serves, sorted by key.
 ///
 /// # Errors
-/// Errors of [`Cluster::ask_at`].
+/// Returns [`ClientError`] if the broker cannot be reached, or refuses the request.
 pub fn api_versions(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
     let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {

@@ -1,12 +1,12 @@
-//! Responses that a cluster waits for. A tool shows from which broker they are due.
+//! Keeps track of the responses that a cluster waits for, so that a tool can show which broker is slow.
 //!
-//! Not here: time limits, which are those of the connection. Invariant: an entry lives as long as its wait.
+//! The time limits themselves are in the connection. Invariant: an entry lives as long as its wait.
 
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Responses that are due; clones share the list.
+/// The responses that are due. Clones share the list.
 #[derive(Clone, Default)]
 pub struct Awaited(Arc<Mutex<Waits>>);
 
@@ -22,14 +22,14 @@ struct Wait {
     begun: Instant,
 }
 
-/// Guard of a due response, which stays in the list until the guard is dropped.
+/// A guard for a response that is due. The response stays in the list until the guard is dropped.
 pub(crate) struct DueAnswer {
     of: Awaited,
     id: u64,
 }
 
 impl Awaited {
-    /// Adds a response that is due from `whom`, until the caller drops the result.
+    /// Adds a response that is due from `whom`, until the returned guard is dropped.
     pub(crate) fn begin(&self, whom: impl Into<String>) -> DueAnswer {
         let mut waits = self.0.lock();
         let id = waits.next;
@@ -38,14 +38,14 @@ impl Awaited {
         DueAnswer { of: self.clone(), id }
     }
 
-    /// Returns the broker or list of brokers whose response has been due for at least `age`; None if no response has.
-    /// If there are several, returns the one of the newest wait, which is the most specific.
+    /// Returns a broker, or list of brokers, whose response has been due for at least `age`. If there are several,
+    /// returns the one of the newest wait, which is the most specific.
     pub fn older_than(&self, age: Duration) -> Option<String> {
         let waits = self.0.lock();
         waits.due.iter().rev().find(|wait| wait.begun.elapsed() >= age).map(|wait| wait.whom.clone())
     }
 
-    /// Returns true if every cluster that could wait is dropped.
+    /// Returns true if every cluster that could still wait has been dropped.
     pub fn is_over(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }

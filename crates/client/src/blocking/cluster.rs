@@ -1,4 +1,4 @@
-//! Cluster behind a bootstrap list: its brokers, the leaders of its partitions, and connections to its brokers.
+//! A cluster behind a bootstrap list: its brokers, the leaders of its partitions, and connections to its brokers.
 
 use super::awaited::Awaited;
 use super::connection::Connection;
@@ -18,71 +18,72 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Cluster behind a bootstrap list.
+/// A cluster behind a bootstrap list.
 pub struct Cluster {
     bootstrap: Bootstrap,
-    /// Connection to any broker. The lock lets [`Cluster::handed_over`] take the connection by a shared reference.
+    /// The connection to any broker. The lock lets [`Cluster::handed_over`] take the connection through a shared
+    /// reference.
     connection: Mutex<KeptConnection>,
     /// Connections to brokers by address, for requests that only these brokers can answer.
     others: HashMap<String, KeptConnection>,
 }
 
-/// Time without an answer from one broker after which the next one is tried as well.
+/// How long a broker may take to answer before the next one is tried as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Bootstrap addresses, and the brokers of later metadata.
+/// The bootstrap addresses, and the brokers of later metadata.
 struct Bootstrap {
     addresses: Vec<String>,
-    /// Brokers of the newest metadata, used when those of the list are gone. Detached clusters share them.
+    /// The brokers of the newest metadata, for when those of the list are gone. Detached clusters share them.
     told: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
-    /// Longest silence of a broker during a request.
+    /// How long a broker may be silent during a request.
     patience: Duration,
     awaited: Awaited,
-    /// Number of searches for any broker. Each begins with another broker of the list.
+    /// How many times any broker was searched for. Each search begins with another broker of the list.
     turn: AtomicUsize,
 }
 
-/// Broker in the metadata.
+/// A broker, as metadata describes it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BrokerAddress {
-    /// Id of the broker.
+    /// The broker's id.
     pub id: i32,
-    /// Host of the broker.
+    /// The broker's host.
     pub host: Text,
-    /// Port of the broker.
+    /// The broker's port.
     pub port: i32,
 }
 
 impl BrokerAddress {
-    /// Returns `host:port`.
+    /// Returns the address as `host:port`.
     pub fn address(&self) -> String {
         host_port(&self.host, self.port)
     }
 }
 
-/// Partition with its leader.
+/// A partition with its leader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionPlace {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
-    /// Id of the topic; zeros from brokers before Kafka 2.8.
+    /// The id of the topic. Zero from brokers before Kafka 2.8.
     pub topic_id: Uuid,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Address of the leader as `host:port`; `None` while the partition has no leader.
+    /// The address of the leader as `host:port`, or `None` while the partition has no leader.
     pub leader: Option<String>,
 }
 
-/// Partitions of a topic in order, with their leaders, or the topic's error code.
+/// The partitions of a topic in order, with their leaders, or the topic's error code.
 pub type TopicPlaces = Result<Vec<PartitionPlace>, ErrorCode>;
 
 impl Cluster {
     /// Returns the cluster behind `host:port,host:port,...`, without connecting.
     ///
     /// # Errors
-    /// [`ClientError::Address`] if an entry is not `host:port`.
+    /// Returns [`ClientError::Address`] if an entry is not `host:port`.
     pub fn new(bootstrap_servers: &str, client_id: &str) -> Result<Self, ClientError> {
         let addresses: Vec<String> =
             bootstrap_servers.split(',').map(str::trim).filter(|entry| !entry.is_empty()).map(str::to_owned).collect();
@@ -106,30 +107,30 @@ impl Cluster {
         }
     }
 
-    /// Sets the security of connections. The default is plain connections.
+    /// Sets the security of connections. By default they are plain.
     #[must_use]
     pub fn secured(self, security: Security) -> Self {
         Cluster { bootstrap: Bootstrap { security, ..self.bootstrap }, ..self }
     }
 
-    /// Sets the longest silence of a broker during a request.
+    /// Sets how long a broker may be silent during a request.
     #[must_use]
     pub fn patient(self, patience: Duration) -> Self {
         Cluster { bootstrap: Bootstrap { patience, ..self.bootstrap }, ..self }
     }
 
-    /// Returns the list of due responses, which this cluster shares with all clusters made from it.
+    /// Returns the list of responses that are due. All clusters made from this one share it.
     pub fn awaited(&self) -> Awaited {
         self.bootstrap.awaited.clone()
     }
 
-    /// Returns the time in ms within which a broker must make a change, which is shorter than the client's wait for the
+    /// Returns how long a broker may take to make a change, in ms. This is shorter than the client's wait for the
     /// response.
     pub(crate) fn change_timeout_ms(&self) -> i32 {
         i32::try_from((self.bootstrap.patience * 9 / 10).as_millis()).unwrap_or(i32::MAX)
     }
 
-    /// Returns a cluster of the same brokers that has its own connections.
+    /// Returns a cluster of the same brokers with its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
         let Bootstrap { addresses, told, client_id, security, patience, awaited, turn } = &self.bootstrap;
@@ -145,33 +146,33 @@ impl Cluster {
         Cluster { bootstrap, connection: Mutex::default(), others: HashMap::new() }
     }
 
-    /// Returns a cluster of the same brokers that takes over the connection to any broker. The present cluster connects
-    /// again at its next request.
+    /// Returns a cluster of the same brokers that takes over the connection to any broker. This cluster connects again
+    /// at its next request.
     #[must_use]
     pub fn handed_over(&self) -> Self {
         let connection = Mutex::new(std::mem::take(&mut *self.connection.lock()));
         Cluster { connection, ..self.detached() }
     }
 
-    /// Removes and returns the connection to any broker, for requests whose response may be held back. Returns None if
-    /// there is no connection.
+    /// Removes and returns the connection to any broker, if there is one. Used for requests whose response may be held
+    /// back.
     pub(crate) fn take_connection(&mut self) -> Option<Connection> {
         self.connection.get_mut().take().filter(|connection| connection.set_patience(READ_TIMEOUT).is_ok())
     }
 
     /// Keeps this connection for requests to any broker.
     pub(crate) fn keep_connection(&mut self, connection: Connection) {
-        // Drops a connection whose socket refuses the time limit.
+        // If the socket refuses the time limit, the connection is dropped.
         if connection.set_patience(self.bootstrap.patience).is_ok() {
             self.connection.get_mut().keep(connection);
         }
     }
 
-    /// Returns a connection to the broker at `address` for the caller alone. Takes the kept connection to any broker if
-    /// it leads to that broker; otherwise connects.
+    /// Returns a connection to the broker at `address` that belongs to the caller alone. If the kept connection to any
+    /// broker leads there, takes it. Otherwise connects.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn give(&mut self, address: &str) -> Result<Connection, ClientError> {
         match self.take_connection() {
             Some(connection) if connection.leads_to(address) => return Ok(connection),
@@ -186,20 +187,20 @@ impl Cluster {
         self.bootstrap.addresses.join(",")
     }
 
-    /// Returns the connection to any broker. If there is none, connects to the first broker that answers, of the list
-    /// or of the metadata.
+    /// Returns the connection to any broker. If there is none, connects to the first broker of the list or the metadata
+    /// that answers.
     ///
     /// # Errors
-    /// Error of the last attempt to connect.
+    /// Returns [`ClientError`] of the last attempt to connect, if all fail.
     pub fn any(&mut self) -> Result<&mut Connection, ClientError> {
         let _wait = self.awaited().begin(self.servers());
         self.connection.get_mut().get(|| self.bootstrap.first())
     }
 
-    /// Sends a request to any broker, and waits for the response.
+    /// Sends a request to any broker and waits for the response.
     ///
     /// # Errors
-    /// Errors of [`Cluster::any`] and [`Connection::call`].
+    /// Returns [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
     pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
@@ -211,27 +212,26 @@ impl Cluster {
     /// fetch.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn connect(&self, address: &str) -> Result<Connection, ClientError> {
         let connection = self.bootstrap.connect(address)?;
         connection.set_patience(READ_TIMEOUT)?;
         Ok(connection)
     }
 
-    /// Sends a request to the broker at `address`, in version `max` or an older one. Keeps the connection for later
+    /// Sends a request to the broker at `address`, in version `max` or an older one. The connection is kept for later
     /// requests.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`] and [`Connection::call`].
+    /// Returns [`ClientError`] if [`Connection::connect`] or [`Connection::call`] returns one.
     pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.ask(request, max, || self.bootstrap.connect(address))
     }
 
-    /// Sends these requests, each with a weight, to the broker at
-    /// `address`. The requests in flight weigh at most `weight_max` together. Returns the responses in order, and the
-    /// error that ended the sequence early, if any.
+    /// Sends these requests, each with a weight, to the broker at `address`. The requests in flight weigh at most
+    /// `weight_max` together. Returns the responses in order, and also the error if one ended the sequence early.
     pub(crate) fn ask_each_at<R: Request>(
         &mut self,
         address: &str,
@@ -247,17 +247,17 @@ impl Cluster {
     /// Returns the newest version of an API that the broker at `address` and this program have in common.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`] and [`Connection::version`].
+    /// Returns [`ClientError`] if [`Connection::connect`] or [`Connection::version`] returns one.
     pub(crate) fn version_at<R: Request>(&mut self, address: &str) -> Result<i16, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
         kept.get(|| self.bootstrap.connect(address))?.version::<R>()
     }
 
-    /// Returns true if the broker at `address` serves the API in a version that this program speaks.
+    /// Returns true if the broker at `address` serves the API in a version that this program knows.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn offers<R: Request>(&mut self, address: &str) -> Result<bool, ClientError> {
         match self.version_at::<R>(address) {
             Err(ClientError::Version { .. }) => Ok(false),
@@ -265,10 +265,10 @@ impl Cluster {
         }
     }
 
-    /// Returns every live broker, in the order of the ids.
+    /// Returns every live broker, sorted by id.
     ///
     /// # Errors
-    /// Error of the last attempt to connect, if no broker answers.
+    /// Returns the error of the last attempt to connect, if no broker answers.
     pub fn brokers(&mut self) -> Result<Vec<BrokerAddress>, ClientError> {
         let brokers = self.metadata(Some(&[]))?.brokers.into_iter();
         let mut brokers: Vec<BrokerAddress> =
@@ -277,10 +277,10 @@ impl Cluster {
         Ok(brokers)
     }
 
-    /// Returns the partitions of each of `topics` that exists.
+    /// Returns the partitions of the existing topics among `topics`.
     ///
     /// # Errors
-    /// Error of the connection if no broker answers; error of a topic that this client may not read.
+    /// Returns the error of the connection if no broker answers, or the error of a topic that this client may not read.
     pub fn partitions_of(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -288,10 +288,10 @@ impl Cluster {
         places_in(&self.metadata(Some(topics))?)
     }
 
-    /// Returns, for each of these topics, its partitions or its error code.
+    /// Returns the partitions, or the error code, of each of these topics.
     ///
     /// # Errors
-    /// Error of the last attempt to connect, if no broker answers.
+    /// Returns the error of the last attempt to connect, if no broker answers.
     pub fn topics(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, TopicPlaces>, ClientError> {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
@@ -304,15 +304,15 @@ impl Cluster {
         Ok(response.topics.iter().map(of_topic).collect())
     }
 
-    /// Returns the longest silence of a broker during a request.
+    /// Returns how long a broker may be silent during a request.
     pub(crate) fn patience(&self) -> Duration {
         self.bootstrap.patience
     }
 
-    /// Returns the metadata of `topics`, or of all topics. Creates no topic.
+    /// Returns the metadata of `topics`, or of all topics. Never creates a topic.
     ///
     /// # Errors
-    /// Error of the broker; error of the connection if no broker answers.
+    /// Returns the error of the broker, or the error of the connection if no broker answers.
     pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
         let response = self.ask(&metadata_request(topics))?;
         match response.error_code.is_err() {
@@ -327,7 +327,8 @@ impl Cluster {
     /// Returns every partition of a topic with its leader, in order.
     ///
     /// # Errors
-    /// [`ClientError::NoTopic`] if the topic does not exist; other errors of the broker or of the connection.
+    /// Returns [`ClientError::NoTopic`] if the topic does not exist, or another error of the broker or of the
+    /// connection.
     pub fn partitions(&mut self, topic: &Text) -> Result<Vec<PartitionPlace>, ClientError> {
         let response = self.metadata(Some(std::slice::from_ref(topic)))?;
         let found = response.topics.first().ok_or_else(|| ClientError::NoTopic(topic.to_string()))?;
@@ -341,15 +342,16 @@ impl Bootstrap {
         Connection::connect_within(address, &self.client_id, &self.security, self.patience)
     }
 
-    /// Keeps the brokers of a response. Ignores a response without brokers, which comes from a starting broker.
+    /// Remembers the brokers of a response. A response without brokers comes from a broker that is starting, and is
+    /// ignored.
     fn learn(&self, response: &MetadataResponse) {
         if !response.brokers.is_empty() {
             *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
         }
     }
 
-    /// Returns all known addresses, each once: first those of the list, then those of the metadata. Each call begins
-    /// with another address of the list.
+    /// Returns all known addresses, each once. Those of the list come first, then those of the metadata. Each call
+    /// begins with another address of the list.
     fn candidates(&self) -> Vec<String> {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
@@ -363,8 +365,8 @@ impl Bootstrap {
     }
 
     /// Connects to the first broker that answers. Each address is tried [`PATIENCE`] after the previous one, or at once
-    /// if that has failed. A hung broker therefore delays the connection only a little. All attempts together end after
-    /// `patience`.
+    /// if that has failed. A broker that hangs therefore delays the connection only a little. All attempts together end
+    /// after `patience`.
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
@@ -393,14 +395,14 @@ impl Bootstrap {
                 Err(_) if Instant::now() >= until => {
                     return Err(ClientError::Silent { address: self.addresses.join(","), patience: self.patience });
                 }
-                // No answer yet: the loop tries the next address as well.
+                // There is no answer yet, so the loop tries the next address as well.
                 Err(_) => {}
             }
         }
     }
 }
 
-/// Returns the metadata request for `topics`, or for all topics. The request creates no topic.
+/// Returns the metadata request for `topics`, or for all topics. It never creates a topic.
 pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
     let by_name = |name: &Text| MetadataRequestTopic { name: Some(name.clone()), ..Default::default() };
     MetadataRequest {
@@ -413,7 +415,7 @@ pub(crate) fn metadata_request(topics: Option<&[Text]>) -> MetadataRequest {
 /// Returns the partitions of each existing topic in a response.
 ///
 /// # Errors
-/// Error of a topic that this client may not read.
+/// Returns [`ClientError`] if the broker refuses a topic for another reason than that it does not exist.
 pub(crate) fn places_in(response: &MetadataResponse) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
     let mut found = BTreeMap::new();
     for topic in &response.topics {
@@ -449,7 +451,7 @@ pub(crate) fn check_topic(code: ErrorCode, topic: &str) -> Result<(), ClientErro
     if code.is_err() { Err(refused_topic(code, topic)) } else { Ok(()) }
 }
 
-/// Returns the client's error for a topic with this error code.
+/// Converts the error code of a topic into the client's error.
 pub fn refused_topic(code: ErrorCode, topic: &str) -> ClientError {
     match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => ClientError::NoTopic(topic.to_owned()),

@@ -1,7 +1,7 @@
-//! Blocking connection to a broker.
+//! A blocking connection to a broker.
 //!
-//! Not here: the protocol (see `protocol`), and TLS (see `socket`). Invariant: a late response, or a response to
-//! another request than the oldest, ends the connection.
+//! The protocol is in `protocol`, and TLS is in `socket`. Invariant: the connection ends if a response comes too late,
+//! or belongs to another request than the oldest.
 
 use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
@@ -14,36 +14,36 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Largest response that is accepted, in bytes; above any `fetch.max.bytes` in use.
+/// The largest response that is accepted, in bytes. More than any `fetch.max.bytes` in use.
 const RESPONSE_BYTES_MAX: usize = 256 << 20;
-/// First size of the buffer for a response, in bytes. The buffer then grows to twice the bytes that have arrived.
+/// The initial size of the buffer for a response, in bytes. The buffer then grows to twice the bytes that have arrived.
 const FIRST_BYTES: usize = 1 << 20;
 
-/// Connection after the negotiation of API versions.
+/// A connection that has negotiated the API versions.
 pub struct Connection {
     socket: Socket,
     address: String,
     versions: Versions,
     asking: Asking,
     due: Due<()>,
-    /// Memory of an earlier frame, for the next frame.
+    /// The memory of an earlier frame, to be used for the next one.
     spare: BytesMut,
-    /// Time at which the first bytes of the last response arrived.
+    /// When the first bytes of the last response arrived.
     answer_began: Instant,
 }
 
-/// Handle with which another thread ends a connection.
+/// A handle that lets another thread end a connection.
 pub struct Stopper(TcpStream);
 
 impl Stopper {
-    /// Ends the connection: a read on its thread returns at once.
+    /// Ends the connection. A read on the connection's own thread returns at once.
     pub fn stop(&self) {
-        // An error means that the peer has closed the connection already.
+        // An error means that the peer has already closed the connection.
         let _ = self.0.shutdown(Shutdown::Both);
     }
 
-    /// Ends the reading side: the connection's thread reads the bytes that have arrived, and then the end of the
-    /// stream. The thread may still send.
+    /// Ends the reading side. The connection's thread still reads the bytes that have arrived, and then the end of the
+    /// stream. It may also go on sending.
     pub fn stop_reading(&self) {
         let _ = self.0.shutdown(Shutdown::Read);
     }
@@ -53,17 +53,17 @@ impl Connection {
     /// Connects to `host:port` and requests the API versions.
     ///
     /// # Errors
-    /// [`ClientError::Connect`] if no host answers there; [`ClientError::Decode`] and others if the host is not a Kafka
-    /// broker.
+    /// Returns [`ClientError::Connect`] if no host answers there, or [`ClientError::Decode`] and others if the host is
+    /// not a Kafka broker.
     pub fn connect(address: &str, client_id: &str, security: &Security) -> Result<Self, ClientError> {
         Self::connect_within(address, client_id, security, READ_TIMEOUT)
     }
 
-    /// Connects to `host:port` and requests the API versions. `patience` is the longest silence of the broker, for this
-    /// request and later ones.
+    /// Connects to `host:port` and requests the API versions. `patience` is how long the broker may be silent, during
+    /// this request and later ones.
     ///
     /// # Errors
-    /// Errors of [`Connection::connect`].
+    /// Returns [`ClientError`] if [`Connection::connect`] returns one.
     pub fn connect_within(
         address: &str,
         client_id: &str,
@@ -108,36 +108,38 @@ impl Connection {
     /// Returns the newest version of `R` that both sides have in common.
     ///
     /// # Errors
-    /// [`ClientError::Version`] if there is none.
+    /// Returns [`ClientError::Version`] if there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ClientError> {
         self.versions.newest::<R>().map_err(|error| self.misunderstood(error))
     }
 
-    /// Sends a request in the newest common version, and waits for its response.
+    /// Sends a request in the newest common version and waits for its response.
     ///
     /// # Errors
-    /// Error of a broken connection, or of a frame that is not the response.
+    /// Returns [`ClientError`] if the connection breaks, the sides have no version in common, or the received frame is
+    /// not the response.
     pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         self.call_up_to(request, i16::MAX)
     }
 
-    /// Sends a request in version `max` or an older one, and waits for its response. For callers that do not fill the
-    /// fields of newer versions.
+    /// Sends a request in version `max` or an older one and waits for its response. Meant for callers that do not fill
+    /// the fields of newer versions.
     ///
     /// # Errors
-    /// Errors of [`Connection::call`].
+    /// Returns [`ClientError`] under the conditions of [`Connection::call`].
     pub fn call_up_to<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let version = self.version::<R>()?.min(max);
         self.send(request, version)?;
         Ok(self.receive::<R>(version)?.1)
     }
 
-    /// Sends two requests in one round trip, the second in version `max` or an older one, and waits for both responses.
-    /// The broker carries out the second request after the first. The second response is None without a second request,
+    /// Sends two requests in one round trip and waits for both responses. The second request has version `max` or an
+    /// older one, and the broker carries it out after the first. Its response is `None` if there was no second request,
     /// or if the broker does not serve its API.
     ///
     /// # Errors
-    /// Errors of [`Connection::call`]. The caller must then drop the connection, since responses could be mixed up.
+    /// Returns [`ClientError`] if [`Connection::call`] would return one for either request. The caller must then drop
+    /// the connection, since responses could be mixed up.
     pub(crate) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -157,7 +159,7 @@ impl Connection {
     /// Sends a request without waiting for the response.
     ///
     /// # Errors
-    /// Error of a broken connection, or of a request that the version cannot express.
+    /// Returns [`ClientError`] if the connection breaks, or the version cannot express the request.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
         let encoded = self.asking.encode(request, version, Instant::now());
         let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
@@ -174,7 +176,7 @@ impl Connection {
     /// slices point.
     ///
     /// # Errors
-    /// Error of a broken connection, or of a frame that is not that response.
+    /// Returns [`ClientError`] if the connection breaks, or the received frame is not that response.
     pub fn receive<R: Request>(&mut self, version: i16) -> Result<(Bytes, R::Response), ClientError> {
         let frame = self.receive_frame()?;
         let response = decode::<R>(frame.clone(), version).map_err(|error| self.misunderstood(error))?;
@@ -188,7 +190,7 @@ impl Connection {
         let len = frame::length(prefix, RESPONSE_BYTES_MAX).map_err(|error| self.misunderstood(error))?;
         let mut buffer = std::mem::take(&mut self.spare);
         buffer.truncate(len);
-        // Memory grows with the bytes that have arrived: the announced length alone reserves little.
+        // Memory grows only with the bytes that have arrived. A large announced length thus does not reserve much.
         let mut filled = 0;
         while filled < len {
             let end = len.min(buffer.len().max(2 * filled).max(FIRST_BYTES));
@@ -204,9 +206,9 @@ impl Connection {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<(), ClientError> {
         self.socket.read_exact(buffer).map_err(|source| match source.kind() {
             ErrorKind::UnexpectedEof => self.broken(std::io::Error::new(source.kind(), "the broker closed it")),
-            // A timeout has its own error: the system's text would be "resource temporarily unavailable".
+            // A timeout has its own error, because the system's text would be "resource temporarily unavailable".
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                // Ends the connection: the late response would be taken for that to the next request.
+                // The connection ends. Otherwise the late response would be taken for the response to the next request.
                 let _ = self.socket.tcp().shutdown(Shutdown::Both);
                 let patience = self.socket.tcp().read_timeout().ok().flatten().unwrap_or_default();
                 ClientError::Silent { address: self.address.clone(), patience }
@@ -215,10 +217,10 @@ impl Connection {
         })
     }
 
-    /// Removes the oldest request if `frame` is its response. Otherwise ends the connection, which has become unusable.
+    /// Removes the oldest request if `frame` is its response. Otherwise ends the connection, which is then unusable.
     fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
         let (asked, ()) = self.due.answered(frame).map_err(|error| {
-            // An error means that the peer has closed the connection already.
+            // An error means that the peer has already closed the connection.
             let _ = self.socket.tcp().shutdown(Shutdown::Both);
             self.misunderstood(error)
         })?;
@@ -226,30 +228,30 @@ impl Connection {
         Ok(())
     }
 
-    /// Keeps a frame's memory for the next frame, if no slice points into it.
+    /// Keeps a frame's memory for the next frame, unless a slice still points into it.
     pub fn recycle(&mut self, frame: Bytes) {
         if let Ok(buffer) = frame.try_into_mut() {
             self.spare = buffer;
         }
     }
 
-    /// Sets the longest silence of the broker while a response is due.
+    /// Sets how long the broker may be silent while a response is due.
     ///
     /// # Errors
-    /// Error of the system if it refuses the value.
+    /// Returns the system's error if it refuses the value.
     pub fn set_patience(&self, patience: Duration) -> Result<(), ClientError> {
         self.socket.tcp().set_read_timeout(Some(patience)).map_err(|source| self.broken(source))
     }
 
-    /// Returns a handle with which another thread can end this connection.
+    /// Returns a handle that lets another thread end this connection.
     ///
     /// # Errors
-    /// Error of the system if it has no descriptor left.
+    /// Returns the system's error if it has no descriptor left.
     pub fn stopper(&self) -> Result<Stopper, ClientError> {
         self.socket.tcp().try_clone().map(Stopper).map_err(|source| self.broken(source))
     }
 
-    /// Returns the time at which the first bytes of the last response were read.
+    /// Returns when the first bytes of the last response were read.
     pub fn answer_began(&self) -> Instant {
         self.answer_began
     }
@@ -259,7 +261,7 @@ impl Connection {
         &self.address
     }
 
-    /// Returns true if a new connection to `address` would lead to the same broker. May resolve a name.
+    /// Returns true if a new connection to `address` would lead to the same broker. May have to resolve a name.
     pub(crate) fn leads_to(&self, address: &str) -> bool {
         self.socket.leads_to(address, &self.address)
     }
@@ -287,7 +289,7 @@ mod tests {
     use std::net::TcpListener;
 
     /// Starts a broker that answers ApiVersions. It answers one more request with the correlation id `id`, or not at
-    /// all if that is None. The thread returns true if the client then closes the connection.
+    /// all if `id` is `None`. The thread returns true if the client then closes the connection.
     fn broker_that_answers(id: Option<i32>) -> (String, std::thread::JoinHandle<bool>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
@@ -305,8 +307,8 @@ mod tests {
             // Version 3: correlation id, no error, one API (Metadata 0 to 13), no throttling, no tags.
             request(Some(&[0, 0, 0, 0, 0, 0, 2, 0, 3, 0, 0, 0, 13, 0, 0, 0, 0, 0, 0]));
             request(id.map(|id| [&id.to_be_bytes()[..], &[0; 20]].concat()).as_deref());
-            // Reads the end of the stream if the client closes the connection; times out if the client only stops using
-            // it.
+            // If the client closes the connection, this reads the end of the stream. If it only stops using it, this
+            // times out.
             socket.read(&mut [0]).is_ok_and(|read| read == 0)
         });
         (address, serving)

@@ -1,6 +1,4 @@
-//! Search for the coordinator of a group or of a transactional id.
-//!
-//! Not here: retries, which are made by the caller.
+//! Finds the coordinator of a group or of a transactional id. The caller has to retry.
 
 use super::cluster::{BrokerAddress, Cluster};
 use crate::error::ClientError;
@@ -9,10 +7,11 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 
 impl Cluster {
-    /// Requests the coordinator of `key` from any broker, and returns its address.
+    /// Requests the coordinator of `key` from any broker and returns its address.
     ///
     /// # Errors
-    /// Error of the connection if no broker answers; the broker's error if the key has no coordinator at the moment.
+    /// Returns the error of the connection if no broker answers, or the broker's error if the key has no coordinator at
+    /// the moment.
     pub(crate) fn coordinator(&mut self, kind: CoordinatorKind, key: &Text) -> Result<BrokerAddress, ClientError> {
         let version = self.any()?.version::<FindCoordinatorRequest>()?;
         let answer = self.ask(&coordinator_request(kind, key, version))?;
@@ -24,7 +23,7 @@ impl BrokerAddress {
     /// Returns the address of a coordinator from a broker's answer.
     ///
     /// # Errors
-    /// Error of the broker for the key.
+    /// Returns [`ClientError`] if the answer has an error code for the key.
     pub(crate) fn of_coordinator(kind: CoordinatorKind, found: Coordinator) -> Result<BrokerAddress, ClientError> {
         if found.error_code.is_err() {
             let what = format!("cannot find the coordinator of {}", kind.named(&found.key));

@@ -1,4 +1,4 @@
-//! Connection that is kept from one request to the next.
+//! A connection that is kept from one request to the next.
 //!
 //! Invariant: a request is sent a second time only if the connection was not new, the broker has closed it, and the
 //! request is idempotent.
@@ -8,13 +8,13 @@ use crate::error::ClientError;
 use fullbore_wire::api::{ApiKey, Request};
 use std::collections::VecDeque;
 
-/// Kept connection, or None. Each caller passes the function that connects, since the address of the broker may have
-/// changed.
+/// A connection that is kept, or none. Callers pass a function that connects, because the address of the broker may
+/// have changed.
 #[derive(Default)]
 pub(crate) struct KeptConnection(Option<Connection>);
 
 impl KeptConnection {
-    /// Returns the connection. Calls `connect` if there is none.
+    /// Returns the connection. Calls `connect` first if there is none.
     pub(crate) fn get(
         &mut self,
         connect: impl FnOnce() -> Result<Connection, ClientError>,
@@ -25,7 +25,7 @@ impl KeptConnection {
         Ok(self.0.as_mut().expect("just connected"))
     }
 
-    /// Returns the address of the connection; None if there is no connection.
+    /// Returns the address of the connection, if there is one.
     pub(crate) fn address(&self) -> Option<&str> {
         self.0.as_ref().map(Connection::address)
     }
@@ -35,7 +35,7 @@ impl KeptConnection {
         self.0.is_some()
     }
 
-    /// Removes and returns the connection; None if there is none.
+    /// Removes and returns the connection, if there is one.
     pub(crate) fn take(&mut self) -> Option<Connection> {
         self.0.take()
     }
@@ -45,8 +45,8 @@ impl KeptConnection {
         self.0 = Some(connection);
     }
 
-    /// Sends a request in version `max` or an older one, and waits for its response. If the broker has closed the kept
-    /// connection (`connections.max.idle.ms`), sends an idempotent request once more, over a new one.
+    /// Sends a request in version `max` or an older one and waits for its response. If the broker has closed the kept
+    /// connection (`connections.max.idle.ms`), an idempotent request is sent once more over a new one.
     pub(crate) fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -57,7 +57,7 @@ impl KeptConnection {
             let is_new = self.0.is_none();
             let answer = self.get(&mut connect)?.call_up_to(request, max);
             let Err(error) = answer else { return answer };
-            // Drops the connection: a late response would be taken for that to the next request.
+            // The connection is dropped. Otherwise a late response would be taken for the response to the next request.
             self.0 = None;
             if is_new || !error.is_closed() || !may_be_asked_twice(R::KEY) {
                 return Err(error);
@@ -65,8 +65,9 @@ impl KeptConnection {
         }
     }
 
-    /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together; a heavier
-    /// request is sent alone. Returns the responses in order, and the error that ended the sequence early, if any.
+    /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together, and a
+    /// heavier request is sent alone. Returns the responses in order, and also the error if one ended the sequence
+    /// early.
     pub(crate) fn ask_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
@@ -93,16 +94,17 @@ impl KeptConnection {
             Ok(())
         });
         if asked.is_err() {
-            // Drops the connection: responses that are still due would be taken for those to later requests.
+            // The connection is dropped. Otherwise responses that are still due would be taken for those to later
+            // requests.
             self.0 = None;
         }
         (answers, asked.err())
     }
 }
 
-/// Returns true if requests of this API are idempotent: they change nothing, or set the same again. False for APIs
-/// whose request a broker refuses the second time. Also false for JoinGroup and SyncGroup: another thread stops such a
-/// request by ending its connection.
+/// Returns true if requests of this API are idempotent, because they change nothing or set the same value again.
+/// Returns false for APIs whose request a broker would refuse the second time. Also returns false for JoinGroup and
+/// SyncGroup, because another thread stops such a request by ending its connection.
 fn may_be_asked_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
@@ -132,7 +134,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
     use std::sync::mpsc;
 
-    /// Returns the body of the next request; None if the client closes the connection.
+    /// Returns the body of the next request, or `None` if the client closes the connection.
     fn request(socket: &mut TcpStream) -> Option<Vec<u8>> {
         let mut prefix = [0; 4];
         socket.read_exact(&mut prefix).ok()?;

@@ -1,7 +1,7 @@
-//! Blocking client: requests to a broker one after another, and pipelined fetches.
+//! The blocking client. It sends requests to a broker one after another, and pipelines fetches.
 //!
-//! Fetchers are the reason for a second client beside the one on tokio: a fetcher has its own thread, and reads each
-//! response into one buffer.
+//! It exists beside the client on tokio because of the fetchers. A fetcher has its own thread and reads each response
+//! into one buffer.
 
 mod awaited;
 mod cluster;

@@ -1,4 +1,5 @@
-//! Offsets at which partitions start, end, or reach a timestamp, by ListOffsets to the partitions' leaders.
+//! Finds the offsets at which partitions start, end, or reach a timestamp. The requests (ListOffsets) go to the
+//! partitions' leaders.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -10,30 +11,29 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Timestamp that stands for the start of a partition in ListOffsets.
+/// In ListOffsets this timestamp stands for the start of a partition.
 pub const EARLIEST: i64 = -2;
-/// Timestamp that stands for the end of a partition in ListOffsets.
+/// In ListOffsets this timestamp stands for the end of a partition.
 pub const LATEST: i64 = -1;
 
-/// Longest search for leaders that have moved or cannot be reached. A little longer than the session of a failed broker
-/// (broker.session.timeout.ms). A shorter patience of the cluster shortens the search.
+/// How long leaders are searched for that have moved or cannot be reached. This is a little longer than the session of
+/// a failed broker (broker.session.timeout.ms). If the cluster's patience is shorter, it shortens the search.
 const LEADER_PATIENCE: Duration = Duration::from_secs(15);
-/// Most partitions in requests that are sent together, without waiting for earlier responses.
+/// Maximum number of partitions in requests that are sent together, without waiting for earlier responses.
 const TOGETHER_MAX: usize = 1000;
-/// Longest time of retries with a leader that cannot read its log or the object store. Shorter than
-/// [`LEADER_PATIENCE`], since another broker does not lead such a partition soon.
+/// How long to retry if a leader cannot read its log or the object store. This is shorter than [`LEADER_PATIENCE`],
+/// because such a partition does not get another leader soon.
 const STORAGE_PATIENCE: Duration = Duration::from_secs(2);
-/// Time between two attempts.
+/// The pause between two attempts.
 const LEADER_BACKOFF: Duration = Duration::from_millis(100);
 
 impl Cluster {
-    /// Requests the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions from its leader.
-    /// Returns -1 for a partition without a record that late. Leaves out partitions that do not exist, have no leader,
-    /// or whose leader refuses. Searches for up to [`LEADER_PATIENCE`] for a leader that has moved or cannot be
-    /// reached.
+    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) of each of these partitions. The offset is -1 if
+    /// the partition has no record that late. Partitions are left out if they do not exist, have no leader, or their
+    /// leader refuses. A leader that has moved or cannot be reached is searched for up to [`LEADER_PATIENCE`].
     ///
     /// # Errors
-    /// Error of a leader that cannot be reached.
+    /// Returns [`ClientError`] if a leader cannot be reached.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -46,8 +46,8 @@ impl Cluster {
         }
     }
 
-    /// Requests the offset at `timestamp` of each of these partitions, as [`Cluster::offsets_at`] does. Returns the
-    /// found offsets, and the errors of the other partitions.
+    /// Finds the offset at `timestamp` of each of these partitions, like [`Cluster::offsets_at`]. Returns the errors of
+    /// the other partitions, too.
     pub fn offsets_found_at(&mut self, of: &[(Text, i32)], timestamp: i64) -> FoundOffsets {
         let began = Instant::now();
         let patience = LEADER_PATIENCE.min(self.patience() * 3 / 2);
@@ -111,25 +111,25 @@ impl Cluster {
     }
 }
 
-/// Offsets that leaders returned, and errors of the partitions without an offset.
+/// The offsets that leaders returned, and the errors of the partitions without an offset.
 #[derive(Debug, Default)]
 pub struct FoundOffsets {
-    /// Offset of each partition whose leader returned an offset; -1 if no record is that late.
+    /// The offset of each partition whose leader returned one. -1 if no record is that late.
     pub offsets: BTreeMap<(Text, i32), i64>,
-    /// Last error of each partition whose leader refused.
+    /// The last error of each partition whose leader refused.
     pub refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of a leader that was not reached.
+    /// The error of a leader that was not reached.
     pub unreached: Option<ClientError>,
 }
 
-/// Outcome of one request to each leader.
+/// The outcome of one request to each leader.
 #[derive(Default)]
 struct OffsetsNow {
     offsets: BTreeMap<(Text, i32), i64>,
     refused: BTreeMap<(Text, i32), ErrorCode>,
-    /// Partitions to retry: another broker may lead them in the meantime.
+    /// The partitions to retry. Another broker may lead them in the meantime.
     again: Vec<(Text, i32)>,
-    /// Error of a leader that was not reached.
+    /// The error of a leader that was not reached.
     unreached: Option<ClientError>,
 }
 
@@ -161,20 +161,20 @@ fn wanted_at(topics: BTreeMap<Text, Vec<i32>>, timestamp: i64) -> Vec<ListOffset
 }
 
 impl Connection {
-    /// Returns the offset at `timestamp` of each of these partitions, which this broker leads. Records of open
+    /// Returns the offset at `timestamp` of each of these partitions, which this broker must lead. Records of open
     /// transactions count as well.
     ///
     /// # Errors
-    /// Error of the first partition that has one; error of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks, or else that of the first partition that the broker refuses.
     pub fn offsets(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<Vec<i64>, ClientError> {
         self.offsets_at(of, timestamp, false)?.into_iter().collect()
     }
 
-    /// Returns, for each of these partitions, the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]) or the broker's
-    /// error. The offset is -1 if no record is that late. This broker must lead the partitions.
+    /// Returns the offset at `timestamp` (or [`EARLIEST`], [`LATEST`]), or the broker's error, for each of these
+    /// partitions. The offset is -1 if no record is that late. This broker must lead the partitions.
     ///
     /// # Errors
-    /// Error of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks.
     pub fn offsets_at(
         &mut self,
         of: &[(Text, i32)],
@@ -186,12 +186,12 @@ impl Connection {
         self.told_offsets_at(of, version)
     }
 
-    /// Returns offsets as [`Connection::offsets_at`] does, for several timestamps with their partitions. Short requests
-    /// are sent together, in one round trip. Long requests are sent one after another, since a broker that still writes
-    /// a response may not read the next request.
+    /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
+    /// are sent together, in one round trip. Long ones are sent one after another, because a broker that is still
+    /// writing a response may not read the next request.
     ///
     /// # Errors
-    /// Error of a broken connection.
+    /// Returns [`ClientError`] if the connection breaks.
     pub(crate) fn offsets_at_each(
         &mut self,
         each: &[(i64, Vec<(Text, i32)>)],

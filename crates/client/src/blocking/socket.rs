@@ -1,4 +1,4 @@
-//! Blocking socket to a broker, plain or TLS.
+//! A blocking socket to a broker, plain or TLS.
 //!
 //! Invariant: bytes written in one call leave at once.
 
@@ -10,10 +10,10 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longest time for connecting to an address, and longest time for the TLS handshake.
+/// How long connecting to an address may take, and also how long the TLS handshake may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Default of the longest silence of a broker while a response is due (Kafka's request.timeout.ms). Also the longest
-/// time for which the broker may read nothing of a request.
+/// The default for how long a broker may be silent while a response is due (Kafka's request.timeout.ms). A broker that
+/// reads nothing of a request is given up after the same time.
 pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum Socket {
@@ -23,7 +23,7 @@ pub(super) enum Socket {
 
 impl Socket {
     /// Connects to `host:port`, including the TLS handshake. Each address of the host, and then the handshake, may take
-    /// the smaller of [`CONNECT_TIMEOUT`] and `patience`. After that, `patience` is the broker's longest silence.
+    /// [`CONNECT_TIMEOUT`], or `patience` if that is shorter. Afterwards the broker may be silent for `patience`.
     pub(super) fn open(address: &str, security: &Security, patience: Duration) -> Result<Socket, ClientError> {
         let of_connect = |source| ClientError::Connect { address: address.to_owned(), source };
         let of_tls = |source| ClientError::Handshake { address: address.to_owned(), source };
@@ -36,7 +36,7 @@ impl Socket {
         Ok(Socket::Tls(Box::new(stream)))
     }
 
-    /// Returns the TCP connection of the socket.
+    /// Returns the TCP connection under the socket.
     pub(super) fn tcp(&self) -> &TcpStream {
         match self {
             Socket::Plain(socket) => socket,
@@ -44,13 +44,13 @@ impl Socket {
         }
     }
 
-    /// Returns true if a new connection to `address` would lead to the peer of this socket, which was opened to the
-    /// address `own`. With TLS, both hosts must be equal, since listeners that share an address by SNI differ only in
+    /// Returns true if a new connection to `address` would reach the same peer as this socket, which was opened to the
+    /// address `own`. With TLS both hosts must be equal, because listeners that share an address by SNI differ only in
     /// the name.
     pub(super) fn leads_to(&self, address: &str, own: &str) -> bool {
         match self {
             Socket::Tls(_) => own.eq_ignore_ascii_case(address),
-            // If the name does not resolve, the new connection reports the error.
+            // If the name does not resolve, the new connection will report the error.
             Socket::Plain(socket) => match (socket.peer_addr(), resolve(address)) {
                 (Ok(peer), Ok(targets)) => is_first(peer, targets),
                 _ => false,
@@ -65,7 +65,7 @@ fn resolve(address: &str) -> io::Result<impl Iterator<Item = SocketAddr>> {
     place.to_socket_addrs().map_err(|error| unknown_host(&error))
 }
 
-/// Returns true if `peer` is the first of these addresses, to which a new connection would go.
+/// Returns true if `peer` is the first of these addresses, which a new connection would use.
 fn is_first(peer: SocketAddr, mut targets: impl Iterator<Item = SocketAddr>) -> bool {
     targets.next() == Some(peer)
 }

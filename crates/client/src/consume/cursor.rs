@@ -1,4 +1,4 @@
-//! Position in one partition that is read: its start, its end, and the sink of its records.
+//! The position in a partition that is read: where the read starts and ends, and the sink of its records.
 //!
 //! Invariant: `offset` moves past a batch only if the sink got each of its records. Exceptions are records before
 //! `offset`, records past `end`, skipped bad batches, lost records, and records of an aborted transaction if only
@@ -15,73 +15,73 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::HashSet;
 use std::ops::ControlFlow;
 
-/// Largest size of a batch's decompressed records, in bytes.
+/// Maximum size of a batch's decompressed records, in bytes.
 const PAYLOAD_BYTES_MAX: usize = 256 << 20;
 
-/// Sink of a partition's records.
+/// Takes the records of a partition.
 pub trait Sink: Send + 'static {
-    /// Takes the next record. A sink that returns Break has not taken the record; the read of the partition ends before
-    /// that record.
+    /// Takes the next record. If it returns `Break`, it has not taken the record, and the read of the partition ends
+    /// before that record.
     ///
     /// # Errors
-    /// Sentence about the fault of the record; it ends the run.
+    /// Returns a text about the fault if the sink refuses the record. The error ends the run.
     fn record(&mut self, batch: &BatchView<'_>, record: &Record<'_>) -> Result<ControlFlow<()>, String>;
 
-    /// Reports that all records of the partition in a response were read. `offset` is the next offset to read.
+    /// Called when all records of the partition in a response were read. `offset` is the next offset to read.
     fn read_to(&mut self, _offset: i64) {}
 
-    /// Reports the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
+    /// Called with the id of the topic to which offsets belong from now on. The id changes if the topic was recreated.
     fn follow(&mut self, _topic_id: Uuid) {}
 
-    /// Reports that the read continues at `offset`: earlier records were deleted before they were read. The run's own
-    /// thread calls this; the call must not wait.
+    /// Called when the read continues at `offset`, because earlier records were deleted before they were read. The
+    /// run's own thread makes the call, so it must not wait.
     fn skip_to(&mut self, _offset: i64) {}
 }
 
-/// Sink that drops records: the run counts them.
+/// A sink that drops the records. The run still counts them.
 impl Sink for () {
     fn record(&mut self, _: &BatchView<'_>, _: &Record<'_>) -> Result<ControlFlow<()>, String> {
         Ok(ControlFlow::Continue(()))
     }
 }
 
-/// Position in a partition, with its bounds and its sink.
+/// The position in a partition, with its bounds and its sink.
 #[derive(Debug)]
 pub struct Cursor<S> {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
-    /// Id of the topic; zeros from brokers before 2.8.
+    /// The id of the topic. Zero from brokers before 2.8.
     pub topic_id: Uuid,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Next offset to read; `None` until the leader has returned it.
+    /// The next offset to read, or `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// First offset that is not read; `None` to read forever.
+    /// The first offset that is not read any more, or `None` to read forever.
     pub end: Option<i64>,
-    /// Start and end of the read, as first determined.
+    /// The bounds of the read, as they were first determined.
     pub placed: Placed,
-    /// True if records were deleted before they were read. The setting auto.offset.reset then decides the new start.
+    /// True if records were deleted before they were read. auto.offset.reset then decides where the read continues.
     pub(super) is_reset: bool,
-    /// Position that the leader refused; kept until the partition has a new start.
+    /// The position that the leader refused. It is kept until the partition has a new start.
     refused_at: Option<i64>,
-    /// Start that overrides the settings; kept until a record is read.
+    /// A start that overrides the settings. It is kept until a record is read.
     pub(super) start: Option<StartOffset>,
-    /// Sink of the records.
+    /// The sink of the records.
     pub sink: S,
 }
 
-/// Number of records that were read, and bytes of their keys and values.
+/// How many records were read, and the bytes of their keys and values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
     pub(super) records: u64,
     pub(super) bytes: u64,
 }
 
-/// Skipped bad batches of a partition.
+/// The bad batches of a partition that were skipped.
 #[derive(Debug, Default)]
 pub(super) struct SkippedBatches {
     count: u64,
-    /// Error of the first skipped batch.
+    /// The error of the first skipped batch.
     first: Option<ConsumeError>,
 }
 
@@ -91,7 +91,7 @@ impl SkippedBatches {
         self.first.get_or_insert(error);
     }
 
-    /// Returns one line about all skipped batches; None if no batch was skipped.
+    /// Returns one line about all skipped batches, or `None` if no batch was skipped.
     pub(super) fn notice(&self) -> Option<String> {
         let Some(ConsumeError::BadBatch { topic, partition, offset, last_offset, reason }) = &self.first else {
             return None;
@@ -108,20 +108,20 @@ impl SkippedBatches {
 }
 
 impl<S> Cursor<S> {
-    /// Returns a cursor that starts where the plan demands.
+    /// Creates a cursor that starts where the plan demands.
     pub fn new(place: PartitionPlace, sink: S) -> Self {
         let PartitionPlace { topic, topic_id, partition, .. } = place;
         Cursor::placed(topic, partition, Placed { topic_id, ..Placed::default() }, sink)
     }
 
-    /// Returns a cursor with start and end, as far as they are known.
+    /// Creates a cursor whose start and end are known, at least in part.
     pub fn placed(topic: Text, partition: i32, placed: Placed, sink: S) -> Self {
         let Placed { topic_id, offset, end } = placed;
         let (is_reset, refused_at, start) = Default::default();
         Cursor { topic, topic_id, partition, offset, end, placed, is_reset, refused_at, start, sink }
     }
 
-    /// Places the cursor at the start of the log, so that every remaining record is read.
+    /// Moves the cursor to the start of the log, so that every remaining record is read.
     #[must_use]
     pub(super) fn at_start(mut self) -> Self {
         self.begin_at_start();
@@ -132,14 +132,14 @@ impl<S> Cursor<S> {
         (self.offset, self.placed.offset, self.start) = (Some(0), Some(0), Some(StartOffset::Earliest));
     }
 
-    /// Sets start and end to the bounds that the leader returned.
+    /// Sets the start and the end to the bounds that the leader returned.
     pub(super) fn place(&mut self, (offset, end): super::start::OffsetBounds) {
         self.offset = self.offset.or(Some(offset));
         self.end = self.end.or(end);
         self.placed = Placed { offset: self.offset, end: self.end, ..self.placed };
     }
 
-    /// Discards the position, so that the run determines a new start.
+    /// Discards the position, so that the run has to determine a new start.
     pub(super) fn reset(&mut self) {
         self.refused_at = self.offset.or(self.refused_at);
         (self.offset, self.placed.offset, self.is_reset) = (None, None, true);
@@ -155,18 +155,18 @@ impl<S> Cursor<S> {
     }
 }
 
-/// Settings by which batches are checked and selected.
+/// The settings that decide how batches are checked and which of them are read.
 #[derive(Clone, Copy)]
 pub(super) struct Reading<'a> {
     pub(super) check_crcs: bool,
-    /// True if a bad batch of a producer is skipped.
+    /// True if bad batches of a producer are skipped.
     pub(super) skips_bad_batches: bool,
-    /// Aborted transactions in the response; their records are left out. With `None` all records are read.
+    /// The aborted transactions in the response, whose records are left out. With `None` all records are read.
     pub(super) aborted: Option<&'a [AbortedTransaction]>,
 }
 
 impl<S: Sink> Cursor<S> {
-    /// Continues with the topic that has this id now. A recreated topic is read from its start, since all of its
+    /// Continues with the topic that now has this id. A recreated topic is read from its start, because all of its
     /// records are new. Without `restarts`, the recreation is an error that ends the run. The same error ends the run
     /// if the cursor has an end, because the end belongs to the old topic.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
@@ -187,9 +187,9 @@ impl<S: Sink> Cursor<S> {
         Ok(())
     }
 
-    /// Returns the offsets from the position that the leader refused to the new start, once for each reset, and
-    /// notifies the sink. None if no position was refused, if the new start is not known yet, or if it is not after
-    /// that position.
+    /// Returns the range of offsets from the position that the leader refused to the new start, once for each reset,
+    /// and notifies the sink. Returns `None` if no position was refused, if the new start is not known yet, or if it is
+    /// not after that position.
     pub(super) fn take_deleted(&mut self) -> Option<DeletedOffsets> {
         let to = self.offset?;
         let from = self.refused_at.take().filter(|from| *from < to)?;
@@ -197,14 +197,14 @@ impl<S: Sink> Cursor<S> {
         Some(DeletedOffsets { topic: self.topic.clone(), partition: self.partition, offsets: from..to })
     }
 
-    /// Continues at this offset: the records before it are lost.
+    /// Continues at this offset, because the records before it are lost.
     pub(super) fn skip_to(&mut self, offset: i64) {
         (self.offset, self.start) = (Some(offset), None);
         self.sink.read_to(offset);
     }
 
-    /// Reads the whole batches in `bytes` from `offset` on, and adds their records to `count`. Returns the skipped bad
-    /// batches.
+    /// Reads the whole batches in `bytes` from `offset` on and adds their records to `count`. Returns the bad batches
+    /// that were skipped.
     pub(super) fn read(
         &mut self,
         bytes: &[u8],
@@ -212,7 +212,7 @@ impl<S: Sink> Cursor<S> {
         count: &mut Count,
     ) -> Result<SkippedBatches, ConsumeError> {
         let outcome = self.read_batches(bytes, reading, count);
-        // Reported after an error, too: records before an unreadable batch were read.
+        // This is reported even after an error, since the records before an unreadable batch were read.
         self.sink.read_to(self.offset.unwrap_or(0));
         outcome
     }
@@ -282,7 +282,7 @@ impl<S: Sink> Cursor<S> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Returns the error of a batch whose records cannot be read. If the checksum matches, the producer is at fault,
+    /// Returns the error of a batch whose records cannot be read. If the checksum matches, the producer is at fault and
     /// not the disk.
     fn unreadable(&self, batch: &BatchView<'_>, error: &BatchError) -> ConsumeError {
         if let Err(error) = batch.check_crc() {
@@ -299,11 +299,11 @@ impl<S: Sink> Cursor<S> {
     }
 }
 
-/// Aborted transactions of a response, updated with each batch that the reader passes (as in Kafka's `CompletedFetch`).
+/// The aborted transactions of a response, while the reader passes its batches (as in Kafka's `CompletedFetch`).
 struct Aborted {
-    /// Aborted transactions that begin later, as pairs of first offset and producer id, in descending order.
+    /// The aborted transactions that begin later, as pairs of first offset and producer id, in descending order.
     ahead: Vec<(i64, i64)>,
-    /// Producers whose transaction is open at the present batch, and was aborted later.
+    /// The producers whose transaction is open at the present batch and was aborted later.
     open: HashSet<i64>,
 }
 
@@ -314,13 +314,13 @@ impl Aborted {
         Aborted { ahead, open: HashSet::new() }
     }
 
-    /// Returns true if a batch belongs to an aborted transaction. The caller passes batches in order.
+    /// Returns true if a batch belongs to an aborted transaction. Batches must be passed in order.
     fn holds(&mut self, batch: &BatchView<'_>) -> bool {
         while let Some((_, producer_id)) = self.ahead.pop_if(|(first, _)| *first <= batch.last_offset()) {
             self.open.insert(producer_id);
         }
         match batch.is_control() {
-            // Either marker ends the producer's open transaction. A commit marker finds none here.
+            // Either marker ends the producer's open transaction. For a commit marker there is none here.
             true => {
                 self.open.remove(&batch.producer_id());
                 false
@@ -330,7 +330,7 @@ impl Aborted {
     }
 }
 
-/// Returns the decompressed records of a batch; None if the batch is not compressed.
+/// Returns the decompressed records of a batch, or `None` if the batch is not compressed.
 fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     match batch.compression()? {
         Compression::None => Ok(None),
@@ -338,8 +338,8 @@ fn decompressed(batch: &BatchView<'_>) -> Result<Option<Bytes>, BatchError> {
     }
 }
 
-/// Whole batches at the start of a partition's bytes. A batch that is cut off at the end comes again with the next
-/// fetch.
+/// The whole batches at the start of a partition's bytes. If a batch is cut off at the end, the next fetch returns it
+/// again.
 pub(super) struct Batches<'a>(pub(super) &'a [u8]);
 
 impl<'a> Iterator for Batches<'a> {
@@ -370,7 +370,7 @@ mod tests {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"value"), &[]);
         let (mut bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
-        // Changes a byte of the value: the record is still readable.
+        // Changes a byte of the value. The record is still readable.
         let at = bytes.len() - 3;
         bytes[at] ^= 1;
         let read = |check_crcs| {

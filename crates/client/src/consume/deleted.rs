@@ -1,4 +1,4 @@
-//! Ranges of records that retention or DeleteRecords removed before a reader read them. Not here: deleted topics.
+//! Ranges of records that retention or DeleteRecords removed before a reader had read them.
 //!
 //! Invariant: at most one range of each partition is kept, since the caller of a run may never take the ranges.
 
@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// Offsets of a partition that a reader skipped because their records were deleted before.
+/// The offsets that a reader skipped in a partition, because their records had been deleted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedOffsets {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: Text,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Range from the reader's position to its new position: the log's start, or its end if auto.offset.reset is
-    /// latest. The range includes markers, and records that compaction had removed.
+    /// The range from the reader's position to its new position, which is the log's start, or its end if
+    /// auto.offset.reset is latest. It includes markers, and records that compaction had removed.
     pub offsets: Range<i64>,
 }
 
@@ -41,12 +41,12 @@ impl fmt::Display for DeletedOffsets {
     }
 }
 
-/// Deleted offsets of all partitions, kept until the caller of a run takes them.
+/// The deleted offsets of all partitions, until the caller of the run takes them.
 #[derive(Debug, Default)]
 pub(super) struct DeletedRanges(BTreeMap<(Text, i32), Range<i64>>);
 
 impl DeletedRanges {
-    /// Adds offsets. Ranges of the same partition become one, from the first offset to the last.
+    /// Adds offsets. All ranges of a partition become one, from the first offset to the last.
     pub(super) fn add(&mut self, of: DeletedOffsets) {
         let known = self.0.entry((of.topic, of.partition)).or_insert_with(|| of.offsets.clone());
         *known = known.start.min(of.offsets.start)..known.end.max(of.offsets.end);

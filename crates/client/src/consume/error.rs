@@ -1,96 +1,96 @@
-//! Errors that end a run early, or end the read of one partition.
+//! The errors that end a run early, or that end the read of one partition.
 
 use crate::error::ClientError;
 use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Error that ended a run early.
+/// The error that ended a run early.
 #[derive(Debug, thiserror::Error)]
 pub enum ConsumeError {
-    /// Error of the cluster or the connection.
+    /// The cluster or the connection failed.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// Bytes that are not a record batch, or whose checksum does not match.
+    /// Some bytes are not a record batch, or the checksum of a batch does not match.
     #[error(
         "partition {partition} of topic '{topic}' has a broken batch at offset {offset}: {reason}; check the broker's disk"
     )]
     Corrupt {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// First offset that could not be read.
+        /// The first offset that could not be read.
         offset: i64,
-        /// Fault of the batch.
+        /// The fault of the batch.
         reason: String,
     },
-    /// Batch whose checksum matches, but whose records cannot be read: the producer has sent it like this.
+    /// The checksum of a batch matches, but its records cannot be read. The producer has sent it like this.
     #[error(
         "the producer's batch at offset {offset} of partition {partition} of topic '{topic}' cannot be read: {reason}; \
          --skip-bad-batches skips it"
     )]
     BadBatch {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// First offset of the batch.
+        /// The first offset of the batch.
         offset: i64,
-        /// Last offset of the batch.
+        /// The last offset of the batch.
         last_offset: i64,
-        /// Fault of the batch.
+        /// The fault of the batch.
         reason: String,
     },
-    /// Offset that the partition does not have, under settings that forbid another start.
+    /// The partition does not have this offset, and the settings forbid another start.
     #[error(
         "partition {partition} of topic '{topic}' has no offset {offset}; start at the oldest record with --offset beginning, \
          or at the end with --offset end"
     )]
     OutOfRange {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// Offset before the first record, or past the last one.
+        /// The offset, which is before the first record or past the last one.
         offset: i64,
     },
-    /// Topic that was recreated: the offsets belong to the former topic.
+    /// The topic was recreated, so the offsets belong to the former topic.
     #[error("topic '{topic}' was deleted and recreated while it was read; start again with the new one")]
     Recreated {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
     },
-    /// Topic that does not exist any more.
+    /// The topic does not exist any more.
     #[error("topic '{topic}' was deleted while it was read")]
     Deleted {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
     },
-    /// Refusal of a partition by its leader, for as long as the run waits.
+    /// The leader of a partition has refused it for as long as the run waits.
     #[error(transparent)]
     Refusing(Arc<ClientError>),
-    /// Refusal of a record by the sink.
+    /// The sink refused a record.
     #[error("partition {partition} of topic '{topic}', offset {offset}: {reason}")]
     Refused {
-        /// Name of the topic.
+        /// The name of the topic.
         topic: Text,
-        /// Number of the partition.
+        /// The number of the partition.
         partition: i32,
-        /// Offset of the record.
+        /// The offset of the record.
         offset: i64,
-        /// Reason of the sink, as a sentence.
+        /// The reason, as a sentence of the sink.
         reason: String,
     },
-    /// Timeout while a partition could not be read.
+    /// The timeout passed while a partition could not be read.
     #[error("no record came in {} ms: {source}", waited.as_millis())]
     Unreachable {
-        /// Time waited.
+        /// How long the run waited.
         waited: Duration,
-        /// Last reason why the partition could not be read.
+        /// The last reason why the partition could not be read.
         source: Arc<ClientError>,
     },
-    /// Refusal of a thread by the system.
+    /// The system refused to start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }

@@ -1,11 +1,9 @@
-//! Consumer fetcher: the thread that fetches from one leader. It reads one response while the next fetches are in
-//! flight.
+//! The thread that fetches from one leader. It reads one response while the next fetches are in flight.
 //!
 //! A partition that cannot be read goes back to the run, which finds its leader and passes the partition to a fetcher
-//! again. The fetcher continues with its other partitions. The
-//! [`session`](super::session) has the fetches in flight; the [`pace`](super::pace) determines their number and size.
-//! Invariant: at least one fetch is in flight while the thread waits or reads, until every partition was requested up
-//! to its end.
+//! again. The fetcher continues with its other partitions. The [`session`](super::session) keeps the fetches in flight,
+//! and the [`pace`](super::pace) determines their number and size. Invariant: at least one fetch is in flight while the
+//! thread waits or reads, until every partition was requested up to its end.
 
 use super::cursor::{Batches, Count, Cursor, Reading, Sink};
 use super::error::ConsumeError;
@@ -23,12 +21,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Last version of Fetch with names of topics; later versions have ids.
+/// The last version of Fetch that names topics. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 12;
-/// First version of Fetch with the field that requests reading ahead.
+/// The first version of Fetch with the field that requests reading ahead.
 const AHEAD_VERSION_MIN: i16 = 18;
 
-/// Settings of a consumer's fetches, with Kafka's names and defaults.
+/// The settings of a consumer's fetches, with Kafka's names and defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FetchSettings {
     /// fetch.max.wait.ms.
@@ -37,17 +35,18 @@ pub struct FetchSettings {
     pub min_bytes: i32,
     /// fetch.max.bytes.
     pub max_bytes: i32,
-    /// max.partition.fetch.bytes; the limit for the first fetches, which may grow.
+    /// max.partition.fetch.bytes. This is the limit for the first fetches, and later ones may be larger.
     pub partition_max_bytes: i32,
-    /// fetch.buffer.memory: limit of requested and unread bytes, for all leaders together.
+    /// fetch.buffer.memory, which limits the requested and unread bytes of all leaders together.
     pub buffer_memory: i32,
     /// check.crcs.
     pub check_crcs: bool,
-    /// True if the read skips batches that a producer has sent broken, and records whose object is lost.
+    /// If true, batches that a producer has sent broken are skipped, and so are records whose object is lost.
     pub skip_bad_batches: bool,
-    /// True for isolation.level=read_committed: records of aborted and open transactions are left out.
+    /// If true, records of aborted and open transactions are left out (isolation.level=read_committed).
     pub read_committed: bool,
-    /// auto.offset.reset: new start of a partition whose unread records were deleted. None ends the run.
+    /// auto.offset.reset, which decides where a partition continues if its unread records were deleted. `None` ends the
+    /// run.
     pub reset: Option<StartOffset>,
 }
 
@@ -67,7 +66,7 @@ impl Default for FetchSettings {
     }
 }
 
-/// Reason why a fetcher ended.
+/// The reason why a fetcher ended.
 pub(super) enum FetcherEnd {
     /// The run stopped the fetcher.
     Stopped,
@@ -75,7 +74,7 @@ pub(super) enum FetcherEnd {
     Done,
     /// The connection broke. The run must find the leaders again.
     Stale(ClientError),
-    /// The fetcher met an error that no retry can repair.
+    /// An error occurred that no retry can repair.
     Failed(ConsumeError),
 }
 
@@ -85,13 +84,13 @@ impl From<ClientError> for FetcherEnd {
     }
 }
 
-/// Partition that goes back to the run.
+/// A partition that goes back to the run.
 pub(super) struct Returned<S> {
     pub(super) cursor: Cursor<S>,
     pub(super) why: Why,
 }
 
-/// Reason why a partition goes back to the run.
+/// The reason why a partition goes back to the run.
 pub(super) enum Why {
     /// The partition needs a new start.
     Reset,
@@ -101,7 +100,7 @@ pub(super) enum Why {
     Broken(ConsumeError),
 }
 
-/// Partitions for a running fetcher.
+/// New partitions for a running fetcher.
 pub(super) struct Inbox<S>(Mutex<Option<Vec<Cursor<S>>>>);
 
 impl<S> Inbox<S> {
@@ -113,7 +112,7 @@ impl<S> Inbox<S> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds partitions. Returns them as the error if the inbox is closed.
+    /// Adds partitions. If the inbox is closed, returns them as the error.
     pub(super) fn put(&self, cursors: Vec<Cursor<S>>) -> Result<(), Vec<Cursor<S>>> {
         match &mut *self.lock() {
             Some(waiting) => {
@@ -132,7 +131,7 @@ impl<S> Inbox<S> {
         self.lock().take().unwrap_or_default()
     }
 
-    /// Closes the inbox if it is empty. Returns true if the inbox is closed.
+    /// Closes the inbox if it is empty, and returns true if it is closed now.
     fn close_if_empty(&self) -> bool {
         let mut waiting = self.lock();
         if waiting.as_ref().is_some_and(Vec::is_empty) {
@@ -142,8 +141,8 @@ impl<S> Inbox<S> {
     }
 }
 
-/// Time since which a fetcher waits for its leader: since it read the last response, or since its start. None while
-/// sinks take records.
+/// Since when a fetcher has waited for its leader. The wait begins when it has read the last response, or when it
+/// starts. `None` while sinks take records.
 pub(super) struct AwaitedSince(Mutex<Option<Instant>>);
 
 impl Default for AwaitedSince {
@@ -164,17 +163,17 @@ impl AwaitedSince {
 
 pub(super) struct Fetcher<S> {
     connection: Connection,
-    /// Cursors in the order of the next fetch. A cursor whose records were just read comes last.
+    /// The cursors in the order of the next fetch. A cursor whose records were just read comes last.
     cursors: Vec<Cursor<S>>,
     inbox: Arc<Inbox<S>>,
     returns: Box<dyn Fn(Returned<S>) + Send>,
-    /// Next offset to request for each cursor; ahead of the offset that was read.
+    /// The next offset to request for each cursor, which is ahead of what was read.
     asked: HashMap<PartitionKey, i64>,
-    /// Names of partitions that count as refused until the leader answers them.
+    /// The names of partitions that count as refused until the leader answers for them.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
     session: FetchSession,
-    /// Pace for a leader that reads ahead, and pace for any other leader.
+    /// The pace for a leader that reads ahead, and the one for any other leader.
     paces: (AheadPace, SizePace),
     share: FetchShare,
     /// True if the last response had records.
@@ -185,7 +184,7 @@ pub(super) struct Fetcher<S> {
 }
 
 impl<S: Sink> Fetcher<S> {
-    /// Returns a fetcher. It passes partitions that cannot be read to `returns`.
+    /// Creates a fetcher that passes partitions to `returns` if they cannot be read.
     pub(super) fn new(
         connection: Connection,
         cursors: Vec<Cursor<S>>,
@@ -195,7 +194,7 @@ impl<S: Sink> Fetcher<S> {
         returns: impl Fn(Returned<S>) + Send + 'static,
     ) -> Self {
         let inbox = Inbox::new();
-        // Cannot fail, since a new inbox is open.
+        // This cannot fail, because a new inbox is open.
         let _ = inbox.put(cursors);
         let (first, max) = (settings.partition_max_bytes.max(0) as u32, settings.max_bytes.max(0) as u32);
         Fetcher {
@@ -216,12 +215,12 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Returns the shared time since which the fetcher waits for its leader.
+    /// Returns the time since which the fetcher has waited for its leader. It is shared.
     pub(super) fn awaited(&self) -> Arc<AwaitedSince> {
         self.awaited.clone()
     }
 
-    /// Returns the inbox for more partitions.
+    /// Returns the inbox, through which the fetcher gets more partitions.
     pub(super) fn inbox(&self) -> Arc<Inbox<S>> {
         self.inbox.clone()
     }
@@ -230,7 +229,7 @@ impl<S: Sink> Fetcher<S> {
     /// reason for the end.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
-        // A run that ends shuts down the reading side of its fetchers' connections: that is no error.
+        // A run that ends shuts down the reading side of its fetchers' connections, which is no error.
         let end =
             if self.progress.stopping() && matches!(end, FetcherEnd::Stale(_)) { FetcherEnd::Stopped } else { end };
         if matches!(end, FetcherEnd::Done | FetcherEnd::Stopped) {
@@ -240,7 +239,7 @@ impl<S: Sink> Fetcher<S> {
         (self.cursors, end)
     }
 
-    /// Closes the session at the leader. Otherwise the session would last for minutes.
+    /// Closes the session at the leader, where it would otherwise last for minutes.
     fn close_session(&mut self) {
         let Some(session_id) = self.session.id() else { return };
         let closing = FetchRequest { session_id, session_epoch: FetchSession::CLOSES, ..Default::default() };
@@ -280,7 +279,7 @@ impl<S: Sink> Fetcher<S> {
             if counts {
                 self.feed(&response, fetch)?;
             }
-            // Fetches may still be in flight: they were sent before the records showed the end.
+            // Fetches may still be in flight that were sent before the records showed the end.
             if self.open().next().is_none() && self.inbox.close_if_empty() {
                 return Err(FetcherEnd::Done);
             }
@@ -302,7 +301,7 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Sends the next fetches, as long as there are offsets to request and memory for the responses.
+    /// Sends the next fetches, as long as there are offsets to request and there is memory for the responses.
     fn ask(&mut self) -> Result<(), FetcherEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
@@ -312,7 +311,7 @@ impl<S: Sink> Fetcher<S> {
         Ok(())
     }
 
-    /// Adapts size and number of the next fetches to a response.
+    /// Adapts the size and number of the next fetches to a response.
     fn adapt(&mut self, response: &FetchResponse, fetch: UnderWay, awaited: Instant, bytes: usize) {
         let of = response.responses.iter().flat_map(|topic| &topic.partitions).map(|data| bytes_of(data).len());
         let largest = of.max().unwrap_or(0);
@@ -339,7 +338,7 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Returns each cursor that has offsets to request, with the next of these.
+    /// Returns each cursor that still has something to request, with its next offset to request.
     fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
         self.cursors.iter().filter_map(|cursor| {
             let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
@@ -390,8 +389,8 @@ impl<S: Sink> Fetcher<S> {
         }
     }
 
-    /// Reads a response without its records: determines the next offsets, and gives back partitions that the leader
-    /// refuses. Returns false if the response belongs to a lost session, and does not count.
+    /// Handles a response apart from its records. Determines the next offsets, and gives partitions back that the
+    /// leader refuses. Returns false if the response belongs to a lost session and does not count.
     fn advance(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<bool, FetcherEnd> {
         let is_lost = matches!(
             response.error_code,
@@ -420,7 +419,8 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
-                // An empty response before the end of the log is no proof that the partition can be read.
+                // If the response is empty before the end of the log, this does not prove that the partition can be
+                // read.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
@@ -437,7 +437,7 @@ impl<S: Sink> Fetcher<S> {
         Ok(true)
     }
 
-    /// Skips records that the object store has lost for good, if the settings allow this. Returns false if no records
+    /// Skips records that the object store has lost for good, if the settings allow it. Returns false if no records
     /// were skipped.
     fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
         let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
@@ -472,7 +472,7 @@ impl<S: Sink> Fetcher<S> {
                 let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
                 let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
                 let error = ClientError::refused(what, code);
-                // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may be transient.
+                // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
                 if !error.is_retriable() && code != ErrorCode::UNKNOWN_SERVER_ERROR {
                     return Err(FetcherEnd::Failed(error.into()));
                 }
@@ -495,7 +495,7 @@ impl<S: Sink> Fetcher<S> {
         self.cursors.iter().position(|cursor| self.is(cursor, key))
     }
 
-    /// Returns true if `key` is the key of the cursor's partition in responses.
+    /// Returns true if `key` stands for the cursor's partition in responses.
     fn is(&self, cursor: &Cursor<S>, (topic_id, topic, partition): &PartitionKey) -> bool {
         cursor.partition == *partition
             && match self.version > NAMED_VERSION_MAX {
@@ -504,7 +504,7 @@ impl<S: Sink> Fetcher<S> {
             }
     }
 
-    /// Passes the records to the sinks. The time of the sinks does not count as the leader's silence.
+    /// Passes the records to the sinks. While they take records, the leader does not count as silent.
     fn feed(&mut self, response: &FetchResponse, fetch: UnderWay) -> Result<(), FetcherEnd> {
         self.progress.feed();
         self.awaited.set(None);
@@ -546,8 +546,8 @@ impl<S: Sink> Fetcher<S> {
         Ok(())
     }
 
-    /// Records that a partition's records were read. `next_offset` is the offset at which a leader that reads ahead
-    /// continues; -1 if the response does not state it.
+    /// Notes that a partition's records were read. `next_offset` is where a leader that reads ahead continues, or -1 if
+    /// the response does not contain it.
     fn was_read(&mut self, at: usize, key: PartitionKey, next_offset: i64) {
         if !self.session.is_ahead() {
             let fed = self.cursors.remove(at);
@@ -557,12 +557,12 @@ impl<S: Sink> Fetcher<S> {
         if self.cursors[at].is_done() {
             self.session.forget(&key);
         }
-        // The leader's offset may be larger, by a gap that compaction has left.
+        // The leader's offset may be larger than ours, if compaction has left a gap.
         self.asked.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
     }
 }
 
-/// Returns cursors with their next offsets as the topics of a fetch. With `read_on`, the fetch has no offsets, since
+/// Turns cursors with their next offsets into the topics of a fetch. With `read_on` there are no offsets in it, because
 /// the leader knows them from the session.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,

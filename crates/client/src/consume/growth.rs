@@ -1,4 +1,4 @@
-//! New partitions and topics, which appear during a run.
+//! Finds partitions and topics that appear during a run.
 //!
 //! Invariant: a new partition is started once, at the start of its log, since all of its records are newer than the
 //! run. A partition of a deleted topic is started again if the topic is recreated.
@@ -10,10 +10,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Filter of topics, by name and by a flag that is true for internal topics.
+/// Decides if a topic is read, by its name and by a flag that is true for internal topics.
 pub type TopicFilter = Arc<dyn Fn(&str, bool) -> bool + Send + Sync>;
 
-/// Regular check for new partitions: its topics, its interval, and the function that makes cursors.
+/// The regular check for new partitions, with its topics, its interval, and the function that creates cursors.
 pub struct Growth<S> {
     topics: Vec<Text>,
     matches: Option<TopicFilter>,
@@ -24,8 +24,8 @@ pub struct Growth<S> {
 }
 
 impl<S> Growth<S> {
-    /// Returns a check of `topics`, and of the topics that match the filter, after each interval `every`. `begin` makes
-    /// the cursor of a new partition.
+    /// Creates a check that runs after each interval `every`. It covers `topics` and the topics that match the filter.
+    /// `begin` creates the cursor of a new partition.
     pub fn new(
         topics: Vec<Text>,
         matches: Option<TopicFilter>,
@@ -36,12 +36,12 @@ impl<S> Growth<S> {
         Growth { topics, matches, every, look_at, known: HashSet::new(), begin: Box::new(begin) }
     }
 
-    /// Records the partitions that are read already.
+    /// Notes the partitions that are read already.
     pub(super) fn know(&mut self, cursors: &[Cursor<S>]) {
         self.known.extend(cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)));
     }
 
-    /// Returns the topics and the filter if a check is due; None otherwise.
+    /// Returns the topics and the filter if a check is due.
     pub(super) fn due(&mut self) -> Option<(&[Text], Option<TopicFilter>)> {
         let now = Instant::now();
         let is_due = now >= self.look_at;
@@ -49,8 +49,8 @@ impl<S> Growth<S> {
         is_due.then_some((&self.topics, self.matches.clone()))
     }
 
-    /// Records that a topic was deleted, and that none of its partitions is read any more. If the topic was given by
-    /// name, it is not checked again. If it matches the filter, it counts as new once it is recreated.
+    /// Notes that a topic was deleted and none of its partitions is read any more. If the topic was given by name, it
+    /// is not checked again. If it matches the filter, it counts as new once it is recreated.
     pub(super) fn forget(&mut self, topic: &Text) {
         self.topics.retain(|known| known != topic);
         if self.matches.is_some() {

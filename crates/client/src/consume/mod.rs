@@ -1,9 +1,9 @@
-//! Reader of whole topics at full speed. The caller assigns the partitions; each starts at an offset or a timestamp.
+//! Reads whole topics at full speed. The caller assigns the partitions, and each starts at an offset or a timestamp.
 //!
-//! Not a consumer group: no offsets are committed. Each leader has one fetcher: a thread with a connection
-//! ([`fetcher`]). [`run`] starts the fetchers, passes them partitions by its
-//! [`ConsumePlan`], and updates its [`ConsumeProgress`]. Invariant: each record of a partition reaches the partition's
-//! [`Sink`] once, in offset order, and with a matching checksum.
+//! This is not a consumer group, so no offsets are committed. Each leader has one fetcher, which is a thread with a
+//! connection ([`fetcher`]). [`run`] starts the fetchers, passes them partitions by its [`ConsumePlan`], and updates
+//! its [`ConsumeProgress`]. Invariant: each record of a partition reaches the partition's [`Sink`] once, in offset
+//! order, and with a matching checksum.
 
 mod cursor;
 mod deleted;
@@ -33,13 +33,13 @@ use crate::blocking::Cluster;
 use run::Run;
 
 /// Reads until the planned number of records, the end of every partition, or a timeout without records. Calls `observe`
-/// every few milliseconds; if it returns false, the run ends. The run takes over the connection of `cluster` to any
+/// every few milliseconds. If it returns false, the run ends. The run takes over the connection of `cluster` to any
 /// broker, and may fetch on it.
 ///
 /// # Errors
-/// Error that no retry can repair, such as a record that the sink refused, or an offset that does not exist. The error
-/// of a single partition or topic (a bad batch, a deletion) is returned once all others are read. If the timeout passes
-/// while a partition cannot be read, the error is the reason for that.
+/// Returns an error that no retry can repair, such as a record that the sink refused, or an offset that does not exist.
+/// The error of a single partition or topic (a bad batch, a deletion) is returned once all others are read. If the
+/// timeout passes while a partition cannot be read, the error is the reason for that.
 pub fn consume<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,
@@ -49,10 +49,10 @@ pub fn consume<S: Sink>(
     consume_growing(cluster, cursors, plan, None, observe)
 }
 
-/// Reads as [`consume`] does, and also reads new partitions by `growth`.
+/// Reads like [`consume`], and also reads the new partitions that `growth` finds.
 ///
 /// # Errors
-/// Errors of [`consume`].
+/// Returns [`ConsumeError`] under the conditions of [`consume`].
 pub fn consume_growing<S: Sink>(
     cluster: &Cluster,
     cursors: Vec<Cursor<S>>,

@@ -1,37 +1,39 @@
-//! Number and size of a fetcher's fetches. Both grow while more bytes in flight fill the network link better.
+//! Determines the number and size of a fetcher's fetches. Both grow while more bytes in flight fill the network link
+//! better.
 //!
-//! Pure: times are passed with each response. A leader that reads ahead gets a window of several fetches
-//! ([`AheadPace`]). Any other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch
-//! is only known from the last response. Invariants: a pace only grows. It stays within the fetcher's share of
-//! `fetch.buffer.memory` ([`FetchMemory`]), except for one response.
+//! Times are passed with each response. A leader that reads ahead gets a window of several fetches ([`AheadPace`]). Any
+//! other leader gets one fetch of growing size ([`SizePace`]), since the offset of the next fetch is only known from
+//! the last response. Invariants: a pace only grows. It stays within the fetcher's share of `fetch.buffer.memory`
+//! ([`FetchMemory`]), except for one response.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most fetches in flight at a leader that reads ahead. If the window needs more, responses become larger.
+/// Maximum number of fetches in flight at a leader that reads ahead. If the window needs more, responses become larger.
 pub(super) const FETCHES_MAX: u64 = 32;
-/// Fewest fetches in flight at a leader whose delay exceeds [`NEAR`]. TCP starts slowly, so that the first measured
-/// rate is too low.
+/// Minimum number of fetches in flight at a leader whose delay exceeds [`NEAR`]. TCP starts slowly, so the first
+/// measured rate is too low.
 const FETCHES_FIRST: u64 = 4;
+/// Maximum delay at which a leader counts as near.
 const NEAR: Duration = Duration::from_millis(1);
-/// Size of the window, in products of bandwidth and delay. A fetch takes effect one round trip after the measurement,
-/// and TCP doubles its bytes in flight each round trip: a smaller window would hold TCP back.
+/// The size of the window, as a multiple of bandwidth times delay. A fetch takes effect one round trip after the
+/// measurement, and TCP doubles its bytes in flight each round trip. A smaller window would hold TCP back.
 const WINDOW_DELAYS: u64 = 4;
-/// Smallest limit of bytes for one partition in a response with several partitions.
+/// The smallest limit of bytes for one partition, in a response with several partitions.
 const PARTITION_SHARE: u32 = 256 << 10;
-/// Divisor of the time that a response takes. Responses of a leader that does not read ahead are large enough once the
-/// wait for the first byte takes no more than the quotient.
+/// Determines when responses of a leader that does not read ahead are large enough. The wait for the first byte must be
+/// at most 1/12 of the whole time of a response.
 const WAITED_PART_MAX: u32 = 12;
 
-/// Limit of requested and unread bytes (`fetch.buffer.memory`), in equal shares for all fetchers of a run.
+/// The limit of requested and unread bytes (`fetch.buffer.memory`). All fetchers of a run have equal shares of it.
 #[derive(Debug)]
 pub(super) struct FetchMemory {
     bytes: u64,
     fetchers: AtomicUsize,
 }
 
-/// Share of one fetcher, until it is dropped.
+/// The share of one fetcher, which is free again once this is dropped.
 #[derive(Debug)]
 pub(super) struct FetchShare(Arc<FetchMemory>);
 
@@ -40,7 +42,7 @@ impl FetchMemory {
         Arc::new(FetchMemory { bytes, fetchers: AtomicUsize::new(0) })
     }
 
-    /// Returns the share of one more fetcher. All shares become smaller, until this one is dropped.
+    /// Returns the share of one more fetcher. Until it is dropped, all shares are smaller.
     pub(super) fn share(self: &Arc<Self>) -> FetchShare {
         self.fetchers.fetch_add(1, Ordering::Relaxed);
         FetchShare(self.clone())
@@ -60,41 +62,42 @@ impl Drop for FetchShare {
     }
 }
 
-/// Times of a response, and its size.
+/// The times of a response, and its size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerTimes {
-    /// Time at which the fetch was sent.
+    /// When the fetch was sent.
     pub(super) sent: Instant,
-    /// Time at which the fetcher began to wait for the response.
+    /// When the fetcher began to wait for the response.
     pub(super) awaited: Instant,
-    /// Time at which the first bytes of the response were read.
+    /// When the first bytes of the response were read.
     pub(super) began: Instant,
-    /// Time at which the last bytes of the response were read.
+    /// When the last bytes of the response were read.
     pub(super) ended: Instant,
     pub(super) bytes: u64,
 }
 
-/// Pace of a fetcher whose leader reads ahead.
+/// The pace of a fetcher whose leader reads ahead.
 #[derive(Debug)]
 pub(super) struct AheadPace {
-    /// Largest number of bytes of records in one response.
+    /// Maximum number of bytes of records in one response.
     answer_bytes: u32,
     answer_bytes_max: u32,
-    /// Expected bytes of a response: those of the last one, which may be fewer than `answer_bytes` if most partitions
-    /// have no records. `u32::MAX` after a small response: it had all records of the leader, so its size is no measure.
+    /// The expected size of a response, which is that of the last one. It may be smaller than `answer_bytes` if most
+    /// partitions have no records. `u32::MAX` after a small response, whose size is no measure because it had all
+    /// records of the leader.
     usual: u32,
-    /// Bytes that should be in flight.
+    /// How many bytes should be in flight.
     window: u64,
-    /// Shortest measured time from a fetch to the first bytes of its response.
+    /// The shortest measured time from a fetch to the first bytes of its response.
     delay: Option<Duration>,
-    /// Start of the present measurement of the rate, which lasts for at least the delay, and the bytes that have
-    /// arrived since.
+    /// When the present measurement of the rate began, and how many bytes have arrived since. It lasts for at least the
+    /// delay.
     counted_since: Option<Instant>,
     counted: u64,
 }
 
 impl AheadPace {
-    /// Returns a pace with responses of `first` bytes, which may grow to `answer_bytes_max`.
+    /// Creates a pace that starts with responses of `first` bytes. They may grow to `answer_bytes_max`.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         let answer_bytes = first.min(answer_bytes_max).max(1);
         let window = u64::from(answer_bytes);
@@ -104,7 +107,7 @@ impl AheadPace {
 
     /// Adapts to a response. Returns true if later responses may be larger.
     pub(super) fn answered(&mut self, answer: &AnswerTimes) -> bool {
-        // A smaller response had all records of the leader.
+        // A smaller response contains all records that the leader had.
         let is_full = answer.bytes >= u64::from(PARTITION_SHARE / 2);
         self.usual = if is_full { u32::try_from(answer.bytes).unwrap_or(u32::MAX) } else { u32::MAX };
         let delay = answer.began.saturating_duration_since(answer.sent);
@@ -125,7 +128,7 @@ impl AheadPace {
         self.answer_bytes > before
     }
 
-    /// Returns the number of fetches that should be in flight, for a share of `share` bytes of the memory.
+    /// Returns how many fetches should be in flight, if the fetcher's share of the memory is `share` bytes.
     pub(super) fn fetches(&self, share: u64) -> u64 {
         let least = if self.delay.is_some_and(|delay| delay > NEAR) { FETCHES_FIRST } else { 1 };
         let answer_bytes = self.answer_bytes(share);
@@ -134,30 +137,30 @@ impl AheadPace {
         (window / usual).min(share / u64::from(answer_bytes)).clamp(1, FETCHES_MAX)
     }
 
-    /// Returns the limit of bytes of records in each of the next responses.
+    /// Returns how many bytes of records each of the next responses may have.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes.min(u32::try_from(share).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Returns the limit of bytes for each of `partitions` partitions in a response.
+    /// Returns how many bytes each of `partitions` partitions may have in a response.
     pub(super) fn partition_bytes(&self, partitions: usize) -> u32 {
         let equal = self.answer_bytes / u32::try_from(partitions.max(1)).unwrap_or(u32::MAX);
         equal.max(PARTITION_SHARE).min(self.answer_bytes)
     }
 }
 
-/// Pace of a fetcher whose leader does not read ahead.
+/// The pace of a fetcher whose leader does not read ahead.
 #[derive(Debug)]
 pub(super) struct SizePace {
-    /// Limit of bytes of one partition in a response.
+    /// How many bytes one partition may have in a response.
     partition_bytes: u32,
     answer_bytes_max: u32,
-    /// Time at which the previous response was read.
+    /// When the previous response was read.
     before: Option<Instant>,
 }
 
 impl SizePace {
-    /// Returns a pace that begins with `first` bytes of each partition.
+    /// Creates a pace that starts with `first` bytes of each partition.
     pub(super) fn new(first: u32, answer_bytes_max: u32) -> Self {
         SizePace { partition_bytes: first.min(answer_bytes_max).max(1), answer_bytes_max, before: None }
     }
@@ -173,13 +176,13 @@ impl SizePace {
         }
     }
 
-    /// Returns the limit of bytes of records in the next response: half of the share, since one response is read while
-    /// the next one arrives.
+    /// Returns how many bytes of records the next response may have. This is half of the share, because one response is
+    /// read while the next one arrives.
     pub(super) fn answer_bytes(&self, share: u64) -> u32 {
         self.answer_bytes_max.min(u32::try_from(share / 2).unwrap_or(u32::MAX)).max(1)
     }
 
-    /// Returns the limit of bytes for each partition.
+    /// Returns how many bytes each partition may have.
     pub(super) fn partition_bytes(&self, share: u64) -> u32 {
         self.partition_bytes.min(self.answer_bytes(share))
     }

@@ -1,4 +1,4 @@
-//! Plan of a run, and outcome of a run.
+//! The plan and the outcome of a run.
 
 use super::cursor::Cursor;
 use super::fetcher::FetchSettings;
@@ -10,30 +10,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-/// Plan of a run.
+/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct ConsumePlan {
-    /// Settings of the fetches.
+    /// The settings of the fetches.
     pub fetch: FetchSettings,
-    /// Number of records after which the run ends. The run reads the whole of the response that reaches this number.
+    /// The run ends after this number of records. The whole response that reaches it is still read.
     pub records: u64,
-    /// Time without a record after which the run ends.
+    /// The run ends if no record comes for this time.
     pub timeout: Duration,
-    /// Start of cursors without an offset.
+    /// The start of a cursor that has no offset.
     pub start: StartOffset,
-    /// True if each cursor without an end stops at the end that the partition's log has when the read begins.
+    /// True if a cursor without an end stops where the log of its partition ended when the read began.
     pub to_end: bool,
     /// True if the run continues after all of its topics were deleted, since other topics may appear.
     pub outlives_topics: bool,
-    /// Partitions with leaders that the caller has just looked up, by topic. The run looks up only other topics at
-    /// first.
+    /// Partitions that the caller has just looked up, with their leaders, by topic. At first the run only has to look
+    /// up other topics.
     pub places: BTreeMap<Text, Vec<PartitionPlace>>,
     /// Topics that were deleted before the run. The run does not report them again.
     pub deleted: BTreeSet<Text>,
 }
 
 impl ConsumePlan {
-    /// Returns a plan that reads from the oldest record on, until no record comes for `timeout`.
+    /// Creates a plan that reads from the oldest record on, until no record comes for `timeout`.
     pub fn new(fetch: FetchSettings, timeout: Duration) -> Self {
         let (records, start) = (u64::MAX, StartOffset::Earliest);
         let (places, deleted) = Default::default();
@@ -41,15 +41,16 @@ impl ConsumePlan {
     }
 }
 
-/// Outcome of a run.
+/// The outcome of a run.
 pub struct ConsumeOutcome<S> {
-    /// Cursors of all partitions, with their sinks.
+    /// The cursors of all partitions, with their sinks.
     pub cursors: Vec<Cursor<S>>,
-    /// Counts of the run.
+    /// The counts of the run.
     pub progress: Arc<ConsumeProgress>,
-    /// Time at which the run reached the planned number of records, or the end of every partition; `None` if it ended
-    /// before.
+    /// When the run reached the planned number of records or the end of every partition. `None` if it ended before
+    /// that.
     pub finished: Option<SystemTime>,
-    /// Sentence about the first partition that could not be read; `None` if all were read. Deleted topics do not count.
+    /// A sentence about the first partition that could not be read, or `None` if all were read. Deleted topics do not
+    /// count.
     pub unread: Option<String>,
 }

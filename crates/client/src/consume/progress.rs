@@ -1,4 +1,4 @@
-//! Progress of a run. Its fetchers write the counts, and any thread reads them.
+//! The progress of a run. Its fetchers write the counts, and any thread reads them.
 
 use super::deleted::{DeletedOffsets, DeletedRanges};
 use super::waiting::UnreadPartitions;
@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Counts of all fetchers together, and the events to show.
+/// The counts of all fetchers together, and the events to show.
 #[derive(Debug)]
 pub struct ConsumeProgress {
     started: Instant,
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Microseconds from `started` until the last records were read.
+    /// When the last records were read, in microseconds since `started`.
     last_record_us: AtomicU64,
-    /// Number of fetchers whose sinks are taking records, which may take any time.
+    /// How many fetchers have sinks that are taking records. This may take any time.
     feeding: AtomicUsize,
     first_fetch: OnceLock<Instant>,
     finished: OnceLock<SystemTime>,
@@ -24,7 +24,7 @@ pub struct ConsumeProgress {
     records_wanted: u64,
     trouble: Mutex<Option<String>>,
     pub(super) waiting: UnreadPartitions,
-    /// Events to show to the user, which need no action.
+    /// Events to show to the user, who does not need to act.
     notices: Mutex<Vec<String>>,
     deleted: Mutex<BTreeSet<Text>>,
     deleted_offsets: Mutex<DeletedRanges>,
@@ -50,7 +50,7 @@ impl ConsumeProgress {
         }
     }
 
-    /// Returns the reason why a partition is not being read; None if all are.
+    /// Returns the reason why a partition is not being read, or `None` if all are.
     pub fn trouble(&self) -> Option<String> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -59,7 +59,8 @@ impl ConsumeProgress {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// Removes and returns the notices to show: partitions that will not be read any more, with reasons.
+    /// Removes and returns the notices to show. They are about records or partitions that are not read, with the
+    /// reasons.
     pub fn take_notices(&self) -> Vec<String> {
         std::mem::take(&mut *self.notices.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -73,7 +74,8 @@ impl ConsumeProgress {
         self.notices.lock().unwrap_or_else(PoisonError::into_inner).retain(|notice| notice != what);
     }
 
-    /// Removes and returns the offsets skipped since the last call, whose records were deleted before they were read.
+    /// Removes and returns the offsets that were skipped since the last call, because their records were deleted before
+    /// they were read.
     pub fn take_deleted_offsets(&self) -> Vec<DeletedOffsets> {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -82,39 +84,40 @@ impl ConsumeProgress {
         self.deleted_offsets.lock().unwrap_or_else(PoisonError::into_inner).add(deleted);
     }
 
-    /// Returns the topics that were deleted during the run, and were not recreated.
+    /// Returns the topics that were deleted during the run and not recreated.
     pub fn deleted(&self) -> BTreeSet<Text> {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Records that a topic was deleted. Returns false if this was recorded before.
+    /// Notes that a topic was deleted. Returns false if this was known already.
     pub(super) fn set_deleted(&self, topic: &Text) -> bool {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).insert(topic.clone())
     }
 
-    /// Records that a topic exists again.
+    /// Notes that a topic exists again.
     pub(super) fn is_back(&self, topic: &Text) {
         self.deleted.lock().unwrap_or_else(PoisonError::into_inner).remove(topic);
     }
 
-    /// Returns the number of records that were read.
+    /// Returns how many records were read.
     pub fn records(&self) -> u64 {
         self.records.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes of the keys and values of all records that were read.
+    /// Returns the total size of the keys and values of all records that were read.
     pub fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the time from the start of the run until the first fetch; None before the first fetch.
+    /// Returns how long the run took until its first fetch, or `None` before the first fetch.
     pub fn setup(&self) -> Option<Duration> {
         self.first_fetch.get().map(|first| *first - self.started)
     }
 
-    /// Returns the time without records. Zero while a sink takes records, since the brokers are not at fault then.
+    /// Returns how long no record has come. Returns zero while a sink takes records, because the brokers are not at
+    /// fault then.
     pub(super) fn idle(&self) -> Duration {
-        // Acquire: a thread that sees the end of a fetcher's feeding also sees the counts of that fetcher.
+        // With `Acquire`, a thread that sees the end of a fetcher's feeding also sees the counts of that fetcher.
         if self.feeding.load(Ordering::Acquire) > 0 {
             return Duration::ZERO;
         }
@@ -125,32 +128,32 @@ impl ConsumeProgress {
         self.stop.load(Ordering::Relaxed)
     }
 
-    /// Requests that every fetcher stops.
+    /// Requests every fetcher to stop.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// Records that a fetch is sent.
+    /// Notes that a fetch is sent.
     pub(super) fn fetches(&self) {
         self.first_fetch.get_or_init(Instant::now);
     }
 
-    /// Records that all planned records were read.
+    /// Notes that all planned records were read.
     pub(super) fn finish(&self) {
         self.finished.get_or_init(SystemTime::now);
     }
 
-    /// Returns the time at which all planned records were read; None before that.
+    /// Returns when all planned records had been read, or `None` before that.
     pub(super) fn finished(&self) -> Option<SystemTime> {
         self.finished.get().copied()
     }
 
-    /// Records that a fetcher begins to pass records to its sinks.
+    /// Notes that a fetcher begins to pass records to its sinks.
     pub(super) fn feed(&self) {
         self.feeding.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Records that the sinks of a fetcher have taken the records of a response, after these were counted.
+    /// Notes that the sinks of a fetcher have taken the records of a response. They must have been counted before.
     pub(super) fn fed(&self) {
         self.feeding.fetch_sub(1, Ordering::Release);
     }

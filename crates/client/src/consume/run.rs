@@ -1,5 +1,6 @@
-//! Run: finds leaders ([`scout`](super::scout)), starts a fetcher for each leader ([`fetcher`](super::fetcher)), and
-//! passes partitions to the fetchers. If a leader moves, the run passes the partition to the fetcher of the new leader.
+//! Runs a [`ConsumePlan`]. The run finds leaders ([`scout`](super::scout)), starts a fetcher for each leader
+//! ([`fetcher`](super::fetcher)), and passes partitions to the fetchers. If a leader moves, the run passes the
+//! partition to the fetcher of the new leader.
 //!
 //! The run's thread waits for no broker, so that a hung broker stops neither the reads from others nor the end of the
 //! run. An error of one partition or topic ends only the read of that partition or topic. Invariant: a cursor has one
@@ -24,22 +25,22 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time for which a partition must be refused before its trouble is shown.
+/// How long a partition must be refused before this is shown.
 const REFUSED_AFTER: Duration = Duration::from_secs(1);
-/// Time between two checks of the deadline, and between two calls of the observer.
+/// The interval at which the deadline is checked and the observer is called.
 const TICK: Duration = Duration::from_millis(20);
-/// Time after fetch.max.wait.ms at which a response becomes late.
+/// A response counts as late once it takes this much longer than fetch.max.wait.ms.
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
-/// Pause before the next look-up of the leader of a refused partition.
+/// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Pause for partitions that brokers have refused for at least this time, and for deleted topics.
+/// The pause for deleted topics, and for partitions that have been refused for at least this time.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
-/// Longest time for fetchers to close their sessions when the run ends.
+/// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
-/// Longest time for which a run with an end retries a partition that its leader refuses.
+/// How long a run with an end retries a partition that its leader refuses.
 const REFUSED_MAX: Duration = Duration::from_secs(10);
 
-/// State of a run.
+/// The state of a run.
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
@@ -52,26 +53,26 @@ pub(super) struct Run<'a, S> {
     given_up: Vec<(Cursor<S>, ConsumeError)>,
     fetchers: HashMap<usize, Running<S>>,
     next_fetcher: usize,
-    /// Connections to leaders that have a fetcher already, for later requests about the starts of partitions.
+    /// Connections to leaders that already have a fetcher. Later requests about the starts of partitions use them.
     spare: HashMap<String, Connection>,
     scout: Scout,
     events: (Sender<Event<S>>, Receiver<Event<S>>),
     look_at: Instant,
 }
 
-/// Partition that no fetcher reads, with the time of the next look-up of its leader.
+/// A partition that no fetcher reads, and when its leader is looked up next.
 struct Idle<S> {
     cursor: Cursor<S>,
     due: Instant,
 }
 
-/// Partitions that wait for a connection.
+/// Partitions that wait for the same connection.
 struct Connecting<S> {
     since: Instant,
     cursors: Vec<Cursor<S>>,
 }
 
-/// Thread of a fetcher.
+/// The thread of a fetcher.
 struct Running<S> {
     leader: String,
     stopper: Stopper,
@@ -80,7 +81,7 @@ struct Running<S> {
     inbox: Arc<Inbox<S>>,
 }
 
-/// Event that a thread sends to the run.
+/// An event that a thread sends to the run.
 enum Event<S> {
     Found(Box<ScoutAnswer>),
     Returned(Returned<S>),
@@ -149,7 +150,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns the outcome of the run. Every fetcher must have ended.
+    /// Returns the outcome of the run, whose fetchers must all have ended.
     pub(super) fn outcome(self) -> ConsumeOutcome<S> {
         let given_up = self.given_up.iter().map(|(_, error)| error);
         let mut left_out = given_up.filter(|error| !matches!(error, ConsumeError::Deleted { .. }));
@@ -188,7 +189,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The error is returned, so that its notice is not shown as well.
+                // The caller gets the error, so its notice is not shown as well.
                 let told = error.to_string();
                 self.progress.take_back(&told);
                 Err(error)
@@ -197,7 +198,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Starts a look-up: of the leaders of idle partitions, and of new partitions if a check is due.
+    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, looks for these as well.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
@@ -214,8 +215,8 @@ impl<'a, S: Sink> Run<'a, S> {
         self.scout.look(topics.into_iter().collect(), matches).map_err(ConsumeError::Thread)
     }
 
-    /// Returns the outcome of a run that ends by its timeout: the reason why a partition cannot be read, or no error if
-    /// all are read.
+    /// Returns the outcome of a run that has reached its timeout. This is the reason why a partition cannot be read, or
+    /// no error if all are read.
     fn time_is_up(&mut self) -> Result<(), ConsumeError> {
         let waiting = self.progress.waiting.first(Duration::ZERO, false).map(|(error, _)| error);
         let silent = || self.hang().or_else(|| self.silence()).map(Arc::new);
@@ -228,7 +229,7 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the reason why a partition has not been read for a while; None if all are read.
+    /// Returns the reason why a partition has not been read for a while, or `None` if all are read.
     fn trouble(&self) -> Option<String> {
         let waiting = &self.progress.waiting;
         let refused = waiting.first(REFUSED_AFTER, true).map(|(error, count)| sentence(&error, count));
@@ -237,7 +238,8 @@ impl<'a, S: Sink> Run<'a, S> {
         refused.or_else(hang).or_else(broken)
     }
 
-    /// Returns the error of a broker that does not answer a connection or a look-up in time; None if all answer.
+    /// Returns the error of a broker that takes too long to answer a connection or a look-up. Returns `None` if all
+    /// answer.
     fn hang(&self) -> Option<ClientError> {
         let connecting = self.connecting.iter().map(|(leader, waiting)| (leader.as_str(), waiting.since, 1));
         // A look-up may wait for each server of the list, one after another.
@@ -248,7 +250,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Some(silent(address, since))
     }
 
-    /// Returns the error of a leader that is silent for longer than it may wait for records; None if there is none.
+    /// Returns the error of a leader that is silent for longer than it may wait for records, if there is one.
     fn silence(&self) -> Option<ClientError> {
         let patience = Duration::from_millis(self.plan.fetch.max_wait_ms.max(0) as u64) + ANSWER_GRACE;
         self.fetchers.values().find_map(|fetcher| {
@@ -257,7 +259,7 @@ impl<'a, S: Sink> Run<'a, S> {
         })
     }
 
-    /// Continues after a report of the scout: connects to leaders, and starts fetchers.
+    /// Handles a report of the scout: connects to leaders and starts fetchers.
     fn go_on(&mut self, found: ScoutReport) -> Result<(), ConsumeError> {
         match found {
             ScoutReport::Topics(topics) => {
@@ -299,14 +301,14 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Ends the read of a deleted topic. If the settings accept lost records, its partitions stay idle instead, and a
-    /// recreated topic is read from its start.
+    /// Ends the read of a deleted topic. If the settings accept lost records, its partitions stay idle instead, and the
+    /// topic is read from its start if it is recreated.
     fn topic_is_gone(&mut self, topic: &Text) {
         let (of_topic, others) =
             std::mem::take(&mut self.idle).into_iter().partition(|idle| idle.cursor.topic == *topic);
         self.idle = others;
         let of_topic: Vec<Idle<S>> = of_topic;
-        // Partitions that a fetcher still reads come here after their leader's error.
+        // If a fetcher still reads partitions of the topic, they come here after their leader's error.
         if of_topic.is_empty() {
             return;
         }
@@ -326,8 +328,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Passes idle partitions to the fetcher of their leader, or connects to the leader. Partitions without a known
-    /// leader stay idle.
+    /// Passes idle partitions to the fetcher of their leader, or connects to the leader. If the leader is not known,
+    /// they stay idle.
     fn connect(&mut self, places: &HashMap<Text, Vec<PartitionPlace>>) -> Result<(), ConsumeError> {
         let mut by_leader: BTreeMap<String, Vec<Cursor<S>>> = BTreeMap::new();
         for Idle { mut cursor, due } in std::mem::take(&mut self.idle) {
@@ -373,7 +375,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if the leader must first return the cursor's start or end.
+    /// Returns true if the cursor's start or end is still unknown, so that the leader must return it.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }
@@ -384,7 +386,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Unplaced { topic: cursor.topic.clone(), partition: cursor.partition, start }
     }
 
-    /// Places cursors by the bounds in their leader's response, and passes them to a fetcher.
+    /// Places cursors by the bounds in their leader's response and passes them to a fetcher.
     fn connected(
         &mut self,
         leader: String,
@@ -422,8 +424,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the error of a cursor that starts past its end; None otherwise. Such a cursor is never fetched, so that
-    /// no broker would refuse it.
+    /// Returns the error of a cursor that starts past its end. Such a cursor is never fetched, so no broker would
+    /// refuse it.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })
@@ -446,7 +448,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let id = self.next_fetcher;
         self.next_fetcher += 1;
         let (ended, returns) = (self.events.0.clone(), self.events.0.clone());
-        // Cannot fail, since the run waits for every fetcher.
+        // This cannot fail, because the run waits for every fetcher.
         let returns = move |returned| drop(returns.send(Event::Returned(returned)));
         let (settings, share) = (self.plan.fetch.clone(), self.memory.share());
         let fetcher = Fetcher::new(connection, cursors, settings, share, self.progress.clone(), returns);
@@ -461,7 +463,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Waits for the next event for at most [`TICK`], and handles it. If a fetcher has panicked, this thread panics as
+    /// Waits for the next event for at most [`TICK`] and handles it. If a fetcher has panicked, this thread panics as
     /// well.
     fn wait(&mut self) -> Result<(), ConsumeError> {
         match self.events.1.recv_timeout(TICK) {
@@ -495,7 +497,7 @@ impl<'a, S: Sink> Run<'a, S> {
                 self.give_up(cursor, error);
                 Ok(())
             }
-            // A run that stops starts no fetchers.
+            // A run that stops does not start fetchers.
             Event::Found(_) if self.progress.stopping() => Ok(()),
             Event::Found(answer) => {
                 let found = self.scout.back(*answer);
@@ -528,20 +530,20 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Makes a partition idle, with a new start to determine.
+    /// Makes a partition idle until its new start is determined.
     fn reset(&mut self, mut cursor: Cursor<S>) {
         cursor.reset();
         self.idle.push(Idle { cursor, due: Instant::now() });
     }
 
-    /// Records that these partitions cannot be read, for a reason that may be transient. They become idle.
+    /// Notes that these partitions cannot be read, for a reason that may pass. They become idle.
     fn refuse_all(&mut self, cursors: Vec<Cursor<S>>, error: ClientError) {
         let error = Arc::new(error);
         cursors.into_iter().for_each(|cursor| self.refuse(cursor, error.clone()));
     }
 
-    /// Records that a partition cannot be read, for a reason that may be transient. It becomes idle; a run with an end
-    /// gives it up after [`REFUSED_MAX`].
+    /// Notes that a partition cannot be read, for a reason that may pass. It becomes idle. A run with an end gives it
+    /// up after [`REFUSED_MAX`].
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });
@@ -553,18 +555,17 @@ impl<'a, S: Sink> Run<'a, S> {
         self.idle.push(Idle { cursor, due: Instant::now() + backoff });
     }
 
-    /// Ends the read of a partition, and shows the reason.
+    /// Ends the read of a partition and shows the reason.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
         let told = error.to_string();
-        // A reason that applies to a whole topic is shown only once.
+        // If the reason applies to a whole topic, it is shown only once.
         if self.given_up.iter().all(|(_, known)| known.to_string() != told) {
             self.progress.notice(told);
         }
         self.given_up.push((cursor, error));
     }
 
-    /// Ends every fetcher, and takes back its cursors. A fetcher has [`CLOSING_MAX`] to close its session at the
-    /// leader.
+    /// Ends every fetcher and takes back its cursors. A fetcher has [`CLOSING_MAX`] to close its session at the leader.
     pub(super) fn stop(&mut self) -> Result<(), ConsumeError> {
         self.progress.stop();
         self.fetchers.values().for_each(|fetcher| fetcher.stopper.stop_reading());
@@ -580,13 +581,13 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 }
 
-/// Returns true if a retry may succeed. This includes UNKNOWN_SERVER_ERROR: Kafka's broker returns it for unexpected
-/// failures, which may be transient.
+/// Returns true if a retry may succeed. This includes UNKNOWN_SERVER_ERROR, which Kafka's broker returns for unexpected
+/// failures that may pass.
 fn is_for_a_while(error: &ClientError) -> bool {
     error.is_retriable() || matches!(error, ClientError::Kafka { code: ErrorCode::UNKNOWN_SERVER_ERROR, .. })
 }
 
-/// Returns the error of a broker that does not answer.
+/// Returns the error for a broker that does not answer.
 fn silent(address: &str, since: Instant) -> ClientError {
     let source = std::io::Error::other(format!("no answer for {} ms", since.elapsed().as_millis()));
     ClientError::Io { address: address.to_owned(), source }

@@ -1,7 +1,8 @@
-//! Look-ups of leaders, and connections to leaders. Each has its own thread, since a broker may take any time.
+//! Looks up leaders and connects to them. Each look-up and connection has its own thread, since a broker may take any
+//! time.
 //!
-//! Not here: the use of the results. Invariant: one look-up runs at a time. If a thread still waits when its run ends,
-//! the run does not wait for it; the thread ends with the connection's timeout.
+//! Invariant: one look-up runs at a time. If a thread still waits when its run ends, the run does not wait for it. The
+//! thread ends with the connection's timeout.
 
 use super::growth::TopicFilter;
 use super::start::{self, OffsetBounds, Unplaced};
@@ -14,39 +15,39 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-/// Starter of look-ups and connections.
+/// Starts look-ups and connections.
 pub(super) struct Scout {
-    /// Cluster that provides connections to leaders.
+    /// The cluster through which the scout connects to leaders.
     cluster: Cluster,
     servers: String,
-    /// Cluster that serves look-ups; `None` during a look-up, whose thread owns it.
+    /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns it.
     asked: Option<Cluster>,
-    /// Connection of `asked` between two look-ups. A thread that connects to a leader takes this connection if it leads
-    /// to the same broker.
+    /// The connection of `asked` between two look-ups. If it leads to a leader, a thread that connects to this leader
+    /// takes it.
     kept: Arc<Mutex<Option<Connection>>>,
-    /// Partitions with leaders that are known before the first look-up. That look-up leaves out their topics.
+    /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
     tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
-/// Report of a thread.
+/// The report of a thread.
 pub(super) enum ScoutReport {
-    /// Partitions of each topic, by topic name. If the request for the list of topics failed, an entry with an empty
-    /// name has the error.
+    /// The partitions of each topic, by topic name. If the list of topics could not be requested, an entry with an
+    /// empty name has the error.
     Topics(Vec<(Text, Result<Vec<PartitionPlace>, ClientError>)>),
-    /// Connection to a leader, with the bounds of the partitions to place, or the error.
+    /// A connection to a leader with the bounds of the partitions to place, or the error.
     Connection { leader: String, outcome: Result<Box<Connected>, ClientError> },
 }
 
-/// Connection to a leader, and the bounds of each partition to place.
+/// A connection to a leader, and the bounds of each partition to place.
 pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>);
 
-/// Report of a thread; after a look-up also the cluster for the next look-up.
+/// The report of a thread. After a look-up it comes with the cluster for the next look-up.
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Returns a scout that sends its reports to `tells`.
+    /// Creates a scout that sends its reports to `tells`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -62,12 +63,12 @@ impl Scout {
         &self.servers
     }
 
-    /// Returns the start of the running look-up; None if none is running.
+    /// Returns when the running look-up began, or `None` if none is running.
     pub(super) fn looks_since(&self) -> Option<Instant> {
         self.looks_since
     }
 
-    /// Starts a look-up of `topics`, and of all topics that `matches` accepts. Does nothing if a look-up is running.
+    /// Starts to look up `topics` and all topics that `matches` accepts. Does nothing if a look-up is running.
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
@@ -96,8 +97,8 @@ impl Scout {
         })
     }
 
-    /// Starts a thread that connects to a leader, and requests the bounds of these partitions. The thread uses `spare`
-    /// or the kept connection, if one leads to the leader.
+    /// Starts a thread that connects to a leader and requests the bounds of these partitions. If `spare` or the kept
+    /// connection leads to the leader, the thread uses it.
     pub(super) fn connect(
         &self,
         leader: &str,
@@ -114,7 +115,7 @@ impl Scout {
                 let placed = start::place(&mut connection, &of, to_end, read_committed)?;
                 Ok(Box::new((connection, placed)))
             };
-            // Connects again if `spare` fails: the broker may have closed an idle connection.
+            // If `spare` fails, connects again. The broker may have closed it because it was idle.
             let outcome = match spare.map(placed) {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
@@ -123,7 +124,7 @@ impl Scout {
         })
     }
 
-    /// Takes the answer of a thread, keeps its cluster for the next look-up, and returns its report.
+    /// Takes the answer of a thread and returns its report. The thread's cluster is kept for the next look-up.
     pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
         if let Some(mut cluster) = asked {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
@@ -137,8 +138,8 @@ fn taken(kept: &Mutex<Option<Connection>>) -> Option<Connection> {
     kept.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
-/// Removes and returns the kept connection if it leads to this leader; None otherwise. The lock is free during the
-/// look-up of the name.
+/// Removes and returns the kept connection if it leads to this leader. The lock is free while the leader's name is
+/// resolved.
 fn leading_to(kept: &Mutex<Option<Connection>>, leader: &str) -> Option<Connection> {
     let connection = taken(kept)?;
     if connection.leads_to(leader) {

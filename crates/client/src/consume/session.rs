@@ -1,51 +1,53 @@
-//! Fetches of a fetcher that are in flight, in the order of their responses, and the session in which the leader reads
-//! ahead.
+//! Keeps the fetches of a fetcher that are in flight, in the order of their responses, and the session in which the
+//! leader reads ahead.
 //!
 //! Such a session is one of KIP-227 with a field of Fullbore. Each fetch starts at the end of the previous response, so
 //! that several may be in flight. The first response shows if the leader reads ahead. Any other leader gets fetches
-//! with offsets and without a session; if it only lacked a free session, it is tried again later. Invariant: a response
-//! counts for a partition under two conditions. It answers the fetch that named the partition, or a later fetch. And
-//! its records begin at or before the next wanted offset.
+//! with offsets and without a session. If it only lacked a free session, a session is requested again later. Invariant:
+//! a response counts for a partition under two conditions. It answers the fetch that named the partition, or a later
+//! fetch. And its records begin at or before the next wanted offset.
 
 use fullbore_wire::apis::fetch::{FetchResponse, PartitionData};
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Time after which the fetcher requests a session again, from a leader that had no free session or lost too many.
+/// How long the fetcher waits before it requests a session again, if the leader had no free session or lost too many.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
-/// Most lost sessions after which a new one is opened at once. After more, fetches carry offsets for [`AGAIN_AFTER`].
+/// A new session is opened at once after each of this many lost sessions. After one more loss, fetches carry offsets
+/// for [`AGAIN_AFTER`].
 const LOST_MAX: u32 = 8;
-/// Special epochs of a fetch (KIP-227): 0 opens a session; -1 closes a session, or belongs to no session.
+/// The epoch of a fetch that opens a session (KIP-227).
 const OPENS: i32 = 0;
+/// The epoch of a fetch that closes its session, or that belongs to no session.
 const NONE: i32 = -1;
 
-/// Key of a partition in a response: topic id without name from version 13 on, name without id before.
+/// How a response identifies a partition: by the topic's id from version 13 on, or by the topic's name before.
 pub(super) type PartitionKey = (Uuid, Text, i32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     /// The next fetch opens a session.
     Unopened,
-    /// The fetch that opens a session is under way.
+    /// The fetch that opens a session is in flight.
     Opening,
-    /// The leader reads ahead in this session; the next fetch has this epoch.
+    /// The leader reads ahead in this session. The next fetch has this epoch.
     Ahead { id: i32, epoch: i32 },
-    /// The leader has lost the session: responses under way do not count.
+    /// The leader has lost the session, so the responses in flight do not count.
     Lost,
-    /// Fetches carry offsets, one fetch at a time. The next fetch closes the session
-    /// `unused`, if that is not 0. From the time `again` on, a fetch requests a session.
+    /// Fetches carry offsets, one fetch at a time. The next fetch closes the session `unused`, if that is not 0. From
+    /// the time `again` on, a fetch requests a session.
     Offsets { unused: i32, again: Option<Instant> },
 }
 
-/// Fetch in flight.
+/// A fetch in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnderWay {
     pub(super) number: u64,
     pub(super) sent: Instant,
 }
 
-/// Session id and epoch of the next fetch, and the partitions that it names.
+/// The session id and epoch of the next fetch, and the partitions that it names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Naming {
     pub(super) session_id: i32,
@@ -53,13 +55,13 @@ pub(super) struct Naming {
     pub(super) what: Named,
 }
 
-/// Partitions that a fetch names.
+/// The partitions that a fetch names.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Named {
     /// All partitions that are read, with their offsets.
     All,
-    /// New partitions with their offsets, and partitions that are no longer read. With `sizes`, also the new sizes of
-    /// all other partitions.
+    /// New partitions with their offsets, and partitions that are no longer read. With `sizes`, all other partitions
+    /// are named too, with their new sizes.
     Changes { named: Vec<PartitionKey>, forgotten: Vec<PartitionKey>, sizes: bool },
 }
 
@@ -69,7 +71,7 @@ pub(super) struct FetchSession {
     under_way: VecDeque<UnderWay>,
     next: u64,
     lost: u32,
-    /// Number of the fetch that named each partition of the session.
+    /// For each partition of the session, the number of the fetch that named it.
     named: HashMap<PartitionKey, u64>,
     to_name: Vec<PartitionKey>,
     to_forget: Vec<PartitionKey>,
@@ -77,7 +79,7 @@ pub(super) struct FetchSession {
 }
 
 impl FetchSession {
-    /// Returns a session. `may_read_ahead` is false if the leader does not know the field.
+    /// Creates a session. `may_read_ahead` is false if the leader does not know the field.
     pub(super) fn new(may_read_ahead: bool) -> Self {
         FetchSession {
             state: if may_read_ahead { State::Unopened } else { State::Offsets { unused: 0, again: None } },
@@ -91,7 +93,7 @@ impl FetchSession {
         }
     }
 
-    /// Returns the number of fetches in flight.
+    /// Returns how many fetches are in flight.
     pub(super) fn under_way(&self) -> u64 {
         self.under_way.len() as u64
     }
@@ -101,7 +103,7 @@ impl FetchSession {
         matches!(self.state, State::Ahead { .. })
     }
 
-    /// Returns the id of the session in which the leader reads ahead; None if it does not.
+    /// Returns the id of the session in which the leader reads ahead, if it does.
     pub(super) fn id(&self) -> Option<i32> {
         match self.state {
             State::Ahead { id, .. } => Some(id),
@@ -109,7 +111,7 @@ impl FetchSession {
         }
     }
 
-    /// Epoch of a fetch that closes its session (KIP-227).
+    /// The epoch of a fetch that closes its session (KIP-227).
     pub(super) const CLOSES: i32 = NONE;
 
     /// Returns true if fetches carry offsets.
@@ -117,7 +119,7 @@ impl FetchSession {
         matches!(self.state, State::Offsets { .. })
     }
 
-    /// Returns true if one more fetch may be sent. At a leader that reads ahead, `ahead` fetches may be in flight.
+    /// Returns true if one more fetch may be sent. If the leader reads ahead, `ahead` fetches may be in flight.
     pub(super) fn has_room(&self, ahead: u64) -> bool {
         match self.state {
             State::Ahead { .. } => self.under_way() < ahead.max(1) + u64::from(!self.to_name.is_empty()),
@@ -125,7 +127,7 @@ impl FetchSession {
         }
     }
 
-    /// Requests that the next fetch names the partition with its offset.
+    /// Makes the next fetch name the partition with its offset.
     pub(super) fn name(&mut self, key: PartitionKey) {
         if self.is_ahead() {
             self.named.remove(&key);
@@ -133,7 +135,7 @@ impl FetchSession {
         }
     }
 
-    /// Removes a partition that is no longer read; the next fetch removes it from the session.
+    /// Removes a partition that is no longer read. The next fetch removes it from the session.
     pub(super) fn forget(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         if self.named.remove(key).is_some() && self.is_ahead() {
@@ -141,18 +143,18 @@ impl FetchSession {
         }
     }
 
-    /// Records that the leader has removed the partition from the session.
+    /// Notes that the leader has removed the partition from the session.
     pub(super) fn dropped(&mut self, key: &PartitionKey) {
         self.to_name.retain(|named| named != key);
         self.named.remove(key);
     }
 
-    /// Requests that the next fetch carries the new sizes of all partitions.
+    /// Makes the next fetch carry the new sizes of all partitions.
     pub(super) fn resize(&mut self) {
         self.sizes_changed = true;
     }
 
-    /// Requests that the next fetch opens a session, if a new attempt is due.
+    /// Makes the next fetch open a session, if it is time for a new attempt.
     pub(super) fn look_again(&mut self, now: Instant) {
         if let State::Offsets { again: Some(again), .. } = self.state
             && now >= again
@@ -162,7 +164,7 @@ impl FetchSession {
         }
     }
 
-    /// Adds the next fetch, sent at `now`, and returns its session and the partitions to name. `keys` are all
+    /// Adds the next fetch, which is sent at `now`. Returns its session and the partitions to name. `keys` are all
     /// partitions that are read.
     pub(super) fn next(&mut self, now: Instant, keys: impl Iterator<Item = PartitionKey>) -> Naming {
         let number = self.next;
@@ -196,12 +198,12 @@ impl FetchSession {
         }
     }
 
-    /// Removes and returns the oldest fetch in flight, whose response has arrived; None if none is in flight.
+    /// Removes and returns the oldest fetch in flight, whose response has arrived.
     pub(super) fn answered(&mut self) -> Option<UnderWay> {
         self.under_way.pop_front()
     }
 
-    /// Records the session of a response without an error. Returns false if the response belongs to a lost session, and
+    /// Notes the session of a response without an error. Returns false if the response belongs to a lost session and
     /// does not count.
     pub(super) fn note(&mut self, response: &FetchResponse, now: Instant) -> bool {
         match self.state {
@@ -220,7 +222,7 @@ impl FetchSession {
         }
     }
 
-    /// Records that the leader has lost the session. Returns false if the fetcher has no session.
+    /// Notes that the leader has lost the session. Returns false if the fetcher has no session.
     pub(super) fn lose(&mut self) -> bool {
         match self.state {
             State::Unopened | State::Offsets { .. } => return false,

@@ -1,39 +1,39 @@
-//! Start and end of the read of partitions, requested from their leaders.
+//! Requests from leaders where the read of their partitions starts and ends.
 //!
-//! Not here: the times at which they are requested. Invariant: an error of one partition does not affect the others.
+//! Invariant: an error of one partition does not affect the others.
 
 use crate::blocking::{Connection, EARLIEST, LATEST};
 use crate::error::ClientError;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Start of a partition's read.
+/// The point in the log where the read of a partition starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartOffset {
-    /// Oldest record of the log.
+    /// At the oldest record of the log.
     Earliest,
-    /// End of the log: only later records are read.
+    /// At the end of the log, so that only later records are read.
     Latest,
-    /// Given offset.
+    /// At this offset.
     At(i64),
-    /// Number of offsets before the end of the log.
+    /// At this many offsets before the end of the log.
     Back(i64),
-    /// First record with this timestamp or a later one, in ms since 1970.
+    /// At the first record with this timestamp or a later one, in ms since 1970.
     From(i64),
 }
 
-/// Start and end of a partition's read.
+/// The bounds of a partition's read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Placed {
-    /// Id of the topic to which the offsets belong; zeros if it is unknown.
+    /// The id of the topic that the offsets belong to. Zero if it is unknown.
     pub topic_id: Uuid,
-    /// First offset to read; `None` until the leader has returned it.
+    /// The first offset to read, or `None` until the leader has returned it.
     pub offset: Option<i64>,
-    /// First offset that is not read. `None` to read forever, or until the leader has returned the end.
+    /// The first offset that is not read any more. `None` to read forever, or until the leader has returned the end.
     pub end: Option<i64>,
 }
 
-/// Partition to place.
+/// A partition whose bounds must be requested.
 #[derive(Clone, Debug)]
 pub(super) struct Unplaced {
     pub(super) topic: Text,
@@ -41,10 +41,10 @@ pub(super) struct Unplaced {
     pub(super) start: StartOffset,
 }
 
-/// Start offset, and end offset if the run needs one.
+/// The start offset, and the end offset if the run needs one.
 pub(super) type OffsetBounds = (i64, Option<i64>);
 
-/// Requests the starts of these partitions from their leader; with `to_end`, also their ends.
+/// Requests the starts of these partitions from their leader. With `to_end`, requests their ends as well.
 pub(super) fn place(
     connection: &mut Connection,
     of: &[Unplaced],
@@ -83,7 +83,7 @@ pub(super) fn place(
     Ok(of.iter().enumerate().map(placed).collect())
 }
 
-/// Returns the timestamps to request from the leader for a start.
+/// Returns the timestamps to request from the leader for this start.
 fn timestamps(start: StartOffset) -> Vec<i64> {
     match start {
         StartOffset::Earliest => vec![EARLIEST],
@@ -94,7 +94,7 @@ fn timestamps(start: StartOffset) -> Vec<i64> {
     }
 }
 
-/// Returns the offset of a start. `at` returns the leader's offset of a timestamp.
+/// Returns the offset of a start. `at` returns the leader's offset for a timestamp.
 fn offset(start: StartOffset, at: impl Fn(i64) -> i64) -> i64 {
     match start {
         StartOffset::Earliest => at(EARLIEST),

@@ -1,4 +1,5 @@
-//! Partitions that are not being read, with reasons. Fetchers and the run write them, and any thread reads them.
+//! The partitions that are not being read, with the reasons. Fetchers and the run write them, and any thread reads
+//! them.
 //!
 //! Invariant: a partition is here from its first refusal until a fetch of the partition is answered without an error.
 
@@ -9,18 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Reason why a partition waits, and the time since which it waits.
+/// The reason why a partition waits, and since when.
 #[derive(Clone, Debug)]
 struct Reason {
     since: Instant,
     error: Arc<ClientError>,
 }
 
-/// Waiting partitions with their reasons.
+/// The waiting partitions with their reasons.
 #[derive(Debug, Default)]
 pub(super) struct UnreadPartitions {
     of: Mutex<BTreeMap<(Text, i32), Reason>>,
-    /// True if any partition waits. Fetchers check this for each response, without the lock.
+    /// True if any partition waits. Fetchers check this after each response, without taking the lock.
     any: AtomicBool,
 }
 
@@ -29,7 +30,7 @@ impl UnreadPartitions {
         self.of.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that a partition cannot be read. Returns the time since its first refusal, for whatever reason.
+    /// Notes that a partition cannot be read. Returns how long ago it was first refused, for whatever reason.
     pub(super) fn refuse(&self, partition: (Text, i32), error: Arc<ClientError>) -> Duration {
         let mut of = self.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -38,7 +39,7 @@ impl UnreadPartitions {
         since.elapsed()
     }
 
-    /// Records that a partition is being read.
+    /// Notes that a partition is being read.
     pub(super) fn serve(&self, partition: &(Text, i32)) {
         if self.any.load(Ordering::Relaxed) {
             let mut of = self.lock();
@@ -64,9 +65,8 @@ impl UnreadPartitions {
         self.any.store(!of.is_empty(), Ordering::Relaxed);
     }
 
-    /// Returns the reason of one of the partitions that have waited for
-    /// `for_long`, and the number of these; None if there are none. With `by_answer`, counts only partitions that a
-    /// broker's answer refused.
+    /// Returns how many partitions have waited for `for_long`, and the reason of one of them. Returns `None` if there
+    /// are none. With `by_answer`, counts only partitions that a broker's answer refused.
     pub(super) fn first(&self, for_long: Duration, by_answer: bool) -> Option<(Arc<ClientError>, usize)> {
         let is_answer = |reason: &&Reason| !by_answer || matches!(*reason.error, ClientError::Kafka { .. });
         let of = self.lock();
@@ -75,7 +75,7 @@ impl UnreadPartitions {
     }
 }
 
-/// Returns a reason and the number of waiting partitions as a sentence.
+/// Puts a reason and the number of waiting partitions into a sentence.
 pub(super) fn sentence(error: &ClientError, partitions: usize) -> String {
     match partitions {
         0 | 1 => error.to_string(),

@@ -1,4 +1,4 @@
-//! Assignors of Kafka's consumers, which the leader of a classic group runs. Pure functions; racks are ignored.
+//! The assignors of Kafka's consumers, which the leader of a classic group runs. They have no state and ignore racks.
 //!
 //! Range and roundrobin assign exactly like Java's assignors, so that a change of leader moves no partition. Sticky
 //! balances like Java's, but may choose other partitions. Invariant: every partition of a subscribed topic has exactly
@@ -8,32 +8,32 @@
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-/// Partition, by topic name and number.
+/// A partition, by topic name and number.
 pub type TopicPartition = (Text, i32);
 
-/// Member of a group with its subscription.
+/// A member of a group with its subscription.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subscriber {
-    /// Id of the member.
+    /// The member's id.
     pub id: Text,
-    /// Name of a static member (group.instance.id); `None` for a dynamic member.
+    /// The name of a static member (group.instance.id), or `None` for a dynamic member.
     pub instance: Option<Text>,
-    /// Subscribed topics.
+    /// The topics that the member has subscribed to.
     pub topics: Vec<Text>,
-    /// Partitions that the member owns.
+    /// The partitions that the member owns.
     pub owned: Vec<TopicPartition>,
-    /// Generation in which the member got its partitions; -1 if it is unknown.
+    /// The generation in which the member got its partitions, or -1 if it is unknown.
     pub generation: i32,
 }
 
-/// Assignor of partitions.
+/// Decides which member gets which partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
     /// Assigns each member a range of each topic's partitions.
     Range,
     /// Assigns the partitions of all topics to the members in turn.
     RoundRobin,
-    /// Balances the members' shares; members keep their partitions if possible.
+    /// Balances the members' shares. Members keep their partitions if possible.
     CooperativeSticky,
 }
 
@@ -41,7 +41,7 @@ impl Assignor {
     /// All assignors.
     pub const ALL: [Assignor; 3] = [Assignor::Range, Assignor::RoundRobin, Assignor::CooperativeSticky];
 
-    /// Returns the assignor's name in the protocol.
+    /// Returns the name of the assignor in the protocol.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Range => "range",
@@ -50,7 +50,7 @@ impl Assignor {
         }
     }
 
-    /// Returns the assignor with this name in the protocol or this class name in Java; None if there is none.
+    /// Returns the assignor that has this name in the protocol, or this class name in Java.
     pub fn named(name: &str) -> Option<Assignor> {
         let short = name.rsplit('.').next().unwrap_or(name);
         let class = |assignor: Assignor| match assignor {
@@ -64,7 +64,7 @@ impl Assignor {
     /// Returns the partitions of each member. `counts` has the number of partitions of each existing topic.
     pub fn assign(self, members: &[Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<Text, Vec<TopicPartition>> {
         let mut sorted: Vec<&Subscriber> = members.iter().collect();
-        // Static members come first, in the order of their names, since member ids change at each start.
+        // Static members come first, sorted by name, because member ids change at each start.
         sorted.sort_by_key(|member| (member.instance.is_none(), member.instance.clone(), member.id.clone()));
         let mut given: BTreeMap<Text, Vec<TopicPartition>> =
             members.iter().map(|member| (member.id.clone(), Vec::new())).collect();
@@ -112,8 +112,8 @@ fn round_robin(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mu
     }
 }
 
-/// Returns, for each partition, the member that may keep it: the owner of the newest generation. If two members claim a
-/// partition by the same generation, both lose it.
+/// Returns the member that may keep each partition. This is the owner of the newest generation. If two members claim a
+/// partition with the same generation, both lose it.
 fn owners<'a>(members: &[&'a Subscriber], counts: &BTreeMap<Text, i32>) -> BTreeMap<TopicPartition, &'a Subscriber> {
     let mut claims: HashMap<&TopicPartition, Vec<&Subscriber>> = HashMap::new();
     for member in members {
@@ -138,7 +138,7 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
     let places: HashMap<&Text, usize> = members.iter().enumerate().map(|(at, member)| (&member.id, at)).collect();
     kept.iter().for_each(|(partition, owner)| shares[places[&owner.id]].take(partition.clone()));
     // Partitions without an owner are assigned last, each to the member with the fewest partitions. If they came
-    // earlier, a member could exceed its share, and an owned partition might have to move instead.
+    // earlier, a member could exceed its share, and a partition with an owner might have to move instead.
     for (topic, count) in counts {
         let wanting: Vec<usize> = (0..shares.len()).filter(|at| shares[*at].topics.contains(topic)).collect();
         for partition in (0..*count).map(|partition| (topic.clone(), partition)).filter(|of| !kept.contains_key(of)) {
@@ -146,21 +146,21 @@ fn sticky(members: &[&Subscriber], counts: &BTreeMap<Text, i32>, given: &mut Giv
             least.into_iter().for_each(|at| shares[*at].take(partition.clone()));
         }
     }
-    // The loop ends, since each move brings two members' counts closer.
+    // This loop ends, because each move brings the counts of two members closer together.
     while move_one(&mut shares) {}
     for Share { member, others, owned, .. } in shares {
         given.entry(member.id.clone()).or_default().extend(owned.into_iter().chain(others));
     }
 }
 
-/// Share of a member during the balancing.
+/// The partitions of a member, while the shares of all members are being balanced.
 struct Share<'a> {
     member: &'a Subscriber,
     topics: HashSet<&'a Text>,
     owns: HashSet<&'a TopicPartition>,
-    /// Owned partitions. They move only after `others`, the last one first.
+    /// The partitions that the member already owned. They move only after `others`, the last one first.
     owned: Vec<TopicPartition>,
-    /// New partitions. They move first, from the front.
+    /// The partitions that the member has newly got. They move first, from the front.
     others: VecDeque<TopicPartition>,
 }
 
@@ -181,7 +181,7 @@ impl<'a> Share<'a> {
         }
     }
 
-    /// Removes and returns a partition of one of these topics, for another member; None if the share has none.
+    /// Removes and returns a partition of one of these topics for another member, if the share has one.
     fn give_up(&mut self, topics: &HashSet<&Text>) -> Option<TopicPartition> {
         let is_wanted = |(topic, _): &TopicPartition| topics.contains(topic);
         if let Some(at) = self.others.iter().position(is_wanted) {
@@ -191,8 +191,8 @@ impl<'a> Share<'a> {
     }
 }
 
-/// Moves a partition from a member to one that has at least two fewer; if possible from the longest share to the
-/// shortest. Returns false if no partition can move.
+/// Moves a partition to a member that has at least two fewer, if possible from the longest share to the shortest.
+/// Returns false if no partition can move.
 fn move_one(shares: &mut [Share<'_>]) -> bool {
     let mut by_len: Vec<(usize, usize)> = shares.iter().enumerate().map(|(at, share)| (share.len(), at)).collect();
     by_len.sort_unstable();

@@ -1,8 +1,9 @@
-//! Member under the classic protocol: joins, synchronises, sends heartbeats, and rejoins when the group rebalances.
+//! A member under the classic protocol. It joins, synchronises, sends heartbeats, and rejoins when the group
+//! rebalances.
 //!
-//! Not here: reading and committing. With eager assignors the member gives up all partitions before it rejoins. If
-//! cooperative-sticky is its only assignor, it keeps its partitions, and gives up only those that the assignment takes
-//! away (KIP-429). Invariant: while the reader has partitions, the member sends heartbeats.
+//! With eager assignors the member gives up all partitions before it rejoins. If cooperative-sticky is its only
+//! assignor, it keeps its partitions, and gives up only those that the assignment takes away (KIP-429). Invariant:
+//! while the reader has partitions, the member sends heartbeats.
 
 use super::assign::{Assignor, Subscriber, TopicPartition};
 use super::config::{GroupConfig, REQUEST_TIMEOUT, RETRY_BACKOFF};
@@ -24,23 +25,23 @@ use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Protocol type of consumers.
+/// The protocol type of consumers.
 const CONSUMER: Text = Text::from_static("consumer");
-/// Time after the rebalance timeout within which JoinGroup or SyncGroup must be answered.
+/// How long after the rebalance timeout JoinGroup or SyncGroup may still be answered.
 const REBALANCE_GRACE: Duration = Duration::from_secs(10);
-/// Newest version of subscriptions, with the generation of owned partitions (KIP-792) and the rack.
+/// The newest version of subscriptions. It has the generation of owned partitions (KIP-792) and the rack.
 const SUBSCRIPTION_VERSION: i16 = 3;
-/// Oldest version of assignments. Every client reads it, and later versions add nothing.
+/// The oldest version of assignments. Every client reads it, and later versions add nothing.
 const ASSIGNMENT_VERSION: i16 = 0;
-/// Time after which an empty assignment counts as final. Before that, other members may still give up partitions for
-/// this one: a reader with a blocked output gives them up within a minute, and a session ends sooner.
+/// How long an assignment must stay empty to count as final. Until then other members may still give up partitions for
+/// this one. A reader with a blocked output gives them up within a minute, and a session ends sooner.
 const SETTLED_AFTER: Duration = Duration::from_secs(65);
-/// First version of JoinGroup in which a member gets an id before it joins.
+/// The first version of JoinGroup in which a member gets an id before it joins.
 const MEMBER_ID_VERSION: i16 = 4;
-/// Most partitions whose offsets are requested together with the assignment. Such a request is short enough for a
-/// broker to read it while it writes a response.
+/// Maximum number of partitions whose offsets are requested together with the assignment. Such a request is short
+/// enough for a broker to read it while it writes a response.
 const OFFSETS_MAX: usize = 1000;
-/// Last version of LeaveGroup that names one member instead of a list.
+/// The last version of LeaveGroup that names one member instead of a list.
 const LEAVE_ONE_VERSION: i16 = 2;
 
 pub(super) struct Classic<'a> {
@@ -51,12 +52,12 @@ pub(super) struct Classic<'a> {
     generation: i32,
     protocol: Text,
     leads: bool,
-    /// Number of partitions of every topic of the group, by the leader's last count.
+    /// How many partitions each topic of the group has, as the leader last counted.
     counts: BTreeMap<Text, i32>,
     counted: Instant,
-    /// Partitions of the member's topics at the time of the join.
+    /// The partitions of the member's topics at the time of the join.
     described: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Partitions that this member, as the leader, has assigned to itself, and that its reader does not have yet.
+    /// The partitions that this member has assigned to itself as the leader, and that its reader does not have yet.
     own: Vec<(TopicPartition, Uuid)>,
 }
 
@@ -77,7 +78,7 @@ impl<'a> Classic<'a> {
         }
     }
 
-    /// Takes part in the group until the member is stopped, and then leaves.
+    /// Takes part in the group until the member is stopped. Then it leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         if self.config.instance.is_none() && !self.member_id.is_empty() {
@@ -119,11 +120,11 @@ impl<'a> Classic<'a> {
         Ok(())
     }
 
-    /// Publishes these partitions as the target, and sends heartbeats until the reader has confirmed it.
+    /// Publishes these partitions as the target and sends heartbeats until the reader has confirmed it.
     fn let_go(&mut self, partitions: Vec<TopicPartition>, settled: bool) -> Result<Next, ClientError> {
         self.shared.publish(partitions, settled);
         while !self.shared.is_confirmed(self.config.heartbeat_interval) && !self.shared.is_stopping() {
-            // REBALANCE_IN_PROGRESS does not end the wait, since it is the reason for the wait.
+            // REBALANCE_IN_PROGRESS does not end the wait, because it is the reason for the wait.
             if let step @ (Next::RejoinLost | Next::RejoinNew) = self.beat()? {
                 return Ok(step);
             }
@@ -145,8 +146,8 @@ impl<'a> Classic<'a> {
         self.generation = joined.generation_id;
         self.protocol = joined.protocol_name.clone().unwrap_or_default();
         self.leads = joined.leader == joined.member_id;
-        // An empty assignment of an eager leader is final. A cooperative leader, or the coordinator's assignor, assigns
-        // only free partitions, and may assign more later.
+        // If an eager leader assigns nothing, this is final. A cooperative leader or the coordinator's assignor assigns
+        // only free partitions and may assign more later.
         let assigns_all = !joined.leader.is_empty() && self.protocol != Assignor::CooperativeSticky.name();
         self.shared.set_identity(&self.member_id, self.generation);
         self.own.clear();
@@ -165,7 +166,7 @@ impl<'a> Classic<'a> {
         let assigned = partitions_of(assignment)?;
         let has_lost = self.shared.held().iter().any(|held| !assigned.contains(held));
         let step = self.let_go(assigned, assigns_all)?;
-        // Rejoins, since only one more rebalance assigns the given-up partitions to other members.
+        // The member rejoins, because the partitions that it gave up are only assigned to others in another rebalance.
         Ok(if step == Next::Go && has_lost && self.is_cooperative() { Next::Rejoin } else { step })
     }
 
@@ -178,7 +179,7 @@ impl<'a> Classic<'a> {
         Ok(step)
     }
 
-    /// Sends a request whose response waits for all members. A stop of the member ends the wait.
+    /// Sends a request that is answered only when all members have sent theirs. Stopping the member ends the wait.
     fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
@@ -216,25 +217,25 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         if self.member_id.is_empty() && self.config.instance.is_none() && !self.coordinator.is_connected() {
-            // A new member first gets an id from the coordinator, and then joins with that id (KIP-394).
+            // A new member first gets an id from the coordinator and then joins with that id (KIP-394).
             let code = |answer: &JoinGroupResponse| answer.error_code;
             if let Some(answer) = self.coordinator.ask_beside_finding(&request, MEMBER_ID_VERSION, code)? {
                 return Ok(answer);
             }
         }
-        // Requests the metadata along with the join: a leader needs metadata from the time at which all members have
-        // joined, and a new member may become the leader.
+        // The metadata is requested together with the join. A leader needs metadata from the time at which all members
+        // have joined, and a new member may become the leader.
         let may_lead = self.leads || self.generation < 0;
         let describe = may_lead.then(|| metadata_request(Some(&self.config.topics)));
         let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
         let (joined, described) = self.patiently(|coordinator| coordinator.ask_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
-        // Topics that are missing here are requested again later, which also reports their errors.
+        // If topics are missing here, they are requested again later, which also reports their errors.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
         Ok(joined)
     }
 
-    /// Returns the assignment of each member. Only the leader calls this.
+    /// Assigns partitions to each member. Only the leader calls this.
     fn assign(&mut self, joined: JoinGroupResponse) -> Result<Vec<SyncGroupRequestAssignment>, ClientError> {
         let chosen = Assignor::named(&self.protocol).filter(|assignor| self.config.assignors.contains(assignor));
         let chosen = chosen.ok_or_else(|| {
@@ -244,7 +245,7 @@ impl<'a> Classic<'a> {
         let mut members = Vec::new();
         for member in joined.members {
             let subscription = consumer_protocol::decode::<ConsumerProtocolSubscription>(member.metadata);
-            // A member with an unreadable subscription gets no partitions.
+            // A member with an unreadable subscription does not get any partitions.
             let (_, subscription) = subscription.unwrap_or_default();
             let owned = subscription.owned_partitions.iter();
             members.push(Subscriber {
@@ -266,7 +267,7 @@ impl<'a> Classic<'a> {
         let assigned = chosen.assign(&members, &self.counts);
         let own = assigned.iter().filter(|(id, _)| **id == self.member_id).flat_map(|(_, partitions)| partitions);
         let id_of = |topic: &Text| places.get(topic).and_then(|places| Some(places.first()?.topic_id));
-        // Leaves out partitions that the reader has already: it continues to commit them.
+        // Partitions that the reader already has are left out, since it continues to commit them.
         let held: HashSet<TopicPartition> = self.shared.held().into_iter().collect();
         let new = own.filter(|of| !held.contains(of));
         self.own = new.map(|of| (of.clone(), id_of(&of.0).unwrap_or_default())).collect();
@@ -279,7 +280,7 @@ impl<'a> Classic<'a> {
         assigned.into_iter().map(assignment).collect()
     }
 
-    /// Returns the number of partitions of each existing topic.
+    /// Returns how many partitions each existing topic has.
     fn count(&mut self, topics: &[Text]) -> Result<BTreeMap<Text, i32>, ClientError> {
         Ok(counts(&self.coordinator.partitions_of(topics)?))
     }
@@ -296,8 +297,8 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
-        // A leader that assigns partitions to itself requests their offsets in the same round trip: every other member
-        // has given them up.
+        // If the leader assigns partitions to itself, it requests their offsets in the same round trip. Every other
+        // member has given them up by then.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
@@ -333,7 +334,7 @@ impl<'a> Classic<'a> {
             if self.leads && self.counted.elapsed() >= self.config.metadata_max_age {
                 self.counted = Instant::now();
                 let topics: Vec<Text> = self.counts.keys().chain(&self.config.topics).cloned().collect();
-                // The count's error is ignored: the next heartbeat shows a lasting failure.
+                // An error of the count is ignored. If the failure lasts, the next heartbeat shows it.
                 if self.count(&topics).is_ok_and(|counts| counts != self.counts) {
                     return Ok(Next::Rejoin);
                 }
@@ -356,7 +357,7 @@ impl<'a> Classic<'a> {
         self.settled("cannot stay in", answer)
     }
 
-    /// Leaves the group before the session ends. A failure is ignored.
+    /// Leaves the group without waiting for the end of the session. A failure is ignored.
     fn leave(&mut self) {
         let mut leave = || {
             let version = self.coordinator.connection()?.version::<LeaveGroupRequest>()?;
@@ -373,7 +374,7 @@ impl<'a> Classic<'a> {
             };
             self.coordinator.ask(&request, i16::MAX)
         };
-        // A stop of a join has closed the connection. The second attempt opens a new one.
+        // If a join was stopped, the connection is closed. The second attempt opens a new one.
         let _ = leave().or_else(|_| leave());
     }
 }
@@ -412,7 +413,7 @@ fn by_topic(partitions: &[TopicPartition]) -> Vec<consumer_protocol::TopicPartit
     topics.into_iter().map(topic).collect()
 }
 
-/// Decodes an assignment. Returns no partitions for empty bytes.
+/// Decodes an assignment. Empty bytes mean that there are no partitions.
 fn partitions_of(assignment: Bytes) -> Result<Vec<TopicPartition>, ClientError> {
     if assignment.is_empty() {
         return Ok(Vec::new());

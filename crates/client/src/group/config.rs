@@ -1,54 +1,54 @@
-//! Settings of a group's member.
+//! The settings of a group's member.
 
 use super::assign::Assignor;
 use fullbore_wire::Text;
 use std::time::Duration;
 
-/// Pause before a request to the coordinator is retried.
+/// The pause before a request to the coordinator is retried.
 pub(super) const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest wait for a response that does not depend on other members (Kafka's request.timeout.ms).
+/// How long to wait for a response that does not depend on other members (Kafka's request.timeout.ms).
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
-/// Protocol of a member.
+/// The protocol of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
-    /// Classic protocol: JoinGroup and SyncGroup; a member assigns the partitions.
+    /// The classic protocol with JoinGroup and SyncGroup, in which a member assigns the partitions.
     #[default]
     Classic,
-    /// Consumer protocol: ConsumerGroupHeartbeat; the broker assigns the partitions (KIP-848).
+    /// The consumer protocol with ConsumerGroupHeartbeat, in which the broker assigns the partitions (KIP-848).
     Consumer,
 }
 
-/// Settings of a member, with Kafka's names and defaults.
+/// The settings of a member, with Kafka's names and defaults.
 #[derive(Clone, Debug)]
 pub struct GroupConfig {
     /// group.id.
     pub group: Text,
     /// group.instance.id.
     pub instance: Option<Text>,
-    /// Topics to read.
+    /// The topics to read.
     pub topics: Vec<Text>,
     /// group.protocol.
     pub protocol: Protocol,
-    /// session.timeout.ms; classic only.
+    /// session.timeout.ms, for the classic protocol only.
     pub session_timeout: Duration,
-    /// heartbeat.interval.ms; classic only.
+    /// heartbeat.interval.ms, for the classic protocol only.
     pub heartbeat_interval: Duration,
-    /// max.poll.interval.ms: time within which members must give up partitions and rejoin.
+    /// max.poll.interval.ms. Members must give up partitions and rejoin within this time.
     pub rebalance_timeout: Duration,
-    /// metadata.max.age.ms: interval at which the leader counts the topics' partitions.
+    /// metadata.max.age.ms. The leader counts the topics' partitions at this interval.
     pub metadata_max_age: Duration,
-    /// partition.assignment.strategy; classic only. Rebalances are cooperative if cooperative-sticky is the only
-    /// assignor.
+    /// partition.assignment.strategy, for the classic protocol only. Rebalances are cooperative if cooperative-sticky
+    /// is the only assignor.
     pub assignors: Vec<Assignor>,
-    /// group.remote.assignor; KIP-848 only.
+    /// group.remote.assignor, for KIP-848 only.
     pub remote_assignor: Option<Text>,
-    /// True if committed offsets are read only once no open transaction may change them (KIP-447). Then brokers before
-    /// 2.5 are refused.
+    /// If true, committed offsets are read only once no open transaction can change them (KIP-447). Brokers before 2.5
+    /// are then refused.
     pub require_stable: bool,
 }
 
 impl GroupConfig {
-    /// Returns the settings of a member of this group, with Kafka's defaults.
+    /// Returns settings for a member of this group, with Kafka's defaults.
     pub fn new(group: Text, topics: Vec<Text>) -> Self {
         GroupConfig {
             group,

@@ -1,4 +1,5 @@
-//! Member under the protocol of KIP-848: sends heartbeats, and the coordinator assigns partitions in its responses.
+//! A member under the protocol of KIP-848. It sends heartbeats, and the coordinator assigns partitions in its
+//! responses.
 //!
 //! Invariant: a heartbeat reports a partition as given up only after the reader has confirmed this. No other member
 //! gets the partition earlier.
@@ -19,19 +20,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// Epoch in the heartbeat of a member that joins.
+/// The epoch in the heartbeat of a member that joins.
 const JOINS: i32 = 0;
-/// Epoch in the heartbeat of a member that leaves.
+/// The epoch in the heartbeat of a member that leaves.
 const LEAVES: i32 = -1;
-/// Epoch in the heartbeat of a static member that leaves for a while.
+/// The epoch in the heartbeat of a static member that leaves for a while.
 const LEAVES_FOR_NOW: i32 = -2;
 
-/// Number of heartbeat intervals after which an empty assignment counts as final. The longest interval since the
-/// assignment became empty counts. A failed member keeps its partitions until its session ends: by default nine
-/// intervals of a stable group, whose intervals are longer than those of a rebalance.
+/// After this many heartbeat intervals an empty assignment counts as final. The longest interval since the assignment
+/// became empty counts. A failed member keeps its partitions until its session ends. By default this takes nine
+/// intervals of a stable group, which are longer than those of a rebalance.
 const SETTLED_INTERVALS: u32 = 11;
-/// Shortest time after which an empty assignment counts as final, whatever the intervals are. Fullbore's interval is
-/// short for 3 s after a change, and its operator may set that interval to milliseconds.
+/// An empty assignment never counts as final before this time, whatever the intervals are. Fullbore's interval is short
+/// for 3 s after a change, and its operator may set that interval to milliseconds.
 const SETTLED_AFTER_LEAST: Duration = Duration::from_secs(4);
 
 pub(super) struct Consumer<'a> {
@@ -40,11 +41,12 @@ pub(super) struct Consumer<'a> {
     shared: &'a SharedMembership,
     member_id: Text,
     epoch: i32,
-    /// Interval of heartbeats, set by the coordinator.
+    /// The interval between heartbeats, which the coordinator sets.
     interval: Duration,
-    /// Partitions of the reader in the last answered heartbeat; `None` if the next heartbeat must have all fields.
+    /// The reader's partitions in the last heartbeat that was answered. `None` if the next heartbeat must have all
+    /// fields.
     told: Option<Vec<TopicPartition>>,
-    /// Last assignment from the coordinator.
+    /// The last assignment from the coordinator.
     assigned: Option<Vec<TopicPartitions>>,
     empty: EmptySince,
     ids: HashMap<Uuid, Text>,
@@ -66,7 +68,7 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Takes part in the group until the member is stopped, and then leaves.
+    /// Takes part in the group until the member is stopped. Then it leaves.
     pub(super) fn run(mut self) -> Result<(), ClientError> {
         let outcome = self.take_part();
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
@@ -99,7 +101,7 @@ impl<'a> Consumer<'a> {
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
-                    // The coordinator may not have received this heartbeat: the next one has all fields.
+                    // The coordinator may not have received this heartbeat, so the next one has all fields.
                     self.told = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
@@ -128,8 +130,8 @@ impl<'a> Consumer<'a> {
             request.server_assignor = self.config.remote_assignor.clone();
         }
         let answer = match self.ids.is_empty() {
-            // The first assignment has ids of topics. The metadata with their names are requested in the same round
-            // trip.
+            // The first assignment identifies topics by id. The metadata with their names is requested in the same
+            // round trip.
             true => self.beat_and_describe(&request),
             false => self.coordinator.ask(&request, i16::MAX),
         };
@@ -162,7 +164,7 @@ impl<'a> Consumer<'a> {
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
         let describe = metadata_request(Some(&self.config.topics));
         let (answer, described) = self.coordinator.ask_both(request, Some((&describe, i16::MAX)))?;
-        // Topics that are missing here are requested once they are assigned, which also reports their errors.
+        // If topics are missing here, they are requested once they are assigned, which also reports their errors.
         let described = described.filter(|described| !described.error_code.is_err());
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());
         Ok(answer)
@@ -183,7 +185,8 @@ impl<'a> Consumer<'a> {
         }
     }
 
-    /// Publishes the assignment to the reader. Leaves out a topic whose name is unknown, until the next heartbeat.
+    /// Publishes the assignment to the reader. If the name of a topic is unknown, the topic is left out until the next
+    /// heartbeat.
     fn aim(&mut self) -> Result<(), ClientError> {
         let Some(assigned) = self.assigned.clone() else { return Ok(()) };
         if assigned.iter().any(|topic| !self.ids.contains_key(&topic.topic_id)) {
@@ -201,8 +204,8 @@ impl<'a> Consumer<'a> {
         }
         partitions.sort();
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
-        // While this member has not given up all partitions, the coordinator may withhold new ones: the assignment is
-        // not final.
+        // The assignment is not final as long as this member has not given up all partitions. The coordinator may
+        // withhold new ones until then.
         let has_any = has_some || self.told.as_ref().is_some_and(|told| !told.is_empty());
         if has_any {
             self.empty.end();
@@ -227,8 +230,8 @@ impl<'a> Consumer<'a> {
     }
 }
 
-/// Returns a new member id of 128 random bits, as KIP-848 demands. The randomness is that of the standard library's
-/// hash keys.
+/// Returns a new member id of 128 random bits, as KIP-848 demands. The random bits are hash keys of the standard
+/// library.
 fn random_id() -> Text {
     let half = || RandomState::new().build_hasher().finish();
     format!("{:016x}{:016x}", half(), half()).into()

@@ -1,4 +1,4 @@
-//! Connection to a group's coordinator: finds it, connects to it, and forgets it when it has moved.
+//! The connection to a group's coordinator. It is looked up and connected when needed, and forgotten when it has moved.
 
 use super::verdict::{self, Next};
 use crate::blocking::{
@@ -11,13 +11,13 @@ use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// Connection to a group's coordinator.
+/// The connection to a group's coordinator.
 pub(super) struct Coordinator {
-    /// Cluster that finds the coordinator.
+    /// The cluster through which the coordinator is looked up.
     cluster: Cluster,
     group: Text,
     connection: KeptConnection,
-    /// Reason why the last request must be retried; `None` if it succeeded.
+    /// The reason why the last request must be retried, or `None` if it succeeded.
     trouble: Option<String>,
 }
 
@@ -35,13 +35,13 @@ impl Coordinator {
         self.connection.is_some()
     }
 
-    /// Sends to any broker the search for the coordinator, and `request` in the same round trip. Returns the response
-    /// if that broker accepts the request: it is then the coordinator, as is likely in a small cluster. Otherwise
-    /// connects to the coordinator, and returns None. Also returns None if the broker does not know version `least` of
-    /// the request.
+    /// Sends the look-up of the coordinator to any broker, with `request` in the same round trip. If that broker
+    /// accepts the request, it is the coordinator, and its response is returned. This is likely in a small cluster.
+    /// Otherwise connects to the coordinator and returns `None`. Also returns `None` if the broker does not know
+    /// version `least` of the request.
     ///
     /// # Errors
-    /// Errors of [`Coordinator::ask`]; the broker's error if the group has no coordinator at the moment.
+    /// Returns [`ClientError`] if [`Coordinator::ask`] would return one, or the group has no coordinator at the moment.
     pub(super) fn ask_beside_finding<R: Request>(
         &mut self,
         request: &R,
@@ -54,12 +54,13 @@ impl Coordinator {
         let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
         let outcome = connection.call_both(&finds, asks);
         let connection = self.cluster.take_connection();
-        // After a failure the connection is dropped: a late response would be taken for that to the next request.
+        // After a failure the connection is dropped. Otherwise a late response would be taken for the response to the
+        // next request.
         let (found, answer) = outcome?;
         if let Some(connection) = connection {
             match answer {
-                // Only an accepted request counts: a broker that is not the coordinator refuses what the coordinator
-                // might accept.
+                // Only an accepted request counts. A broker that is not the coordinator may refuse a request that the
+                // coordinator would accept.
                 Some(answer) if [ErrorCode::NONE, ErrorCode::MEMBER_ID_REQUIRED].contains(&code(&answer)) => {
                     self.connection.keep(connection);
                     return Ok(Some(answer));
@@ -76,7 +77,7 @@ impl Coordinator {
     /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
     ///
     /// # Errors
-    /// Errors of [`Coordinator::ask`]; error of a topic that this client may not read.
+    /// Returns [`ClientError`] if [`Coordinator::ask`] returns one, or the coordinator refuses a topic.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],
@@ -91,7 +92,7 @@ impl Coordinator {
         }
     }
 
-    /// Drops the connection, so that the next request searches for the coordinator again.
+    /// Drops the connection, so that the next request looks up the coordinator again.
     pub(super) fn forget(&mut self) {
         self.connection = KeptConnection::default();
     }
@@ -100,7 +101,7 @@ impl Coordinator {
         self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
     }
 
-    /// Sends two requests to the coordinator in one round trip, as [`Connection::call_both`] does.
+    /// Sends two requests to the coordinator in one round trip, like [`Connection::call_both`].
     pub(super) fn ask_both<A: Request, B: Request>(
         &mut self,
         first: &A,
@@ -113,12 +114,13 @@ impl Coordinator {
         outcome
     }
 
-    /// Returns the reason why the last request must be retried; None if it succeeded.
+    /// Returns the reason why the last request must be retried, or `None` if it succeeded.
     pub(super) fn trouble(&self) -> Option<String> {
         self.trouble.clone()
     }
 
-    /// Returns the member's next step after a response or an error. Forgets a coordinator that cannot be reached.
+    /// Returns the member's next step after a response or an error. If the coordinator cannot be reached, it is
+    /// forgotten.
     pub(super) fn next(&mut self, what: &str, answer: Result<ErrorCode, ClientError>) -> Result<Next, ClientError> {
         let (step, trouble) = match answer {
             Ok(code) => {

@@ -1,25 +1,24 @@
-//! Time for which a member has had no partitions. Only a long time shows that an empty assignment is final, and that no
-//! partitions will follow.
+//! Measures how long a member has had no partitions. Only after a long time is an empty assignment certainly final.
 
 use std::time::{Duration, Instant};
 
-/// Consecutive responses after which the member has no partition.
+/// Consecutive responses that leave the member without a partition.
 #[derive(Debug, Default)]
 pub(super) struct EmptySince {
-    /// Time of the first of these responses.
+    /// When the first of these responses came.
     since: Option<Instant>,
     patience: Duration,
 }
 
 impl EmptySince {
-    /// Records one more such response. Returns true if the longest `patience` of all calls has passed since the first
+    /// Notes one more such response. Returns true if the longest `patience` of all calls has passed since the first
     /// response.
     pub(super) fn lasts(&mut self, patience: Duration) -> bool {
         self.patience = self.patience.max(patience);
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience
     }
 
-    /// Ends the sequence, since the member has a partition, or a request failed.
+    /// Ends the sequence, because the member has a partition or a request failed.
     pub(super) fn end(&mut self) {
         *self = EmptySince::default();
     }

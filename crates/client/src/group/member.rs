@@ -1,6 +1,7 @@
-//! Handle of a member for its reader. It returns the partitions to read, and reads and commits their offsets.
+//! The handle through which a reader uses its membership. It returns the partitions to read, and reads and commits
+//! their offsets.
 //!
-//! Not here: the membership, which the member's thread keeps. Invariant: offsets have their own connection, so that no
+//! The membership itself is kept by the member's thread. Invariant: offsets have their own connection, so that no
 //! commit waits for a rebalance.
 
 use super::assign::TopicPartition;
@@ -22,41 +23,42 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Offset in a partition, with the id of the partition's topic.
+/// An offset in a partition, with the id of the partition's topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Id of the topic; zeros if it is unknown.
+    /// The id of the topic. Zero if it is unknown.
     pub topic_id: Uuid,
-    /// Offset of the record to read next.
+    /// The offset of the next record to read.
     pub offset: i64,
 }
 
-/// Outcome of a commit.
+/// The outcome of a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitOutcome {
     /// The offsets are committed.
     Done,
-    /// The offsets are not committed, since the group or its coordinator is moving. A later commit may succeed.
+    /// The offsets are not committed, because the group or its coordinator is moving. A later commit may succeed.
     Later,
     /// The group has removed this member.
     Lost,
 }
 
-/// View of a membership, for a transactional producer (KIP-447).
+/// A view of a membership for a transactional producer (KIP-447).
 #[derive(Clone)]
 pub struct MembershipView {
     shared: Arc<SharedMembership>,
 }
 
 impl MembershipView {
-    /// Returns the member's id and its generation or epoch. None while another member may own the reader's partitions.
-    /// The caller must then not commit without an identity, since no generation would fence that commit.
+    /// Returns the member's id with its generation or epoch. Returns `None` while another member may own the reader's
+    /// partitions. The caller must then not commit at all, since a commit without an identity would not be fenced by
+    /// any generation.
     pub fn identity(&self) -> Option<(Text, i32)> {
         self.shared.identity_of_reader().map(|identity| (identity.member_id, identity.generation))
     }
 }
 
-/// Member of a group.
+/// A member of a group.
 pub struct Member {
     config: GroupConfig,
     shared: Arc<SharedMembership>,
@@ -64,14 +66,14 @@ pub struct Member {
     offsets: Offsets,
 }
 
-/// Connection for offsets. A thread makes it while the member joins.
+/// The connection for offsets. A thread opens it while the member joins.
 struct Offsets {
     connecting: Option<JoinHandle<Coordinator>>,
     coordinator: Coordinator,
 }
 
 impl Offsets {
-    /// Returns the connection. Waits while the thread is making it.
+    /// Returns the connection. Waits if the thread is still opening it.
     fn get(&mut self) -> &mut Coordinator {
         if let Some(thread) = self.connecting.take() {
             match thread.join() {
@@ -84,11 +86,11 @@ impl Offsets {
 }
 
 impl Member {
-    /// Begins to join. The member owns both clusters: it joins and sends heartbeats by
-    /// `membership`, and commits by `offsets`.
+    /// Starts a member that joins the group. The member owns both clusters. It joins and sends heartbeats through
+    /// `membership`, and commits through `offsets`.
     ///
     /// # Errors
-    /// Error of the system if it refuses a thread.
+    /// Returns the system's error if no thread can be started.
     pub fn start(config: GroupConfig, membership: Cluster, offsets: Cluster) -> std::io::Result<Member> {
         let shared = Arc::new(SharedMembership::default());
         let (of_thread, settings) = (shared.clone(), config.clone());
@@ -103,7 +105,7 @@ impl Member {
         let thread = std::thread::Builder::new().name("group-member".to_owned()).spawn(body)?;
         let mut connected = Coordinator::new(offsets.detached(), config.group.clone());
         let connect = move || {
-            // The first use of the connection reports a failure.
+            // A failure is reported by the first use of the connection.
             let _ = connected.connection();
             connected
         };
@@ -112,11 +114,10 @@ impl Member {
         Ok(Member { config, shared, thread: Some(thread), offsets })
     }
 
-    /// Waits for a new target for at most `patience`, and returns it. None if the reader has confirmed the newest
-    /// target.
+    /// Waits for a new target for at most `patience`. Returns `None` if the reader has confirmed the newest target.
     ///
     /// # Errors
-    /// Error that has ended the membership, which no retry can repair.
+    /// Returns [`ClientError`] if an error that no retry can repair has ended the membership.
     pub fn target(&mut self, patience: Duration) -> Result<Option<Target>, ClientError> {
         self.shared.target(patience)
     }
@@ -131,12 +132,12 @@ impl Member {
         self.shared.newest()
     }
 
-    /// Waits for at most `patience` until there is a target to confirm, or a failure.
+    /// Waits for at most `patience` until there is a target to confirm or a failure.
     pub fn wait_for_move(&self, patience: Duration) {
         self.shared.wait_for_move(patience);
     }
 
-    /// Returns the reason why the member's requests must be retried at the moment; None if they succeed.
+    /// Returns the reason why the member's requests must be retried at the moment, or `None` if they succeed.
     pub fn trouble(&self) -> Option<String> {
         self.shared.trouble().or_else(|| self.offsets.coordinator.trouble())
     }
@@ -146,13 +147,14 @@ impl Member {
         MembershipView { shared: self.shared.clone() }
     }
 
-    /// Confirms that the reader reads the partitions of `target`, and no others.
+    /// Confirms that the reader reads the partitions of `target` and no others.
     pub fn confirm(&mut self, target: &Target) {
         self.shared.confirm(target);
     }
 
-    /// Ends the membership. Waits for the coordinator for at most `patience`; without an answer, the group removes the
-    /// member when its session ends. A member with a group.instance.id stays in the group until its session ends.
+    /// Ends the membership. Waits for the coordinator for at most `patience`. If it does not answer, the group removes
+    /// the member when its session ends. A member with a group.instance.id stays in the group until its session ends in
+    /// any case.
     pub fn leave(mut self, patience: Duration) {
         self.shared.stop();
         if let Some(thread) = self.thread.take()
@@ -163,12 +165,12 @@ impl Member {
         }
     }
 
-    /// Commits offsets. Retries for `patience` while the group or its coordinator is moving; a patience of zero means
-    /// one attempt. Offsets of deleted topics count as committed. Brokers that identify topics by id do not apply them
-    /// to a topic recreated under the same name.
+    /// Commits offsets. Retries for `patience` while the group or its coordinator is moving. With a patience of zero
+    /// there is only one attempt. Offsets of deleted topics count as committed. If a topic was recreated under the same
+    /// name, brokers that identify topics by id do not apply them to it.
     ///
     /// # Errors
-    /// Error that no retry can repair.
+    /// Returns [`ClientError`] if the commit fails with an error that no retry can repair.
     pub fn commit(
         &mut self,
         offsets: &HashMap<TopicPartition, Position>,
@@ -227,12 +229,12 @@ impl Member {
         self.offsets.get().next("cannot commit offsets of", codes)
     }
 
-    /// Returns the committed offset of each of these partitions, in the same order. The offset is None if the partition
-    /// has none, as in a deleted topic. The whole result is None if the group has removed this member: it has lost
-    /// these partitions.
+    /// Returns the committed offset of each of these partitions, in the same order. An offset is `None` if the
+    /// partition has none, for example because its topic was deleted. The whole result is `None` if the group has
+    /// removed this member, which has then lost these partitions.
     ///
     /// # Errors
-    /// Error that no retry can repair, or the last error if there is no answer for `patience`.
+    /// Returns an error that no retry can repair, or the last error if there is no answer for `patience`.
     pub fn committed(
         &mut self,
         of: &[(TopicPartition, Uuid)],
@@ -273,7 +275,7 @@ impl Member {
         &mut self,
         of: &[(TopicPartition, Uuid)],
     ) -> Result<(ErrorCode, HashMap<TopicPartition, i64>), ClientError> {
-        // Brokers compare the member's epoch here only under the consumer protocol.
+        // Only under the consumer protocol do brokers compare the member's epoch here.
         let member = (self.config.protocol == Protocol::Consumer).then(|| self.shared.identity());
         let version = self.offsets.get().connection()?.version::<OffsetFetchRequest>()?;
         if self.config.require_stable && version < STABLE_VERSION {

@@ -1,4 +1,4 @@
-//! Request for committed offsets, and the offsets in its response. Pure.
+//! Builds requests for committed offsets and reads the offsets in their responses.
 //!
 //! Invariant: if the broker identifies topics by id, the offsets of a topic are those of the requested id.
 
@@ -11,30 +11,31 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// Last version of both OffsetCommit and OffsetFetch with names of topics; later versions have ids.
+/// The last version of both OffsetCommit and OffsetFetch that names topics. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 9;
-/// First version of OffsetFetch with several groups.
+/// The first version of OffsetFetch that supports several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
 
-/// Returns the newest version that can identify these topics. This is a version with ids only if all ids are known.
+/// Returns the newest version that can identify these topics. Versions with ids require that all ids are known.
 pub(super) fn version_max(mut ids: impl Iterator<Item = Uuid>) -> i16 {
     if ids.any(|id| id.is_zero()) { NAMED_VERSION_MAX } else { i16::MAX }
 }
 
-/// First version of OffsetFetch that can wait for open transactions.
+/// The first version of OffsetFetch that can wait for open transactions.
 pub(super) const STABLE_VERSION: i16 = 7;
 
-/// Request for offsets.
+/// A request for offsets.
 pub(super) struct OffsetsQuestion {
     pub(super) request: OffsetFetchRequest,
-    /// Newest version in which the request may be sent.
+    /// The newest version in which the request may be sent.
     pub(super) version_max: i16,
     names: HashMap<Uuid, Text>,
 }
 
 impl OffsetsQuestion {
-    /// Returns the request for the offsets of these partitions in the layout of `version`. Group and `require_stable`
-    /// are those of `config`. `member` is set under the protocol of KIP-848, whose brokers compare the member's epoch.
+    /// Builds the request for the offsets of these partitions in the layout of `version`. The group and
+    /// `require_stable` come from `config`. `member` is set under the protocol of KIP-848, whose brokers compare the
+    /// member's epoch.
     pub(super) fn new(
         config: &GroupConfig,
         member: Option<MemberIdentity>,
@@ -68,8 +69,8 @@ impl OffsetsQuestion {
         OffsetsQuestion { request, version_max: version_max(of.iter().map(|(_, id)| *id)), names }
     }
 
-    /// Returns an error of the response (that of the group takes precedence), and the offsets in it. The offset of a
-    /// partition without a committed one is -1.
+    /// Returns an error of the response, if it has one, and the offsets. The error of the group takes precedence, and a
+    /// deleted topic is no error. If a partition has no committed offset, its offset is -1.
     pub(super) fn answered(&self, answer: &OffsetFetchResponse) -> (ErrorCode, HashMap<TopicPartition, i64>) {
         let mut code = answer.error_code;
         let mut found = HashMap::new();

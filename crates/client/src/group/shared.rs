@@ -1,7 +1,7 @@
-//! State that a member's thread and its reader share.
+//! The state that a member's thread and its reader share.
 //!
-//! Not here: offsets of the reader. Invariants: a target is replaced only by a newer one. The thread knows which target
-//! the reader has confirmed.
+//! The reader's offsets are not here. Invariants: a target is replaced only by a newer one. The thread knows which
+//! target the reader has confirmed.
 
 use super::assign::TopicPartition;
 use crate::blocking::Stopper;
@@ -11,28 +11,29 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Partitions that the reader must read.
+/// The partitions that the reader should read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// Serial number; grows with each target.
+    /// The serial number, which grows with each target.
     pub serial: u64,
-    /// All partitions to read.
+    /// All partitions that the reader should read.
     pub partitions: Vec<TopicPartition>,
-    /// True if an empty target is the group's final assignment; false if it may be a pause during a rebalance.
+    /// True if an empty target is the group's final assignment. False if it may be a pause during a rebalance.
     pub settled: bool,
-    /// True if another member may already own the reader's former partitions. The reader must not commit their offsets.
+    /// True if another member may already own the partitions that the reader had. The reader must then not commit their
+    /// offsets.
     pub lost: bool,
 }
 
-/// Identity of the member in its commits.
+/// The identity of the member in its commits.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MemberIdentity {
     pub(super) member_id: Text,
-    /// Generation or epoch; -1 while the member is not in the group.
+    /// The generation or epoch, or -1 while the member is not in the group.
     pub(super) generation: i32,
 }
 
-/// Committed offsets that arrived with the assignment of a generation. -1 for a partition without a committed offset.
+/// Committed offsets that arrived with the assignment of a generation. An offset is -1 if the partition has none.
 struct CommittedWith {
     generation: i32,
     offsets: HashMap<(TopicPartition, Uuid), i64>,
@@ -43,19 +44,19 @@ struct Membership {
     target: Target,
     confirmed: Target,
     identity: MemberIdentity,
-    /// Offsets that arrived with an assignment. Kept until the reader takes them, or confirms a target.
+    /// Offsets that arrived with an assignment. They are kept until the reader takes them or confirms a target.
     committed: Option<CommittedWith>,
     trouble: Option<String>,
-    /// Handle that ends the connection of a request that may last as long as a rebalance; `None` if there is no such
+    /// A handle that ends the connection of a request that may take as long as a rebalance. `None` if there is no such
     /// request.
     waits: Option<Stopper>,
     stopping: bool,
-    /// True once the thread has ended, or is about to end.
+    /// True once the thread has ended or is about to end.
     over: bool,
     failure: Option<ClientError>,
 }
 
-/// Shared state of a member, with its lock and its condition variable.
+/// The shared state of a member, with its lock and its condition variable.
 #[derive(Default)]
 pub(super) struct SharedMembership {
     state: Mutex<Membership>,
@@ -67,7 +68,7 @@ impl SharedMembership {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until `is_there` returns true, for at most `patience`.
+    /// Waits for at most `patience` until `is_there` returns true.
     fn wait<'a>(
         &'a self,
         mut state: MutexGuard<'a, Membership>,
@@ -102,7 +103,7 @@ impl SharedMembership {
         self.lock().target.serial
     }
 
-    /// Waits until [`SharedMembership::is_moving`] returns true, for at most `patience`.
+    /// Waits for at most `patience` until [`SharedMembership::is_moving`] returns true.
     pub(super) fn wait_for_move(&self, patience: Duration) {
         let is_moving = |state: &Membership| state.target.serial > state.confirmed.serial || state.failure.is_some();
         drop(self.wait(self.lock(), patience, is_moving));
@@ -111,7 +112,7 @@ impl SharedMembership {
     pub(super) fn confirm(&self, target: &Target) {
         let mut state = self.lock();
         state.confirmed = target.clone();
-        // From now on the reader may commit newer offsets.
+        // The offsets are dropped, because the reader may commit newer ones from now on.
         state.committed = None;
         drop(state);
         self.changed.notify_all();
@@ -121,8 +122,8 @@ impl SharedMembership {
         self.lock().identity.clone()
     }
 
-    /// Returns the identity with which the reader may commit; None if the member is not in the group, or if another
-    /// member may own the reader's partitions.
+    /// Returns the identity with which the reader may commit. Returns `None` if the member is not in the group, or if
+    /// another member may own the reader's partitions.
     pub(super) fn identity_of_reader(&self) -> Option<MemberIdentity> {
         let state = self.lock();
         let is_lost = state.target.lost && state.target.serial > state.confirmed.serial;
@@ -130,9 +131,9 @@ impl SharedMembership {
         (is_member && !is_lost).then(|| state.identity.clone())
     }
 
-    /// Returns the committed offset of each of these partitions if all arrived with the assignment of the present
-    /// generation; None otherwise. The offset is None for a partition without a committed one. The offsets can be taken
-    /// only once, since the reader may commit newer ones later.
+    /// Returns the committed offset of each of these partitions, if all of them arrived with the assignment of the
+    /// present generation. A single offset is `None` if the partition has none. The offsets can be taken only once,
+    /// because the reader may commit newer ones later.
     pub(super) fn take_committed(&self, of: &[(TopicPartition, Uuid)]) -> Option<Vec<Option<i64>>> {
         let mut state = self.lock();
         let CommittedWith { generation, offsets } = state.committed.take()?;
@@ -176,13 +177,13 @@ impl SharedMembership {
         let state = self.lock();
         let settled = settled && partitions.is_empty();
         if state.target.partitions != partitions || (settled && !state.target.settled) {
-            // If the reader has not yet confirmed a loss, the new target reports it as well.
+            // If the reader has not confirmed a loss yet, the new target must report it as well.
             let lost = state.target.lost && state.target.serial > state.confirmed.serial;
             self.replace(state, Target { partitions, settled, lost, ..Target::default() });
         }
     }
 
-    /// Replaces the target by an empty one, since another member may own the reader's partitions.
+    /// Replaces the target by an empty one, because another member may own the reader's partitions.
     pub(super) fn lose(&self) {
         self.replace(self.lock(), Target { lost: true, ..Target::default() });
     }
@@ -198,16 +199,16 @@ impl SharedMembership {
         self.lock().confirmed.partitions.clone()
     }
 
-    /// Waits until the reader has confirmed the target, or the member is stopped, for at most `patience`. Returns true
-    /// if the target is confirmed.
+    /// Waits for at most `patience` until the reader has confirmed the target or the member is stopped. Returns true if
+    /// the target is confirmed.
     pub(super) fn is_confirmed(&self, patience: Duration) -> bool {
         let is_confirmed = |state: &Membership| state.confirmed.serial == state.target.serial;
         let state = self.wait(self.lock(), patience, |state| is_confirmed(state) || state.stopping);
         is_confirmed(&state)
     }
 
-    /// Waits until the reader has confirmed other partitions than
-    /// `held`, or the member is stopped, for at most `patience`.
+    /// Waits for at most `patience` until the reader has confirmed other partitions than `held` or the member is
+    /// stopped.
     pub(super) fn wait_for_other_than(&self, held: &[TopicPartition], patience: Duration) {
         drop(self.wait(self.lock(), patience, |state| state.stopping || state.confirmed.partitions != held));
     }
@@ -216,7 +217,7 @@ impl SharedMembership {
         self.lock().identity = MemberIdentity { member_id: member_id.clone(), generation };
     }
 
-    /// Stores the committed offsets that arrived with the assignment of this generation.
+    /// Keeps the committed offsets that arrived with the assignment of this generation.
     pub(super) fn set_committed(&self, generation: i32, offsets: HashMap<(TopicPartition, Uuid), i64>) {
         self.lock().committed = Some(CommittedWith { generation, offsets });
     }
@@ -225,7 +226,7 @@ impl SharedMembership {
         self.lock().trouble = trouble;
     }
 
-    /// Sets the handle of a request that a stop of the member must end; None once the request is answered.
+    /// Sets the handle of a request that must end when the member is stopped. `None` once the request is answered.
     pub(super) fn set_waits(&self, stopper: Option<Stopper>) {
         let mut state = self.lock();
         if let (true, Some(stopper)) = (state.stopping, &stopper) {

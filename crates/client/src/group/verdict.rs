@@ -1,26 +1,26 @@
-//! Next step of a member after a response from its coordinator. Pure.
+//! Decides a member's next step after a response from its coordinator.
 //!
 //! Invariant: every error code has exactly one next step. A member that may have lost its partitions never takes a step
 //! that commits.
 
 use fullbore_wire::ErrorCode;
 
-/// Next step of a member.
+/// The next step of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Continue: the request succeeded.
+    /// The request succeeded, so continue.
     Go,
     /// Send the request to the same coordinator again, after a pause.
     Again,
-    /// Search for the coordinator, and send the request again.
+    /// Look up the coordinator and send the request again.
     Find,
     /// Rejoin. The member still owns its partitions.
     Rejoin,
     /// Rejoin. Other members may already own the member's partitions.
     RejoinLost,
-    /// Rejoin as a new member: the group has removed the member.
+    /// Rejoin as a new member, because the group has removed the member.
     RejoinNew,
-    /// Give up: no retry can succeed.
+    /// Give up, because no retry can succeed.
     Fatal,
 }
 

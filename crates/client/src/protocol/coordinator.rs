@@ -1,24 +1,24 @@
 //! The two layouts of FindCoordinator: with one key, and from version 4 on with several keys (KIP-699).
 //!
-//! Not here: the search itself; the tokio client and the blocking client each have one.
+//! The look-up itself is in the tokio client and in the blocking client.
 
 use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest, FindCoordinatorResponse};
 
-/// First version of FindCoordinator with several keys.
+/// The first version of FindCoordinator that supports several keys.
 pub(crate) const SEVERAL_KEYS_FROM: i16 = 4;
 
-/// Kind of a key that has a coordinator (Kafka's `FindCoordinatorRequest.CoordinatorType`).
+/// The kind of a key that has a coordinator (Kafka's `FindCoordinatorRequest.CoordinatorType`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoordinatorKind {
-    /// Group id.
+    /// A group id.
     Group = 0,
-    /// Transactional id.
+    /// A transactional id.
     Transaction = 1,
 }
 
 impl CoordinatorKind {
-    /// Returns a key of this kind with its noun, for a message.
+    /// Returns a key of this kind with its noun, for error messages.
     pub(crate) fn named(self, key: &str) -> String {
         match self {
             CoordinatorKind::Group => format!("group '{key}'"),
@@ -27,7 +27,7 @@ impl CoordinatorKind {
     }
 }
 
-/// Returns the request for the coordinator of one key, in the layout of this version.
+/// Builds the request for the coordinator of one key, in the layout of this version.
 pub(crate) fn coordinator_request(kind: CoordinatorKind, key: &Text, version: i16) -> FindCoordinatorRequest {
     let (key_type, key) = (kind as i8, key.clone());
     match version >= SEVERAL_KEYS_FROM {
@@ -36,7 +36,7 @@ pub(crate) fn coordinator_request(kind: CoordinatorKind, key: &Text, version: i1
     }
 }
 
-/// Returns the coordinator of `key` from a response in either layout.
+/// Finds the coordinator of `key` in a response of either layout.
 pub(crate) fn coordinator_in(answer: FindCoordinatorResponse, key: &Text) -> Coordinator {
     let FindCoordinatorResponse { node_id, host, port, error_code, error_message, coordinators, .. } = answer;
     let alone =

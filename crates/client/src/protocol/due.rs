@@ -1,7 +1,7 @@
-//! Requests of a connection, and the responses that are due. A response repeats the correlation id of its request.
+//! The requests of a connection that wait for responses. A response repeats the correlation id of its request.
 //!
-//! There are two halves, since two tasks may use them: [`Asking`] for the writing side, and [`Due`] for the reading
-//! side. This module also writes the protocol log: a line for each request and response, without contents.
+//! There are two halves, because two tasks may use them: [`Asking`] for the writing side, and [`Due`] for the reading
+//! side. This module also writes the protocol log, with a line for each request and response, without contents.
 
 use super::error::ProtocolError;
 use bytes::Bytes;
@@ -10,41 +10,41 @@ use fullbore_wire::{Frame, Text};
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Most requests of a connection that wait for a response; callers may have lower limits.
+/// Maximum number of requests of a connection that wait for a response. Callers may have lower limits.
 const DUE_MAX: usize = 1 << 16;
-/// Log target of the protocol log, which has every request and response at level debug.
+/// The log target of the protocol log, which has every request and response at level debug.
 const PROTOCOL: &str = "fullbore::protocol";
 
-/// Encoder of requests, which assigns correlation ids.
+/// Encodes requests and assigns their correlation ids.
 #[derive(Debug)]
 pub struct Asking {
     client_id: Text,
     next_correlation_id: i32,
 }
 
-/// Encoded request.
+/// A request that has been encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentRequest {
-    /// Correlation id of the request, which its response repeats.
+    /// The correlation id, which the response repeats.
     pub correlation_id: i32,
-    /// API of the request.
+    /// The API of the request.
     pub api: ApiKey,
-    /// Version of the request.
+    /// The version of the request.
     pub version: i16,
-    /// Time at which the request was encoded.
+    /// When the request was encoded.
     pub sent_at: Instant,
 }
 
 impl Asking {
-    /// Returns an encoder of requests with this client.id.
+    /// Creates an encoder for requests with this client.id.
     pub fn new(client_id: &str) -> Self {
         Asking { client_id: client_id.into(), next_correlation_id: 0 }
     }
 
-    /// Encodes a request. Returns its facts and its bytes.
+    /// Encodes a request. Returns a description of it, and its bytes.
     ///
     /// # Errors
-    /// [`ProtocolError::Encode`] if the version cannot express the request.
+    /// Returns [`ProtocolError::Encode`] if the version cannot express the request.
     pub fn encode<R: Request>(
         &mut self,
         request: &R,
@@ -60,14 +60,14 @@ impl Asking {
 }
 
 impl SentRequest {
-    /// Logs the request. `bytes` is its size.
+    /// Logs the request, which has `bytes` bytes.
     pub fn log(&self, peer: &str, bytes: usize) {
         let SentRequest { correlation_id, api, version, .. } = self;
         let api = api.name();
         tracing::debug!(target: PROTOCOL, peer, api, version, correlation_id, bytes, "request");
     }
 
-    /// Logs the response. `bytes` is its size without the length prefix.
+    /// Logs the response, which has `bytes` bytes without the length prefix.
     pub fn log_answer(&self, peer: &str, bytes: usize, now: Instant) {
         let SentRequest { correlation_id, api, version, sent_at } = self;
         let rtt_us = u64::try_from(now.saturating_duration_since(*sent_at).as_micros()).unwrap_or(u64::MAX);
@@ -76,7 +76,7 @@ impl SentRequest {
     }
 }
 
-/// Requests whose responses are due, oldest first, each with a value of the caller.
+/// The requests whose responses are due, oldest first. Each has a value of the caller.
 #[derive(Debug)]
 pub struct Due<T>(VecDeque<(SentRequest, T)>);
 
@@ -87,10 +87,10 @@ impl<T> Default for Due<T> {
 }
 
 impl<T> Due<T> {
-    /// Adds a request, before its first byte is sent.
+    /// Adds a request. Must be called before its first byte is sent.
     ///
     /// # Errors
-    /// `waits` itself, if too many responses are due.
+    /// Returns `waits` itself if too many responses are due.
     pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
@@ -99,11 +99,12 @@ impl<T> Due<T> {
         Ok(())
     }
 
-    /// Removes and returns the request to which the response `frame` belongs, with the caller's value. `frame` has no
+    /// Removes and returns the request that the response `frame` belongs to, with the caller's value. `frame` has no
     /// length prefix.
     ///
     /// # Errors
-    /// [`ProtocolError::NotDue`] if the response does not belong to the oldest request; all requests then stay due.
+    /// Returns [`ProtocolError::NotDue`] if the response does not belong to the oldest request. All requests then stay
+    /// due.
     pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
         let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
@@ -111,7 +112,7 @@ impl<T> Due<T> {
         oldest.ok_or(ProtocolError::NotDue(id))
     }
 
-    /// Returns the time at which the oldest request was encoded; None if no response is due.
+    /// Returns when the oldest request was encoded, or `None` if no response is due.
     pub fn oldest(&self) -> Option<Instant> {
         self.0.front().map(|(asked, _)| asked.sent_at)
     }
@@ -121,7 +122,7 @@ impl<T> Due<T> {
         self.0.is_empty()
     }
 
-    /// Removes all requests, and returns the caller's values, oldest first.
+    /// Removes all requests and returns the caller's values, oldest first.
     pub fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(&mut self.0).into_iter().map(|(_, waits)| waits)
     }
@@ -130,7 +131,7 @@ impl<T> Due<T> {
 /// Decodes the body of a response to `R`.
 ///
 /// # Errors
-/// [`ProtocolError::Decode`] if the bytes are no such response.
+/// Returns [`ProtocolError::Decode`] if the bytes are no such response.
 pub fn decode<R: Request>(frame: Bytes, version: i16) -> Result<R::Response, ProtocolError> {
     let decoded = api::decode_response::<R>(frame, version);
     decoded.map(|(_, response)| response).map_err(|source| ProtocolError::Decode { api: R::KEY.name(), source })

@@ -1,27 +1,27 @@
-//! Frame of a response: a length of four bytes, and a body.
+//! Divides received bytes into responses. A response has a length of four bytes, and then its body.
 //!
 //! Invariant: a length is compared with the limit before memory is reserved for it.
 
 use super::error::ProtocolError;
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Number of bytes of the length before a response.
+/// The size of the length before a response, in bytes.
 pub const PREFIX: usize = 4;
 
-/// Returns the number of bytes that follow the length `prefix`.
+/// Returns how many bytes follow the length `prefix`.
 ///
 /// # Errors
-/// [`ProtocolError::TooLong`] if the length exceeds `max`.
+/// Returns [`ProtocolError::TooLong`] if the length exceeds `max`.
 pub fn length(prefix: [u8; PREFIX], max: usize) -> Result<usize, ProtocolError> {
     let len = u32::from_be_bytes(prefix);
     if len as usize > max { Err(ProtocolError::TooLong { len, max }) } else { Ok(len as usize) }
 }
 
-/// Removes and returns the next response from the received bytes. If it is not whole, reserves memory for the rest, and
-/// returns None.
+/// Removes and returns the next response from the received bytes. If it is not complete, reserves memory for the rest
+/// and returns `None`.
 ///
 /// # Errors
-/// [`ProtocolError::TooLong`] if the length exceeds `max`.
+/// Returns [`ProtocolError::TooLong`] if the length exceeds `max`.
 pub fn next(buffer: &mut BytesMut, max: usize) -> Result<Option<Bytes>, ProtocolError> {
     let Some(prefix) = buffer.first_chunk::<PREFIX>() else { return Ok(None) };
     let len = length(*prefix, max)?;

@@ -1,5 +1,5 @@
-//! Protocol of one connection, without I/O and clock: API versions, correlation ids, frames, and the protocol log. The
-//! tokio connection and the blocking one both use it.
+//! The protocol of one connection, without I/O and clock: API versions, correlation ids, frames, and the protocol log.
+//! Both the tokio connection and the blocking one use it.
 //!
 //! A connection starts with a [`Handshake`] about the versions. [`Asking`] gives each request its correlation id,
 //! [`Due`] keeps the request until its response, and [`frame`] divides the received bytes into responses. Invariant: a
@@ -17,5 +17,5 @@ pub use due::{Asking, Due, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};
 
-/// Hint for the user if a broker closes a connection without TLS at the first request.
+/// A hint for the user, if a broker closes a connection without TLS at the first request.
 pub(crate) const SSL_HINT: &str = ": if it is an SSL listener, set security.protocol=SSL";

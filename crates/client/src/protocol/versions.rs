@@ -1,4 +1,4 @@
-//! Negotiation of the version of each API that both sides use.
+//! Negotiates the version of each API that both sides use.
 //!
 //! The first request of a connection is ApiVersions in the newest version that this client knows. A broker that does
 //! not know this version answers in version 0 with its own range (KIP-511), and gets a second request. Invariant: there
@@ -11,7 +11,7 @@ use fullbore_wire::api::{ApiKey, Request};
 use fullbore_wire::apis::api_versions::{ApiVersionsRequest, ApiVersionsResponse};
 use fullbore_wire::{ErrorCode, Text};
 
-/// Newest common version of each API, and the features that the cluster has finalized.
+/// The newest common version of each API, and the features that the cluster has finalized.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Versions {
     apis: Vec<(ApiKey, i16)>,
@@ -26,7 +26,7 @@ impl Versions {
         Versions { apis, features }
     }
 
-    /// Returns the finalized level of a feature (KIP-584); 0 if the broker does not name the feature.
+    /// Returns the finalized level of a feature (KIP-584), or 0 if the broker does not name the feature.
     pub fn feature(&self, name: &str) -> i16 {
         self.features.iter().find(|(known, _)| *known == *name).map_or(0, |(_, level)| *level)
     }
@@ -34,7 +34,7 @@ impl Versions {
     /// Returns the newest common version of `R`.
     ///
     /// # Errors
-    /// [`ProtocolError::Unsupported`] if there is none.
+    /// Returns [`ProtocolError::Unsupported`] if there is none.
     pub fn newest<R: Request>(&self) -> Result<i16, ProtocolError> {
         let found = self.apis.iter().find(|(key, _)| *key == R::KEY);
         found.map(|(_, version)| *version).ok_or(ProtocolError::Unsupported(R::KEY.name()))
@@ -47,8 +47,8 @@ fn common(served: &ApiVersionsResponse, key: ApiKey) -> Option<i16> {
     (version >= theirs.min_version.max(*key.versions().start())).then_some(version)
 }
 
-/// Start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`], and passes the response to
-/// [`Handshake::answered`]. It repeats both until `answered` returns versions.
+/// The start of a connection. The caller sends [`Handshake::request`] in [`Handshake::version`] and passes the response
+/// to [`Handshake::answered`]. It repeats both until `answered` returns versions.
 #[derive(Debug)]
 pub struct Handshake {
     version: i16,
@@ -76,12 +76,12 @@ impl Handshake {
         self.version
     }
 
-    /// Returns the common versions from the broker's response; None if the request must be sent again in another
-    /// version.
+    /// Reads the common versions from the broker's response. Returns `None` if the request must be sent again in
+    /// another version.
     ///
     /// # Errors
-    /// [`ProtocolError::Refused`] if the broker refuses the request; [`ProtocolError::Decode`] if the frame is no
-    /// response.
+    /// Returns [`ProtocolError::Refused`] if the broker refuses the request, or [`ProtocolError::Decode`] if the frame
+    /// is not a response.
     pub fn answered(&mut self, frame: Bytes) -> Result<Option<Versions>, ProtocolError> {
         // The error follows the correlation id in every version. A broker that does not know the version answers in
         // version 0.

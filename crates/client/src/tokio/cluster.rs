@@ -1,9 +1,9 @@
 //! A cluster behind a bootstrap list: its brokers, the leaders of topics in responses, and connections to the brokers.
 //!
-//! Not here: the times at which metadata are refreshed, which the caller chooses. A request to any broker is sent to
-//! one broker after another, so that a hung broker costs a moment and not the request's timeout. A connection to a
-//! bootstrap address also serves the broker behind it, even if that is advertised under another name. Invariant: all
-//! callers share one connection per broker.
+//! The caller chooses when metadata is refreshed. A request to any broker is sent to one broker after another, so that
+//! a hung broker costs a moment and not the request's timeout. A connection to a bootstrap address also serves the
+//! broker behind it, even if that is advertised under another name. Invariant: all callers share one connection per
+//! broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;
@@ -20,30 +20,30 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Time without an answer from one broker after which the request is sent to the next one as well.
+/// How long a broker may take to answer before the request is sent to the next one as well.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Leader of a partition.
+/// The leader of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leader {
-    /// Id of the leader, or -1 if the partition has none.
+    /// The leader's id, or -1 if the partition has none.
     pub id: i32,
-    /// Epoch of the leader, or -1 if the broker does not report epochs.
+    /// The leader's epoch, or -1 if the broker does not report epochs.
     pub epoch: i32,
 }
 
-/// Topic of the cluster.
+/// A topic of the cluster.
 #[derive(Clone, Debug)]
 pub struct TopicInfo {
-    /// Id of the topic; zeros from brokers before Kafka 2.8.
+    /// The topic's id. Zero from brokers before Kafka 2.8.
     pub id: Uuid,
-    /// Error code of the topic in the metadata; NONE if it has no error.
+    /// The error code of the topic in the metadata, or NONE.
     pub error: ErrorCode,
-    /// Leaders of the partitions, in the order of their numbers.
+    /// The leaders of the partitions, sorted by partition number.
     pub leaders: Vec<Leader>,
 }
 
-/// Brokers of a cluster, with one connection to each broker that was used. Clones share both.
+/// The brokers of a cluster, with one connection to each broker that was used. Clones share both.
 #[derive(Clone)]
 pub struct Cluster {
     inner: Arc<ClusterState>,
@@ -51,15 +51,15 @@ pub struct Cluster {
 
 struct ClusterState {
     bootstrap: Vec<String>,
-    /// Number of requests to any broker. Each begins with another broker.
+    /// How many requests went to any broker. Each begins with another broker.
     turn: AtomicUsize,
     config: ClientConfig,
-    /// Addresses as host:port, by broker id.
+    /// The addresses as host:port, by broker id.
     brokers: Mutex<HashMap<i32, String>>,
     connections: Mutex<HashMap<String, Arc<ConnectionSlot>>>,
 }
 
-/// Connection to a broker. One caller connects while it holds the lock, and the others wait.
+/// The connection to a broker. One caller connects while it holds the lock, and the others wait.
 type ConnectionSlot = tokio::sync::Mutex<Option<Connection>>;
 
 impl Cluster {
@@ -83,7 +83,7 @@ impl Cluster {
         ids
     }
 
-    /// Returns the address of a broker as host:port; None if the broker is unknown.
+    /// Returns the address of a broker as host:port, or `None` if the broker is unknown.
     pub fn address(&self, broker: i32) -> Option<String> {
         self.inner.brokers.lock().get(&broker).cloned()
     }
@@ -91,33 +91,33 @@ impl Cluster {
     /// Returns the shared connection to a broker. Connects if there is none.
     ///
     /// # Errors
-    /// [`MetadataError`] if the broker is unknown or cannot be reached.
+    /// Returns [`MetadataError`] if the broker is unknown or cannot be reached.
     pub async fn broker(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         self.open(&address).await
     }
 
-    /// Returns a new connection to a broker, for the caller alone.
+    /// Returns a new connection to a broker that belongs to the caller alone.
     ///
     /// # Errors
-    /// [`MetadataError`] if the broker is unknown or cannot be reached.
+    /// Returns [`MetadataError`] if the broker is unknown or cannot be reached.
     pub async fn another(&self, broker: i32) -> Result<Connection, MetadataError> {
         let address = self.address(broker).ok_or(MetadataError::UnknownBroker(broker))?;
         Ok(Connection::connect(&address, &self.inner.config).await?)
     }
 
-    /// Returns a shared connection to any broker: a known one, or one of the bootstrap list.
+    /// Returns a shared connection to any broker, which may be a known one or one of the bootstrap list.
     ///
     /// # Errors
-    /// Error of the last attempt, if no broker can be reached.
+    /// Returns the error of the last attempt, if no broker can be reached.
     pub async fn any(&self) -> Result<Connection, MetadataError> {
         self.first(|cluster, address| async move { cluster.open(&address).await }).await
     }
 
-    /// Returns a new connection to any broker, for the caller alone.
+    /// Returns a new connection to any broker that belongs to the caller alone.
     ///
     /// # Errors
-    /// Error of the last attempt, if no broker can be reached.
+    /// Returns the error of the last attempt, if no broker can be reached.
     pub(super) async fn another_to_any(&self) -> Result<Connection, MetadataError> {
         let connect = |cluster: Cluster, address: String| async move {
             Ok(Connection::connect(&address, &cluster.inner.config).await?)
@@ -125,11 +125,11 @@ impl Cluster {
         self.first(connect).await
     }
 
-    /// Sends a request to any broker, and returns the first response. Each broker gets the request [`PATIENCE`] after
+    /// Sends a request to any broker and returns the first response. Each broker gets the request [`PATIENCE`] after
     /// the previous one, or at once if that has failed. Several brokers may therefore carry it out.
     ///
     /// # Errors
-    /// Error of the last attempt, if no broker answers.
+    /// Returns the error of the last attempt, if no broker answers.
     pub async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
     where
         R: Request + Send + Sync + 'static,
@@ -143,7 +143,7 @@ impl Cluster {
         .await
     }
 
-    /// Makes attempts at one address after another, in the pace of [`Cluster::ask`]. Returns the first success.
+    /// Tries one address after another, at the pace of [`Cluster::ask`], and returns the first success.
     async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,
@@ -153,7 +153,7 @@ impl Cluster {
         let mut asked: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
         loop {
-            // Reads the addresses again each time: another task may have found a broker that answers.
+            // The addresses are read again each time, because another task may have found a broker that answers.
             let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
             let patience = match next {
                 Some(address) => {
@@ -173,8 +173,8 @@ impl Cluster {
         }
     }
 
-    /// Returns all known addresses, each once: first those with a connection, then the other brokers of the metadata,
-    /// then the bootstrap list. `turn` rotates each of these parts.
+    /// Returns all known addresses, each once. Those with a connection come first, then the other brokers of the
+    /// metadata, then the bootstrap list. `turn` rotates each of these parts.
     fn candidates(&self, turn: usize) -> Vec<String> {
         let mut known: Vec<String> = self.inner.brokers.lock().values().cloned().collect();
         known.sort_unstable();
@@ -189,10 +189,10 @@ impl Cluster {
         known
     }
 
-    /// Requests the metadata of topics, or of all topics, and records the brokers of the response.
+    /// Requests the metadata of topics, or of all topics, and remembers the brokers of the response.
     ///
     /// # Errors
-    /// Error of the last attempt, if no broker answers.
+    /// Returns the error of the last attempt, if no broker answers.
     pub async fn describe(
         &self,
         topics: Option<&[Text]>,
@@ -212,13 +212,13 @@ impl Cluster {
         Ok(response)
     }
 
-    /// Adds a broker that another response than Metadata has named (KIP-951).
+    /// Adds a broker that was named in a response other than Metadata (KIP-951).
     pub fn learn_broker(&self, id: i32, host: &str, port: i32) {
         self.inner.brokers.lock().insert(id, host_port(host, port));
     }
 
     fn learn(&self, response: &MetadataResponse) {
-        // Keeps the known brokers: a starting broker answers without any.
+        // The known brokers are kept, because a broker that is starting answers without any.
         if response.brokers.is_empty() {
             return;
         }
@@ -229,11 +229,11 @@ impl Cluster {
         self.inner.connections.lock().retain(|address, _| used.contains(address));
     }
 
-    /// Closes all open connections to brokers, also those whose responses are due. Connections of
-    /// [`Cluster::another`] belong to the caller.
+    /// Closes all open connections to brokers, even if responses are due on them. Connections from [`Cluster::another`]
+    /// belong to the caller.
     pub fn close(&self) {
         for slot in self.inner.connections.lock().values() {
-            // A locked slot has no connection yet: the task that makes it ends with its caller.
+            // A locked slot has no connection yet. The task that connects ends with its caller.
             if let Some(connection) = slot.try_lock().ok().and_then(|slot| slot.clone()) {
                 connection.close();
             }
@@ -259,10 +259,10 @@ impl Cluster {
         Ok(connection)
     }
 
-    /// Returns an open connection that leads to the same peer as `address`; None if there is none. A broker that has
-    /// two names needs only one connection.
+    /// Returns an open connection that leads to the same peer as `address`, if there is one. A broker that has two
+    /// names thus needs only one connection.
     async fn leading_to(&self, address: &str) -> Option<Connection> {
-        // Does not wait for a connection that another task is making: that task may wait for this one.
+        // This does not wait for a connection that another task is opening, because that task may wait for this one.
         let open = |other: &String| {
             let slot = self.inner.connections.lock().get(other).cloned()?;
             let known = slot.try_lock().ok()?.clone();
@@ -274,7 +274,7 @@ impl Cluster {
 }
 
 impl TopicInfo {
-    /// Returns one topic of a metadata response.
+    /// Reads one topic of a metadata response.
     pub fn from_response(topic: &MetadataResponseTopic) -> Self {
         let mut partitions: Vec<&MetadataResponsePartition> = topic.partitions.iter().collect();
         partitions.sort_unstable_by_key(|p| p.partition_index);

@@ -1,8 +1,8 @@
-//! Client's side of one connection to a broker. Requests leave in order, and responses arrive in the same order.
+//! The client's side of one connection to a broker. Requests leave in order, and responses arrive in the same order.
 //!
-//! Not here: the protocol (see `protocol`), TLS (see `socket`), leaders (see `cluster`), and retries, which the caller
-//! makes. Invariant: every request gets exactly one outcome: its response or an error. A response to another request
-//! than the oldest ends the connection.
+//! The protocol is in `protocol`, TLS in `socket`, and leaders are in `cluster`. Retries are left to the caller.
+//! Invariant: every request gets exactly one outcome: its response or an error. A response to another request than the
+//! oldest ends the connection.
 
 mod reader;
 mod shared;
@@ -23,16 +23,15 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
-/// Writing side of a connection, used by one request at a time.
+/// The writing side of a connection, which one request uses at a time.
 struct Sending {
-    /// Writing half of the socket; None once the connection has ended. The socket is then closed at once, even if
-    /// clones of the connection stay for long.
+    /// The writing half of the socket, or `None` once the connection has ended. The socket is then closed at once, even
+    /// if clones of the connection stay for long.
     socket: Option<Writing>,
     asking: Asking,
 }
 
-/// Connection to one broker; clones share it. The connection closes once the last clone is dropped and no response is
-/// due.
+/// A connection to one broker, which clones share. It closes once the last clone is dropped and no response is due.
 #[derive(Clone)]
 pub struct Connection {
     inner: Arc<Inner>,
@@ -57,8 +56,8 @@ impl Connection {
     /// that reads responses.
     ///
     /// # Errors
-    /// [`ConnectionError::Connect`] if the host cannot be reached; [`ConnectionError::Handshake`] if TLS or the
-    /// negotiation of versions fails.
+    /// Returns [`ConnectionError::Connect`] if the host cannot be reached, or [`ConnectionError::Handshake`] if TLS or
+    /// the negotiation of versions fails.
     pub async fn connect(address: &str, config: &ClientConfig) -> Result<Connection, ConnectionError> {
         let connect_error = |reason: String| ConnectionError::Connect { address: address.to_owned(), reason };
         let opened = socket::open(address, config).await;
@@ -87,8 +86,8 @@ impl Connection {
         Ok(Connection { inner: Arc::new(inner) })
     }
 
-    /// Returns the connection of `known` that leads to the peer of a new connection to `address`; None if none does.
-    /// With TLS, the hosts must also be equal, since listeners that share an address by SNI differ only in the name.
+    /// Returns the connection of `known` that leads to the same peer as a new connection to `address` would. With TLS
+    /// the hosts must also be equal, because listeners that share an address by SNI differ only in the name.
     pub(super) async fn leading_to(known: Vec<Connection>, address: &str, config: &ClientConfig) -> Option<Connection> {
         if known.is_empty() || config.security.is_tls() {
             return known.into_iter().find(|known| known.address().eq_ignore_ascii_case(address));
@@ -107,7 +106,7 @@ impl Connection {
         self.inner.shared.closed.load(Ordering::Acquire)
     }
 
-    /// Returns the time at which the oldest request without a response was encoded; None if no response is due.
+    /// Returns when the oldest request without a response was encoded, or `None` if no response is due.
     pub fn oldest_request(&self) -> Option<Instant> {
         self.inner.shared.due.lock().oldest()
     }
@@ -115,36 +114,36 @@ impl Connection {
     /// Returns the newest common version of `R`.
     ///
     /// # Errors
-    /// [`ProtocolError::Unsupported`] if there is none.
+    /// Returns [`ProtocolError::Unsupported`] if there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
         Ok(self.inner.versions.newest::<R>()?)
     }
 
-    /// Returns the level of a feature that the cluster had finalized when the connection was made; 0 if it had none.
+    /// Returns the level of a feature that the cluster had finalized when the connection was made, or 0 if it had none.
     pub fn feature(&self, name: &str) -> i16 {
         self.inner.versions.feature(name)
     }
 
-    /// Sends a request in the newest common version, and waits for its response. Any number of calls may run at a time;
-    /// requests leave in the order of the calls.
+    /// Sends a request in the newest common version and waits for its response. Any number of calls may run at a time.
+    /// Requests leave in the order of the calls.
     ///
     /// # Errors
-    /// [`ConnectionError`] if the API has no common version, or if the request gets no response.
+    /// Returns [`ConnectionError`] if the API has no common version, or if the request gets no response.
     pub async fn call<R: Request>(&self, request: &R) -> Result<R::Response, ConnectionError> {
         let version = self.version::<R>()?;
         self.call_version(request, version).await
     }
 
-    /// Sends a request in the given version, and waits for its response.
+    /// Sends a request in the given version and waits for its response.
     ///
     /// # Errors
-    /// [`ConnectionError`] if the version cannot express the request, or if the request gets no response.
+    /// Returns [`ConnectionError`] if the version cannot express the request, or if the request gets no response.
     pub async fn call_version<R: Request>(&self, request: &R, version: i16) -> Result<R::Response, ConnectionError> {
         Ok(decode::<R>(self.inner.exchange(request, version).await?, version)?)
     }
 
-    /// Writes a request, and returns without waiting for its response. The reader's task passes the decoded response,
-    /// or the error, to `handler`, in the order of requests.
+    /// Writes a request and returns without waiting for its response. The reader's task later passes the decoded
+    /// response, or the error, to `handler`. Handlers are called in the order of requests.
     pub async fn send<R: Request>(
         &self,
         request: &R,
@@ -160,7 +159,7 @@ impl Connection {
     /// Writes a request that has no response (Produce with acks=0).
     ///
     /// # Errors
-    /// [`ConnectionError`] if the request could not be written.
+    /// Returns [`ConnectionError`] if the request could not be written.
     pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
         let mut sending = self.inner.sending.lock().await;
         let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
@@ -168,7 +167,7 @@ impl Connection {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
         asked.log(self.address(), frame.len());
-        // This request has no response that could be overdue: only this timeout detects a broker that no longer reads.
+        // There is no response that could be overdue. Only this timeout detects a broker that no longer reads.
         let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
         written.map_err(|e| {
@@ -177,7 +176,7 @@ impl Connection {
         })
     }
 
-    /// Ends the connection now. Waiting requests get [`ConnectionError::Disconnected`].
+    /// Ends the connection now. Requests that wait get [`ConnectionError::Disconnected`].
     pub fn close(&self) {
         self.inner.shared.fail("closed by this client");
     }
@@ -194,7 +193,7 @@ async fn write_in_time(socket: &mut Writing, frame: &Frame, patience: Duration) 
     written.unwrap_or_else(|_| Err(io::Error::other(format!("it took nothing more in {patience:?}"))))
 }
 
-/// Request that waits to be written. If its sender is cancelled before the write, the drop gives its handler an
+/// A request that waits to be written. If its sender is cancelled before the write, dropping this gives the handler an
 /// outcome.
 struct Unsent<'a> {
     shared: &'a ConnectionState,
@@ -223,7 +222,7 @@ impl Inner {
         }
         asked.log(&self.shared.address, frame.len());
         // If the socket is gone, the request has already got the error that ended the connection. The timeout is needed
-        // if the broker no longer reads: the reader's timeout does not end this write.
+        // if the broker no longer reads, because the reader's timeout does not end this write.
         if let Some(socket) = &mut sending.socket
             && let Err(error) = write_in_time(socket, &frame, self.shared.request_timeout).await
         {
@@ -248,14 +247,14 @@ impl Inner {
     }
 }
 
-/// Returns the entry of `known` with the peer to which a new connection would go; `resolved` looks that peer up. None
-/// if no entry has the peer, or if the look-up takes longer than `within`.
+/// Returns the entry of `known` that has the same peer as a new connection would, which `resolved` looks up. Returns
+/// `None` if no entry has this peer, or if the look-up takes longer than `within`.
 async fn led_to<T>(
     known: Vec<(SocketAddr, T)>,
     resolved: impl Future<Output = io::Result<Vec<SocketAddr>>>,
     within: Duration,
 ) -> Option<T> {
-    // A new connection would go to the first address. If the name does not resolve, the new connection reports the
+    // A new connection would go to the first address. If the name does not resolve, the new connection will report the
     // error.
     let target = *tokio::time::timeout(within, resolved).await.ok()?.ok()?.first()?;
     known.into_iter().find_map(|(peer, known)| (peer == target).then_some(known))

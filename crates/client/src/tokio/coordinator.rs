@@ -1,7 +1,7 @@
-//! Search for the coordinator of a group or of a transactional id.
+//! Finds the coordinator of a group or of a transactional id. The caller has to retry.
 //!
-//! Not here: retries, which are made by the caller. Invariant: the caller and the search each use their own connection.
-//! On a shared connection, their responses could wait for one that the broker holds back, such as that to a Produce.
+//! Invariant: the caller and the look-up each use their own connection. On a shared connection, their responses could
+//! wait for one that the broker holds back, such as that to a Produce.
 
 use super::cluster::Cluster;
 use super::connection::Connection;
@@ -11,10 +11,11 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::find_coordinator::{Coordinator, FindCoordinatorRequest};
 
 impl Cluster {
-    /// Finds the coordinator of `key` through any broker, and connects to it.
+    /// Finds the coordinator of `key` through any broker and connects to it.
     ///
     /// # Errors
-    /// [`MetadataError`] if no broker answers, if the broker returns an error, or if the coordinator cannot be reached.
+    /// Returns [`MetadataError`] if no broker answers, if the broker returns an error, or if the coordinator cannot be
+    /// reached.
     pub async fn coordinator(&self, kind: CoordinatorKind, key: &Text) -> Result<Connection, MetadataError> {
         let connection = self.another_to_any().await?;
         let version = connection.version::<FindCoordinatorRequest>()?;
@@ -26,7 +27,7 @@ impl Cluster {
         }
     }
 
-    /// Adds a coordinator to the known brokers, and returns its id.
+    /// Adds a coordinator to the known brokers and returns its id.
     fn learn_coordinator(&self, found: Coordinator) -> Result<i32, MetadataError> {
         let code = found.error_code;
         if code.is_err() {

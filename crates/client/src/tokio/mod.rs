@@ -1,4 +1,4 @@
-//! Client on tokio: connections that carry any number of concurrent requests, and a cluster of them.
+//! The client on tokio: connections that carry any number of concurrent requests, and a cluster of them.
 
 mod cluster;
 mod connection;

@@ -1,5 +1,5 @@
-//! Tests of reading ahead with many small fetches in flight: no record is skipped or read twice, whatever happens to
-//! the connection, the records and the topic.
+//! Tests reading ahead with many small fetches in flight. No record is skipped or read twice, whatever happens to the
+//! connection, the records and the topic.
 
 use super::{cursors, plan, with_topic, write_numbers};
 use crate::broker::TestBroker;
@@ -10,7 +10,7 @@ use fullbore_tests::Proxy;
 use fullbore_wire::apis::delete_records::{DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic};
 use std::ops::ControlFlow;
 
-/// Sink that takes offsets in order, and records the ranges that are left out.
+/// A sink that expects rising offsets, and remembers the ranges that are left out.
 #[derive(Default)]
 struct Rising {
     next: i64,
@@ -31,7 +31,7 @@ impl Sink for Rising {
     }
 }
 
-/// Returns settings for responses of about ten batches, a few of each partition.
+/// Returns settings for responses of about ten batches, with a few batches of each partition.
 fn small() -> FetchSettings {
     FetchSettings { partition_max_bytes: 10_000, max_bytes: 30_000, ..Default::default() }
 }

@@ -1,10 +1,10 @@
-//! Broker in the process of the test, with a temporary directory. The tests of `bench` include this file, too.
+//! A broker in the process of the test, with a temporary directory. The tests of `bench` include this file, too.
 
 use fullbore_broker::Broker;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_tests::Proxy;
 
-/// Broker that advertises the address of a proxy, if it has one.
+/// A broker that advertises the address of a proxy, if it has one.
 pub struct TestBroker {
     pub address: String,
     broker: Option<Broker>,

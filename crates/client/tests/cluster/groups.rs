@@ -1,4 +1,4 @@
-//! Tests of groups at scripted coordinators, which remove members and lose responses.
+//! Tests groups with scripted coordinators, which remove members and lose responses.
 
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
@@ -24,8 +24,8 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Starts a broker that names itself as the coordinator of every group, and knows no topic. It answers all other
-/// requests by the script. Returns its port.
+/// Starts a broker that names itself as the coordinator of every group and knows no topic. The script answers all other
+/// requests. Returns the broker's port.
 pub fn coordinator(script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
     let port = ports[0];
@@ -65,7 +65,7 @@ fn a_removed_member_gets_no_offsets_at_once() {
         let (tells, told) = mpsc::channel();
         std::thread::spawn(move || {
             let found = member.committed(&[(("t".into(), 0), Uuid([1; 16]))], Duration::from_secs(3600));
-            // The send fails if the test has failed already.
+            // The send fails if the test has already failed.
             let _ = tells.send(found.map_err(|error| error.to_string()));
             member.leave(Duration::ZERO);
         });
@@ -77,7 +77,7 @@ fn a_removed_member_gets_no_offsets_at_once() {
 /// Heartbeat intervals are short while a group rebalances, but a killed member stays until its session ends.
 #[test]
 fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
-    // Time of the first response, and longest interval in a response since.
+    // When the first response was sent, and the longest interval in a response since then.
     let told: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
     let (tells, beats) = (Arc::clone(&told), AtomicUsize::new(0));
     let port = coordinator(move |_, asked| {
@@ -129,7 +129,7 @@ fn a_missing_group_after_a_lost_response_counts_as_deleted() {
     }
 }
 
-/// Error codes of the responses to JoinGroup, in order.
+/// The error codes of the responses to JoinGroup, in order.
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
 /// Returns the response to the join of a group's only member.
@@ -165,8 +165,8 @@ fn only_member(key: ApiKey, asked: &ReceivedRequest) -> Option<Frame> {
     })
 }
 
-/// Starts two brokers; the second one coordinates the group. Both name the first broker as the coordinator until it has
-/// refused `refusals` joins. Returns the first broker's port, and the codes of the joins.
+/// Starts two brokers, of which the second coordinates the group. Until the first broker has refused `refusals` joins,
+/// both name it as the coordinator. Returns the first broker's port and the codes of the joins.
 fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16, Joins) {
     let ([first, second], ports) = listeners();
     let joins = Joins::default();
@@ -196,7 +196,7 @@ fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16
     (ports[0], joins)
 }
 
-/// Joins a member of the classic protocol, and returns the partitions that it is assigned within a minute.
+/// Lets a member of the classic protocol join. Returns the partitions that it is assigned within a minute.
 fn given(port: u16) -> Vec<(Text, i32)> {
     let config = GroupConfig::new("g".into(), vec!["t".into()]);
     let mut member = Member::start(config, cluster(port), cluster(port)).expect("a thread");
@@ -228,12 +228,12 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
     assert_eq!(given(port), [("t".into(), 0)]);
     let refused = ErrorCode::NOT_COORDINATOR;
     let codes = joins.lock().expect("no panic");
-    // Three joins are refused: in the round trip of the first look-up, at the broker that this look-up named, and in
-    // the round trip of the second look-up.
+    // Three joins are refused. The first is sent beside the first look-up, and the second to the broker that this
+    // look-up named. The third is sent beside the second look-up.
     assert!(codes.starts_with(&[refused, refused, refused, ErrorCode::NONE]), "{codes:?}");
 }
 
-/// Returns the response that the group has committed `offset` of partition 0 of "t".
+/// Answers that the group has committed `offset` of partition 0 of "t".
 fn committed(asked: &ReceivedRequest, offset: i64) -> Frame {
     asked.answer::<OffsetFetchRequest>(|_| {
         let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
@@ -247,7 +247,7 @@ fn committed(asked: &ReceivedRequest, offset: i64) -> Frame {
 fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset() {
     let ([listener], ports) = listeners();
     let port = ports[0];
-    // Generation of the group, generation of the last heartbeat, and offset that the reader has committed.
+    // The group's generation, the generation of the last heartbeat, and the offset that the reader has committed.
     let (generation, beaten, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
     let group = Arc::new((generation, beaten, offset));
     let of_group = group.clone();

@@ -1,4 +1,4 @@
-//! Tests of new partitions of topics that are being read.
+//! Tests that new partitions appear in topics that are being read.
 
 use super::{NAMED_VERSION_MAX, cursors, with_topic};
 use fullbore_client::admin::create_partitions;
@@ -12,7 +12,7 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-/// Sink that sends each record's partition and offset to a channel.
+/// A sink that sends each record's partition and offset to a channel.
 struct Telling(i32, Sender<(i32, i64)>);
 
 impl Sink for Telling {
@@ -23,7 +23,7 @@ impl Sink for Telling {
     }
 }
 
-/// Writes five records to partition 1, and deletes the first three.
+/// Writes five records to partition 1 and deletes the first three.
 fn write_and_delete(address: &str) {
     let mut connection = Cluster::new(address, "test").expect("valid").connect(address).expect("it answers");
     let written = produce_request("t", 1, Batch::of(&["0", "1", "2", "3", "4"]).bytes());
@@ -45,7 +45,7 @@ fn a_new_partition_is_read_from_its_first_remaining_record() {
         let begun = cursors(&mut cluster, || Telling(0, tells.clone()));
         create_partitions(&mut cluster, &"t".into(), 2, None).expect("created");
         let address = broker.address.clone();
-        // The run finds the partition before its records are written and deleted, and starts to read after that.
+        // The run finds the partition before its records are written and deleted. It starts to read after that.
         let begin = move |place: PartitionPlace| {
             write_and_delete(&address);
             let sink = Telling(place.partition, tells.clone());

@@ -1,4 +1,4 @@
-//! Tests of readers at a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
+//! Tests readers of a leader that reads ahead: the fetch after a gap, and the session after the reader's end.
 
 use super::broker::TestBroker;
 use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
@@ -24,7 +24,7 @@ const TOPIC_ID: Uuid = Uuid([1; 16]);
 const IN_BATCH: i64 = 10;
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Response of a leader: its first offset, the offset of its batch if it has one, and the offset at which the leader
+/// A response of a leader: its first offset, the offset of its batch if it has one, and the offset at which the leader
 /// continues.
 type Range = (i64, Option<i64>, i64);
 
@@ -36,7 +36,7 @@ fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
     FetchResponse { session_id: 7, responses: vec![topic], ..Default::default() }
 }
 
-/// Returns the response to ListOffsets with offset 0 for the only partition, or with this error.
+/// Answers ListOffsets with offset 0 for the only partition, or with this error.
 fn start(asked: &ReceivedRequest, error_code: ErrorCode) -> Frame {
     asked.answer::<ListOffsetsRequest>(|_| {
         let partition = ListOffsetsPartitionResponse { error_code, offset: 0, ..Default::default() };
@@ -45,7 +45,7 @@ fn start(asked: &ReceivedRequest, error_code: ErrorCode) -> Frame {
     })
 }
 
-/// Returns the metadata of a topic with an id. The first broker leads its only partition.
+/// Returns the metadata of a topic with an id, whose only partition is led by the first broker.
 fn with_id(asked: &ReceivedRequest, ports: &[u16]) -> Frame {
     asked.answer::<MetadataRequest>(|_| {
         let mut known = metadata(ports, 1);

@@ -1,5 +1,5 @@
-//! Tests of the client against a real broker in this process: it reads every record of the log in order, whatever
-//! happens to the connection, and describes topics correctly.
+//! Tests the client against a real broker in this process. It must read every record of the log in order, whatever
+//! happens to the connection, and describe topics correctly.
 
 mod ahead;
 mod broker;
@@ -20,10 +20,10 @@ use fullbore_tests::{Batch, Proxy, produce_request};
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-/// Last version of Produce that names topics; later versions have ids.
+/// The last version of Produce that names topics. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 12;
 
-/// Sink that accepts only the decimal numbers 0, 1, 2, ... at the offsets 0, 1, 2, ...
+/// A sink that accepts only the decimal numbers 0, 1, 2, ... at the offsets 0, 1, 2, ...
 #[derive(Default)]
 struct InOrder(i64);
 

@@ -1,4 +1,4 @@
-//! Tests of the client with several scripted brokers. A request that only one broker can answer goes to that broker. A
+//! Tests the client with several scripted brokers. A request that only one broker can answer goes to that broker. A
 //! leader or coordinator that has moved is found again.
 
 use fullbore_client::admin::{GroupAdmin, PARTITIONS_PER_ANSWER, describe_topics, log_damage};
@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-/// Request that a scripted broker has received.
+/// A request that a scripted broker has received.
 pub struct ReceivedRequest {
     header: RequestHeader,
     version: Version,
@@ -47,7 +47,7 @@ impl ReceivedRequest {
     }
 }
 
-/// Answers the requests of every connection by the script. Closes the connection if the script returns None.
+/// Answers the requests of every connection with the script. If the script returns `None`, closes the connection.
 pub fn serve(
     listener: TcpListener,
     script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static,
@@ -131,7 +131,7 @@ fn a_leader_that_has_moved_or_died_is_found_again() {
     let known = ports.clone();
     serve(first, move |key, asked| match key {
         ApiKey::Metadata => {
-            // The broker first names itself, which no longer leads, then a dead broker, then the leader.
+            // The broker first names itself, although it no longer leads, then a dead broker, then the leader.
             let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
             Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader)))
         }
@@ -157,7 +157,7 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     }
 }
 
-/// Retries cannot help if a record of a diskless topic is lost for good.
+/// If a record of a diskless topic is lost for good, retries cannot help.
 #[test]
 fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();
@@ -230,7 +230,7 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
     serve(second, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))));
-    // The first broker answers one connection, on which it names the other broker, and then ends.
+    // The first broker answers one connection, on which it names the other broker. Then it ends.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
     let first = std::thread::spawn(move || {
@@ -283,7 +283,7 @@ fn a_dead_leader_is_described_as_none() {
     assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
 }
 
-/// A broker limits the size of its response.
+/// A broker limits the size of its response. The client must therefore split a request about many topics.
 #[test]
 fn settings_of_many_topics_are_requested_a_thousand_at_a_time() {
     let ([first], ports) = listeners();

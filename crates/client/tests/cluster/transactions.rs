@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
-/// Fences an id at a coordinator that answers with these codes one after another, and repeats the last one. Returns the
-/// outcome and the number of requests.
+/// Fences an id at a coordinator that answers with these codes one after another and then repeats the last one. Returns
+/// the outcome and the number of requests.
 fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), ClientError>, usize) {
     let asked = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&asked);

@@ -55,7 +55,7 @@ impl Image {
         Self { version: Some(version), ..self }
     }
 
-    /// Applies the changes in order. If one fails, those before it stay applied.
+    /// Applies the changes in order. If one fails, changes before it may stay applied.
     pub(crate) fn apply_all(&mut self, broker: &BrokerConfig, changes: &[Change]) -> Result<(), Inapplicable> {
         // Group the changes of a topic, so that its partitions are copied only once.
         let topic_of = |change: &Change| match change {

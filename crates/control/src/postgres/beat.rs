@@ -29,8 +29,9 @@ use fullbore_db::postgres::statements::literal;
 use fullbore_db::postgres::{AskError, damaged};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
-/// Minimum and maximum pause between two attempts to connect.
+/// Minimum pause between two attempts to connect. The pause doubles with each failed attempt.
 const PAUSE_MIN: Duration = Duration::from_millis(50);
+/// Maximum pause between two attempts to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Session settings for heartbeats. A commit does not wait for the database's disk, since it does no harm if a power
 /// loss erases a heartbeat.

@@ -29,7 +29,7 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 pub enum Finding {
     /// The URL is invalid, or a file that it names is.
     Setting(String),
-    /// The server cannot be reached.
+    /// The server cannot be reached, or the connection failed for another reason.
     Unreachable(String),
     /// The server refuses the role or its password.
     Refused(String),

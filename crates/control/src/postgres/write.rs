@@ -19,8 +19,9 @@ pub const CHANGES_MAX: i64 = 10_000;
 /// Maximum size of the changes that a version stores. If they are larger, brokers that lack the version read the whole
 /// state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
-/// Changes of more bytes than this are large. They are kept only for the newest [`LARGE_MAX`] versions.
+/// Changes of more bytes than this count as large. They are erased sooner than other changes.
 const LARGE_BYTES: usize = 32 << 10;
+/// Large changes are kept for this many of the newest versions.
 const LARGE_MAX: i64 = 100;
 /// The PostgreSQL channel on which brokers are notified of commits.
 pub const CHANNEL: &str = "fullbore";

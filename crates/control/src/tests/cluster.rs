@@ -167,7 +167,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let told = refused(folder.path(), 1, &database.url());
     assert!(
         told.ends_with(&format!(
-            "it does not know version {}: it went back to an older state, or is another one",
+            "the database does not know version {}: it was set back to an older state, or it is another database",
             seen.number
         )),
         "{told}"

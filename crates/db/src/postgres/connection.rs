@@ -17,8 +17,9 @@ use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
 
-/// Minimum and maximum pause after a failed attempt to connect.
+/// Minimum pause after a failed attempt to connect. The pause doubles with each further failure.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Maximum pause after a failed attempt to connect.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// A connection to a database, which may be open or closed.

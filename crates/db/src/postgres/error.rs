@@ -14,7 +14,7 @@ use crate::{CommitError, StoreError};
 pub struct AskError {
     /// The message of the server, or the reason why the connection failed.
     pub words: String,
-    /// The server's error code; `None` if the error does not come from the server.
+    /// The server's error code; `None` if it sent none. An answer that takes too long counts as QUERY_CANCELED.
     pub code: Option<SqlState>,
     /// True if it is certain that the statements had no effect, and will not have one later.
     pub is_certain: bool,

@@ -1,4 +1,4 @@
-//! Broker of a cluster on this machine: its configuration file and its process.
+//! A broker of a cluster on this machine: its configuration file and its process.
 //!
 //! Invariant: only the file's owner can read it, since it may contain a password.
 
@@ -13,25 +13,25 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// First line of a broker's file.
+/// The first line of a broker's file.
 const HEAD: &str = "# A broker of `fullbore cluster`. Changes count from its next start; comments are lost when `cluster up` writes it again.\n";
 
-/// Key of the address of a broker's metrics.
+/// The key of the address at which a broker serves its metrics.
 pub const ADMIN_LISTENER: &str = "fullbore.admin.listener";
 
-/// Broker, described by its file.
+/// A broker, as its file describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BrokerFile {
-    /// Node id, from the file's name.
+    /// The node id, which is part of the file's name.
     pub id: u32,
     pub properties: Properties,
 }
 
 impl BrokerFile {
-    /// Returns the brokers of a directory, in the order of their ids.
+    /// Returns the brokers of a directory, sorted by id.
     ///
     /// # Errors
-    /// A file that cannot be read.
+    /// Fails if a file cannot be read.
     pub fn all(folder: &Path) -> Result<Vec<BrokerFile>, Failure> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(folder)? {
@@ -53,15 +53,14 @@ impl BrokerFile {
         }
     }
 
-    /// Returns the broker's address for clients as `host:port`, which is that of its first listener; None if it has no
-    /// listener.
+    /// Returns the broker's address for clients as `host:port`. It is that of the first listener, if there is one.
     pub fn address(&self) -> Option<String> {
         let listener = self.properties.get("listeners")?.split(',').next()?;
         Some(listener.rsplit("://").next()?.trim().to_owned())
     }
 
-    /// Returns the address of the broker's metrics as `host:port`; None if they are off, or at a port that the system
-    /// chooses.
+    /// Returns the address of the broker's metrics as `host:port`. Returns `None` if they are off, or if the system
+    /// chooses the port.
     pub fn admin_address(&self) -> Option<&str> {
         let address = self.properties.get(ADMIN_LISTENER)?.trim();
         (!address.is_empty() && !address.ends_with(":0")).then_some(address)
@@ -70,7 +69,7 @@ impl BrokerFile {
     /// Writes the file atomically.
     ///
     /// # Errors
-    /// Error of the system if the file cannot be written.
+    /// Returns the system's error if the file cannot be written.
     pub fn write(&self, folder: &Path) -> Result<(), Failure> {
         write(folder, self.id, &format!("{HEAD}{}", self.properties.to_text()))
     }
@@ -79,11 +78,11 @@ impl BrokerFile {
 /// Writes this text to the file of a broker.
 ///
 /// # Errors
-/// Errors of [`BrokerFile::write`].
+/// Returns [`Failure`] if the file cannot be written.
 pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
     let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {
-        // Removes a file that a killed command has left: it would keep its permissions.
+        // A file that a killed command has left is removed, because it would keep its permissions.
         if new.exists() {
             fs::remove_file(&new)?;
         }
@@ -98,13 +97,13 @@ pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
 /// Returns the text of a broker's file.
 ///
 /// # Errors
-/// Error of the system if the file cannot be read.
+/// Returns the system's error if the file cannot be read.
 pub fn text(folder: &Path, id: u32) -> Result<String, Failure> {
     let path = path(folder, id);
     fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
-/// Returns the id N in the file name `broker-N.properties`; None for any other name.
+/// Returns N for a file name `broker-N.properties`, and `None` for any other name.
 fn id_of(name: &str) -> Option<u32> {
     let id = name.strip_prefix("broker-")?.strip_suffix(".properties")?;
     id.parse().ok().filter(|number: &u32| *number > 0 && number.to_string() == id)

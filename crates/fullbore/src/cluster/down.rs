@@ -1,4 +1,4 @@
-//! `cluster down`: stops the brokers, and after them the PostgreSQL that they need to hand over their partitions.
+//! `cluster down` stops the brokers, and then the PostgreSQL that they need to hand over their partitions.
 
 use super::broker;
 use super::folder::{ClusterFolder, ClusterPatience, FolderArg};

@@ -1,4 +1,4 @@
-//! Directory of a cluster on this machine: its layout, and the lock that admits one command at a time.
+//! The directory of a cluster on this machine, with its layout and the lock that admits one command at a time.
 
 use super::broker::BrokerFile;
 use super::postgres::OwnPostgres;
@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Default directory of a cluster.
+/// The default directory of a cluster.
 pub const FOLDER_DEFAULT: &str = "./fullbore-cluster";
 
 /// Flag that names the cluster.
@@ -36,9 +36,9 @@ impl ClusterPatience {
     }
 }
 
-/// Locked directory of a cluster. Other commands wait until this is dropped.
+/// A locked directory of a cluster. Other commands wait until this is dropped.
 pub struct ClusterFolder {
-    /// Path without symbolic links, so that every command line names a broker's file in the same way.
+    /// The path without symbolic links, so that every command line names a broker's file in the same way.
     pub path: PathBuf,
     /// True if this command made the directory.
     is_new: bool,
@@ -46,25 +46,25 @@ pub struct ClusterFolder {
 }
 
 impl ClusterFolder {
-    /// Locks the directory of a new cluster. Makes the directory if it is missing.
+    /// Locks the directory of a new cluster, and creates it if necessary.
     ///
     /// # Errors
-    /// A directory that cannot be made, or that another command has locked.
+    /// Fails if the directory cannot be created, or if another command has locked it.
     pub fn made(path: &Path) -> Result<Self, Failure> {
         let is_new = !path.exists();
         let of_it = |error: io::Error| Failure::new(format!("cannot make the directory {}: {error}", path.display()));
         fs::create_dir_all(path).map_err(of_it)?;
         if is_new {
-            // Other users may enter, since PostgreSQL may run as another user in a subdirectory.
+            // Other users may enter, because PostgreSQL may run as another user in a subdirectory.
             fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(of_it)?;
         }
         Self::locked(path, is_new)
     }
 
-    /// Locks the directory of an existing cluster, and returns its brokers.
+    /// Locks the directory of an existing cluster and returns its brokers.
     ///
     /// # Errors
-    /// A directory without a cluster, or that another command has locked.
+    /// Fails if there is no cluster in the directory, or if another command has locked it.
     pub fn existing(path: &Path) -> Result<(Self, Vec<BrokerFile>), Failure> {
         let none = || {
             let shown = path.display();
@@ -77,7 +77,7 @@ impl ClusterFolder {
         }
         let folder = Self::locked(path, false)?;
         let brokers = BrokerFile::all(&folder.path)?;
-        // A killed command may have left only the cluster's PostgreSQL.
+        // A command that was killed may have left only the cluster's PostgreSQL.
         let is_none = brokers.is_empty() && !OwnPostgres::of(&folder.path).is_there();
         if is_none { Err(none()) } else { Ok((folder, brokers)) }
     }
@@ -96,10 +96,10 @@ impl ClusterFolder {
         }
     }
 
-    /// Removes the directory if this command made it, and it is empty.
+    /// Removes the directory again if this command created it and it is empty.
     pub fn leave(&self) {
         if self.is_new {
-            // The removal fails if the directory has contents, which stay.
+            // If the directory has contents, the removal fails and they stay.
             let _ = fs::remove_dir(&self.path);
         }
     }

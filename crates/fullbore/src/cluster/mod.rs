@@ -1,10 +1,12 @@
-//! `fullbore cluster`: several brokers on this machine, each in its own process, and the PostgreSQL that they share.
+//! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL they share.
 //!
-//! - `folder`: layout and lock of the cluster's directory.
-//! - `process`: processes that outlive the command; `broker`: a broker's file and its process; `postgres/`: the
-//!   cluster's own PostgreSQL.
-//! - `plan`: contents of each broker's file.
-//! - `startup`: start of processes, and its undo; `up`, `down`, `status`: the commands.
+//! - `folder`: the layout and the lock of the cluster's directory.
+//! - `process`: processes that outlive the command.
+//! - `broker`: a broker's file and its process.
+//! - `postgres/`: the cluster's own PostgreSQL.
+//! - `plan`: the contents of each broker's file.
+//! - `startup`: starts processes, and undoes this if necessary.
+//! - `up`, `down`, `status`: the commands.
 
 mod broker;
 mod down;

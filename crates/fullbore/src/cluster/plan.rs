@@ -1,4 +1,5 @@
-//! Plan of a cluster: the contents of each broker's file, from the existing brokers and the user's flags. No I/O.
+//! Plans a cluster: the contents of each broker's file, from the existing brokers and the user's flags. There is no I/O
+//! here.
 //!
 //! Invariant: the file of a running broker does not change, so that it has the settings with which the broker runs.
 
@@ -10,31 +11,35 @@ use fullbore_wire::{host_port, split_host_port};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Key of the database that brokers share.
+/// The key of the database that brokers share.
 pub const CONTROL_PLANE: &str = "control.plane";
-/// Default port of the first broker.
+/// The default port of the first broker.
 const PORT_DEFAULT: u16 = 9092;
-/// Default number of brokers in a new directory.
+/// The default number of brokers in a new directory.
 const BROKERS_DEFAULT: u32 = 3;
-/// Settings of replicas and of in-sync replicas, with their values in a new cluster. With these, the death of one
-/// broker loses no record and stops no topic.
+/// The key of the number of replicas that new topics have.
 const REPLICAS: &str = "default.replication.factor";
+/// Maximum number of replicas that a new cluster sets. A smaller cluster has as many as it has brokers.
 const REPLICAS_MAX: u32 = 3;
+/// The key of the number of in-sync replicas that a topic needs.
 const MIN_IN_SYNC: &str = "min.insync.replicas";
+/// The number of in-sync replicas if there are three replicas. With it, the death of one broker loses no record and
+/// stops no topic.
 const MIN_IN_SYNC_OF_THREE: u32 = 2;
-/// Prefix of a message about a mistake in a `--set`.
+/// The beginning of messages about a mistake in a `--set`.
 const SET: &str = "--set ";
-/// Setting of the number of brokers that groups need, with its default. A smaller cluster gets a smaller value.
+/// The key of the number of replicas that the offsets of groups have.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
+/// The default of that number. A cluster with fewer brokers sets a smaller value.
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
-/// Setting of the store of diskless topics, which all brokers share.
+/// The setting of the store of diskless topics, which all brokers share.
 const STORAGE: &str = "diskless.storage";
-/// Directory of the object store in the cluster's directory.
+/// The name of the object store's directory in the cluster's directory.
 const STORE: &str = "diskless";
-/// Difference between the default ports of the admin page and of clients.
+/// By default, the port of the admin page is this much above the port for clients.
 const TO_ADMIN_PORT: u16 = 9644 - PORT_DEFAULT;
-/// Keys that differ between brokers, and the flag that sets each.
+/// The keys that differ between brokers, and the flag that sets each.
 const OWN: [(&str, &str); 6] = [
     ("node.id", "--brokers"),
     ("broker.id", "--brokers"),
@@ -44,7 +49,7 @@ const OWN: [(&str, &str); 6] = [
     (CONTROL_PLANE, "--control-plane"),
 ];
 
-/// Cluster that the flags describe.
+/// The cluster that the flags describe.
 #[derive(Clone, Debug, Default)]
 pub struct WantedCluster {
     pub brokers: Option<u32>,
@@ -54,29 +59,29 @@ pub struct WantedCluster {
     pub settings: Vec<String>,
 }
 
-/// Present state of the directory.
+/// The present state of the directory.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
     pub folder: &'a Path,
     pub brokers: &'a [BrokerFile],
-    /// Ids of the brokers that run.
+    /// The ids of the brokers that run.
     pub running: BTreeSet<u32>,
     /// True if the directory has its own PostgreSQL.
     pub has_postgres: bool,
-    /// URL of the directory's own PostgreSQL, which need not exist yet.
+    /// The URL of the directory's own PostgreSQL, which need not exist yet.
     pub postgres_url: String,
 }
 
-/// Plan of the cluster.
+/// The plan of a cluster.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// True if the brokers share the directory's own PostgreSQL.
     pub has_own_postgres: bool,
-    /// Brokers, in the order of their ids.
+    /// The brokers, sorted by id.
     pub brokers: Vec<PlannedBroker>,
 }
 
-/// Broker that the plan runs.
+/// A broker, as it will run.
 #[derive(Clone, Debug)]
 pub struct PlannedBroker {
     pub file: BrokerFile,
@@ -84,15 +89,15 @@ pub struct PlannedBroker {
     pub is_new: bool,
     /// True if the broker's file must be written.
     pub is_changed: bool,
-    /// True if the broker runs already.
+    /// True if the broker already runs.
     pub runs: bool,
 }
 
 impl Plan {
-    /// Returns the plan for the wanted cluster.
+    /// Plans the wanted cluster.
     ///
     /// # Errors
-    /// Flags that the existing cluster cannot follow.
+    /// Fails if the existing cluster cannot follow the flags.
     pub fn new(present: &Present<'_>, wanted: &WantedCluster) -> Result<Plan, Failure> {
         let count = count(present, wanted.brokers)?;
         let (control_plane, has_own_postgres) = control_plane(present, wanted.control_plane.as_deref())?;
@@ -116,7 +121,7 @@ impl Plan {
                 listen(properties, id, port)?;
             }
             if !runs {
-                // The URL is written again, since the directory may have been moved.
+                // The URL is written again, because the directory may have been moved.
                 if present.running.is_empty() && !has_other_store(properties) {
                     properties.set(STORAGE, present.folder.join(STORE).display().to_string());
                 }
@@ -141,15 +146,15 @@ impl Plan {
         }
     }
 
-    /// Returns the addresses for clients: `host:port,host:port`.
+    /// Returns the addresses for clients, as `host:port,host:port`.
     pub fn bootstrap_servers(&self) -> String {
         self.brokers.iter().filter_map(|broker| broker.file.address()).collect::<Vec<_>>().join(",")
     }
 }
 
-/// Sets defaults of a new cluster that depend on the number of brokers.
+/// Sets the defaults of a new cluster that depend on the number of brokers.
 fn set_for_size(properties: &mut Properties, brokers: u32) {
-    // The default of min.insync.replicas is set only together with that of the replicas.
+    // The default of min.insync.replicas is set only if the number of replicas gets its default as well.
     let says_replicas = properties.get(REPLICAS).is_some();
     let mut set = |key, value: u32| {
         if properties.get(key).is_none() {
@@ -165,8 +170,8 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
             set(MIN_IN_SYNC, MIN_IN_SYNC_OF_THREE);
         }
     }
-    // Limits the threads of each broker, since the brokers share one machine: needless wake-ups of one broker's threads
-    // would delay another broker.
+    // The brokers share one machine, so the threads of each broker are limited. Needless wake-ups of one broker's
+    // threads would delay another broker.
     let cores = std::thread::available_parallelism().map_or(1, |cores| u32::try_from(cores.get()).unwrap_or(u32::MAX));
     set(WORKER_THREADS, (cores / brokers).max(1));
 }
@@ -189,7 +194,7 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
     }
 }
 
-/// Returns the URL of the control plane, and true if it is that of the directory's own PostgreSQL.
+/// Returns the URL of the control plane, and true if it is the directory's own PostgreSQL.
 fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String, bool), Failure> {
     let folder = present.folder.display();
     if present.has_postgres && !(wanted.is_some() && present.brokers.is_empty()) {
@@ -200,7 +205,7 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
             None => Ok((present.postgres_url.clone(), true)),
         };
     }
-    // The message contains neither URL, since a URL may have a password.
+    // The message contains neither URL, because a URL may have a password.
     let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
     match (wanted, there) {
         (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
@@ -235,8 +240,8 @@ fn listen(properties: &mut Properties, id: u32, first: u16) -> Result<(), Failur
     Ok(())
 }
 
-/// Returns the address of the first broker's admin page: that of the settings, else the existing one, else the default
-/// for `port`, the port for clients.
+/// Returns the address of the first broker's admin page. The settings take precedence over the existing address. If
+/// both are missing, returns the default for `port`, which is the port for clients.
 fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) -> String {
     let set = settings.iter().find(|(key, _)| key == ADMIN_LISTENER).map(|(_, value)| value.clone());
     let there = present.brokers.first().and_then(|broker| {
@@ -249,8 +254,8 @@ fn first_admin(present: &Present<'_>, settings: &[(String, String)], port: u16) 
     set.or(there).unwrap_or_else(default)
 }
 
-/// Returns the address of a broker's admin page, from the first broker's: the same host with the next port for each
-/// broker. Port 0 stays 0, which takes a free port; an empty address stays empty, which turns the page off.
+/// Returns the address of a broker's admin page. It has the host of the first broker's page, and each broker has the
+/// next port. Port 0 stays 0, so that a free port is used. An empty address stays empty, so that the page is off.
 fn admin_address(first: &str, id: u32) -> String {
     match split_host_port(first) {
         Some((host, 0)) => host_port(host, 0),
@@ -333,7 +338,7 @@ mod tests {
         assert_eq!(value(&plan(&present(&[]), without_page).expect("possible"), 2, ADMIN_LISTENER), "");
     }
 
-    /// Topics get one replica per broker, up to three, and accept records while one broker is dead.
+    /// Topics get one replica per broker, up to three. They accept records while one broker is dead.
     #[test]
     fn topics_survive_the_death_of_a_broker_unless_something_else_is_set() {
         let replicas = |brokers, set: &[&str]| {
@@ -379,7 +384,7 @@ mod tests {
         assert_eq!(value(&more, 3, ADMIN_LISTENER), "127.0.0.1:1555");
         assert_eq!((value(&more, 3, "num.partitions"), value(&more, 3, "node.id")), ("6".into(), "4".into()));
         assert_eq!(value(&more, 3, CONTROL_PLANE), "postgres://ann@db/x");
-        // The plan creates a broker again if its file is missing.
+        // If the file of a broker is missing, the plan creates the broker again.
         let gap: Vec<BrokerFile> = there.iter().filter(|broker| broker.id != 1).cloned().collect();
         let filled = plan(&present(&gap), |_| {}).expect("possible");
         assert_eq!(
@@ -445,7 +450,7 @@ mod tests {
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 
-    /// A directory of an older version has no object store. Its running brokers have none either, nor does a broker
+    /// A directory of an older version has no object store. Its running brokers have none either, and nor does a broker
     /// that is added to them.
     #[test]
     fn running_brokers_without_a_store_get_it_when_all_are_restarted() {
@@ -475,7 +480,7 @@ mod tests {
             let pair = pair.to_owned();
             Box::new(move |wanted| wanted.settings = vec![pair])
         };
-        // Without brokers, the directory's own PostgreSQL may be replaced by another control plane.
+        // If there are no brokers, the directory's own PostgreSQL may be replaced by another control plane.
         plan(&Present { brokers: &[], ..own.clone() }, url).expect("possible");
         let cases: Vec<(Present<'_>, Change, &str)> = vec![
             (own.clone(), Box::new(|wanted| wanted.brokers = Some(2)), "/c has 3 brokers, which hold replicas"),

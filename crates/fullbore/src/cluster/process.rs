@@ -1,4 +1,4 @@
-//! Process that outlives the command. It has a log, a pid file, and its own session, so that no terminal ends it.
+//! A process that outlives the command. It has a log, a pid file, and its own session, so that no terminal ends it.
 //!
 //! Invariant: a signal is sent only to a process with the expected command line, since pids are reused.
 
@@ -14,29 +14,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Time between two checks of a process.
+/// How often a process is checked.
 pub const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Number of bytes at the end of a log that are read.
+/// How many bytes at the end of a log are read.
 const LOG_BYTES: u64 = 64 << 10;
-/// Flag of a process that is ending, and no longer runs its program (`PF_EXITING` in Linux's `sched.h`).
+/// The flag of a process that is ending and no longer runs its program (`PF_EXITING` in Linux's `sched.h`).
 const EXITING: u64 = 4;
 
-/// Identity of a process, which need not run.
+/// Identifies a process, which need not run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Daemon {
-    /// Name of the process, such as `broker 2`.
+    /// The name of the process, such as `broker 2`.
     pub name: String,
-    /// File whose first line is the pid.
+    /// The file whose first line is the pid.
     pub pid_file: PathBuf,
-    /// Successive words of the command line, which no other process has.
+    /// Successive words of the command line that no other process has.
     pub words: Vec<OsString>,
-    /// File of standard output and standard error.
+    /// The file that gets standard output and standard error.
     pub log: PathBuf,
 }
 
 impl Daemon {
-    /// Returns the pid of the process; None if it does not run. A process that is ending counts as running, since it
-    /// still holds files, ports and locks.
+    /// Returns the pid of the process, or `None` if it does not run. A process that is ending counts as running,
+    /// because it still holds files, ports and locks.
     pub fn pid(&self) -> Option<Pid> {
         let text = fs::read_to_string(&self.pid_file).ok()?;
         let pid = Pid::from_raw(text.lines().next()?.trim().parse().ok().filter(|pid| *pid > 0)?)?;
@@ -48,10 +48,10 @@ impl Daemon {
         line.windows(self.words.len()).any(|some| some == &self.words[..]).then_some(pid)
     }
 
-    /// Starts the process, with its output appended to the log.
+    /// Starts the process. Its output is appended to the log.
     ///
     /// # Errors
-    /// Error of the system if the log cannot be opened, or if the program cannot be started.
+    /// Returns the system's error if the log cannot be opened, or if the program cannot be started.
     pub fn start(&self, mut command: Command) -> io::Result<StartedProcess> {
         let log = OpenOptions::new().create(true).append(true).open(&self.log)?;
         let begins = log.metadata()?.len();
@@ -63,7 +63,7 @@ impl Daemon {
     }
 
     /// Returns true if the pid belongs to a process of this kind whose file is in another directory. The directory was
-    /// then copied, or moved while the process ran.
+    /// then copied, or was moved while the process ran.
     pub fn may_run_elsewhere(&self) -> bool {
         let text = fs::read_to_string(&self.pid_file).unwrap_or_default();
         let pid = text.lines().next().and_then(|line| line.trim().parse().ok()).filter(|pid| *pid > 0);
@@ -73,20 +73,20 @@ impl Daemon {
         self.pid().is_none() && !own.is_empty() && words.windows(own.len()).any(|some| some == own)
     }
 
-    /// Sends a signal if the process runs. Returns true if it runs.
+    /// Sends a signal to the process. Returns true if the process runs.
     pub fn signal(&self, signal: Signal) -> bool {
         // The signal fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
 }
 
-/// Returns true if a process without a command line is ending: it has freed its memory, but not yet its files. Returns
-/// false for a zombie and for a kernel thread, which have no command line either.
+/// Returns true if a process without a command line is ending. It has then freed its memory, but not yet its files.
+/// Returns false for a zombie and for a kernel thread, which have no command line either.
 fn is_ending(pid: Pid) -> bool {
-    // The pidfd is opened before `stat` is read: both then belong to the same process even if the pid is reused.
+    // The pidfd is opened before `stat` is read. Both then belong to the same process, even if the pid is reused.
     let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
     let Ok(stat) = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())) else { return false };
-    // Skips the program's name, which is in parentheses and may contain spaces.
+    // The program's name is skipped. It is in parentheses and may contain spaces.
     let flags = stat.rsplit(')').next().and_then(|fields| fields.split_whitespace().nth(6)?.parse::<u64>().ok());
     let mut ended = [PollFd::new(&process, PollFlags::IN)];
     flags.is_some_and(|flags| flags & EXITING != 0) && poll(&mut ended, Some(&Timespec::default())) == Ok(0)
@@ -110,19 +110,19 @@ pub fn wait_until_gone<'a>(of: impl IntoIterator<Item = &'a Daemon>, patience: D
     }
 }
 
-/// Process that this command has started.
+/// A process that this command has started.
 pub struct StartedProcess {
     pub daemon: Daemon,
     pub child: Child,
-    /// Offset in the log at which the lines of this process begin.
+    /// The offset in the log where the lines of this process begin.
     begins: u64,
 }
 
 impl StartedProcess {
-    /// Returns a sentence about the end of the process, with its last lines; None while it runs.
+    /// Returns a sentence about the end of the process, with its last lines, or `None` while it runs.
     ///
     /// # Errors
-    /// Error of the system if the state cannot be read.
+    /// Returns the system's error if the state cannot be read.
     pub fn ended(&mut self) -> io::Result<Option<String>> {
         let Some(status) = self.child.try_wait()? else { return Ok(None) };
         let Daemon { name, log, .. } = &self.daemon;
@@ -134,7 +134,7 @@ impl StartedProcess {
 
     /// Returns the last lines that the process has logged, at most `count`.
     pub fn last_lines(&self, count: usize) -> Vec<String> {
-        // Returns no lines if the log has been removed.
+        // If the log has been removed, there are no lines.
         let text = tail(&self.daemon.log, self.begins).unwrap_or_default();
         let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
         lines[lines.len().saturating_sub(count)..].iter().map(|line| format!("  {line}")).collect()
@@ -192,7 +192,7 @@ mod tests {
         let moved = daemon(folder.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
-        // Waits for the command line, which the kernel may show only after the return of `spawn`.
+        // Waits for the command line, which the kernel may show only after `spawn` has returned.
         while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
             std::thread::sleep(LOOK_EVERY);
         }
@@ -218,7 +218,7 @@ mod tests {
             assert_eq!(started.ended().expect("ours"), None);
             std::thread::sleep(LOOK_EVERY);
         }
-        // The session of the process is its own pid, and therefore not that of the test.
+        // The session of the process has the number of its own pid, so it is not that of the test.
         assert_eq!(started.last_lines(10), [format!("  {pid} {pid}"), format!("  {pid}")]);
         assert_eq!(known.pid(), Pid::from_raw(pid as i32));
         assert!(known.signal(Signal::TERM));
@@ -228,7 +228,7 @@ mod tests {
         assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
-    /// Imitates a process whose memory is freed while the system still closes its files: its first thread has ended,
+    /// Imitates a process whose memory is freed while the system still closes its files. Its first thread has ended,
     /// but another one has not.
     #[test]
     fn an_ending_process_counts_as_running() {

@@ -1,5 +1,5 @@
-//! Startup of a cluster by one `cluster up`: starts processes, waits until all respond, and undoes everything if they
-//! do not.
+//! Starts a cluster for `cluster up`. It starts processes, waits until all respond, and undoes everything if they do
+//! not.
 //!
 //! Invariant: processes that ran before this command keep running, whatever its outcome.
 
@@ -22,38 +22,38 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Longest time that a process may take to end if it has just started.
+/// How long a process that has just started may take to end.
 pub const END_WITHIN: Duration = Duration::from_secs(30);
-/// Time between two requests to a broker.
+/// How often a broker gets a request until it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(50);
 
-/// Startup of a cluster.
+/// The startup of a cluster.
 pub struct Startup<'a> {
     folder: &'a Path,
-    /// Longest time until brokers respond.
+    /// How long brokers may take to respond.
     patience: Duration,
-    /// Program that runs brokers.
+    /// The program that runs brokers.
     program: PathBuf,
     pub postgres: OwnPostgres,
     started_postgres: Option<StartedProcess>,
     started: Vec<StartedProcess>,
-    /// Files that this command has created.
+    /// The files that this command has created.
     made: Vec<PathBuf>,
-    /// Broker ids of the files that this command has changed, with the former texts.
+    /// The ids of brokers whose files this command has changed, with the former texts.
     changed: Vec<(u32, String)>,
 }
 
-/// Readiness that a broker has reported.
+/// How ready a broker is, by its own report.
 struct Readiness {
     id: u32,
     /// True if the broker responded. A broker that does not respond is the reason why the others are not ready.
     answers: bool,
-    /// Reason why the broker is not ready; None once it responds and knows all brokers.
+    /// The reason why the broker is not ready. `None` once it responds and knows all brokers.
     missing: Option<String>,
 }
 
 impl<'a> Startup<'a> {
-    /// Returns a startup that has started no process.
+    /// Creates a startup that has not started any process.
     pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
         let postgres = OwnPostgres::of(folder);
         let (started_postgres, started, made, changed) = Default::default();
@@ -63,15 +63,15 @@ impl<'a> Startup<'a> {
     /// Starts the directory's own PostgreSQL, unless it runs.
     ///
     /// # Errors
-    /// Errors of [`OwnPostgres::up`].
+    /// Returns [`Failure`] if [`OwnPostgres::up`] returns one.
     pub fn start_postgres(&mut self, stop: &Stop) -> Result<(), Failure> {
         self.postgres.up(stop, &mut self.started_postgres)
     }
 
-    /// Writes the broker's file if the plan changes the file, and starts the broker unless it runs.
+    /// Writes the broker's file if the plan changes it, and starts the broker unless it runs.
     ///
     /// # Errors
-    /// Error of the system if a file cannot be written, or if the broker cannot be started.
+    /// Returns the system's error if a file cannot be written, or if the broker cannot be started.
     pub fn start_broker(&mut self, planned: &PlannedBroker) -> Result<(), Failure> {
         let id = planned.file.id;
         if planned.runs {
@@ -93,11 +93,11 @@ impl<'a> Startup<'a> {
             .map_err(|error| Failure::new(format!("cannot write {}: {error}", daemon.pid_file.display())))
     }
 
-    /// Waits until every broker responds, and knows all brokers.
+    /// Waits until every broker responds and knows all brokers.
     ///
     /// # Errors
-    /// Sentence about a broker that has ended, with its last lines, or that is not ready in time; an interruption by a
-    /// signal.
+    /// Returns a sentence about a broker that has ended, with its last lines, or that is not ready in time. Also fails
+    /// if a signal interrupts it.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
         let outcome = self.wait_for(&ask(brokers, &over), brokers, stop);
@@ -143,7 +143,7 @@ impl<'a> Startup<'a> {
         }
     }
 
-    /// Ends the started processes, removes created files, and restores changed files.
+    /// Ends the processes that were started, removes created files, and restores changed ones.
     pub fn undo(self) {
         let brokers: Vec<&Daemon> = self.started.iter().map(|started| &started.daemon).collect();
         for daemon in &brokers {
@@ -165,18 +165,18 @@ impl<'a> Startup<'a> {
                 output::tell(failure);
             }
         }
-        // A file that cannot be removed stays, and the next `cluster up` uses it.
+        // If a file cannot be removed, it stays, and the next `cluster up` uses it.
         self.made.iter().for_each(|path| drop(fs::remove_file(path)));
     }
 }
 
-/// Returns the broker for which the others wait: the first that does not respond, otherwise the first that is not
-/// ready. None if all are ready.
+/// Returns the broker that the others wait for, or `None` if all are ready. This is the first that does not respond, or
+/// else the first that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
     missing.iter().min_by_key(|told| (told.answers, told.id))
 }
 
-/// Returns the sentence about a process that has not ended within the time `within`.
+/// Returns a sentence about a process that has not ended within the time `within`.
 pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
     let (name, log) = (&daemon.name, daemon.log.display());
@@ -189,7 +189,7 @@ pub fn forget(daemon: &Daemon) {
     let _ = fs::remove_file(&daemon.pid_file);
 }
 
-/// Polls each broker until it is ready, or until `over` is set. Each has its own thread, since a broker may take any
+/// Polls each broker until it is ready or until `over` is set. Each has its own thread, because a broker may take any
 /// time to respond.
 fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
     let (tells, told) = channel();
@@ -214,7 +214,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
     told
 }
 
-/// Returns the reason why a broker that responds is not ready; None if it knows all `count` brokers.
+/// Returns the reason why a broker that responds is not ready, or `None` if it knows all `count` brokers.
 fn missing(file: &BrokerFile, count: usize) -> Result<Option<String>, ClientError> {
     let address = file.address().unwrap_or_default();
     let known = Cluster::new(&address, client_id::CLUSTER)?.brokers()?.len();
@@ -227,7 +227,7 @@ mod tests {
     use fullbore_config::Properties;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Makes a script that serves as the program of brokers. Its `$3` is the broker's file.
+    /// Creates a script that serves as the program of brokers. Its `$3` is the broker's file.
     fn program(folder: &Path, script: &str) -> PathBuf {
         let path = folder.join("program");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
@@ -251,7 +251,7 @@ mod tests {
     }
 
     const PATIENCE: Duration = Duration::from_secs(30);
-    /// Address on which no program listens.
+    /// An address on which no program listens.
     const NO_LISTENER: &str = "127.0.0.1:1";
 
     #[test]

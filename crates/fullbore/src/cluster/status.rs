@@ -1,4 +1,4 @@
-//! `cluster status`: the processes of a cluster with their states and addresses.
+//! `cluster status` prints the processes of a cluster with their states and addresses.
 
 use super::broker::{self, BrokerFile};
 use super::folder::{ClusterFolder, FolderArg};
@@ -22,7 +22,7 @@ pub struct StatusArgs {
 /// Prints the status.
 ///
 /// # Errors
-/// A directory without a cluster, or a cluster of which no broker runs.
+/// Fails if the directory has no cluster, or if no broker of the cluster runs.
 pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     status.format.choose();
     let (folder, brokers) = ClusterFolder::existing(&status.folder.data_dir)?;

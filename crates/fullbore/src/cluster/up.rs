@@ -1,4 +1,4 @@
-//! `cluster up`: its flags and its output.
+//! The flags and the output of `cluster up`.
 
 use super::broker::{self, ADMIN_LISTENER, BrokerFile};
 use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
@@ -36,12 +36,12 @@ pub struct Up {
     format: Format,
 }
 
-/// Starts the cluster. If it does not get ready, ends the started processes again.
+/// Starts the cluster. If it does not become ready, the processes that were started are ended again.
 pub fn run(up: &Up) -> Result<(), Failure> {
     up.format.choose();
     let program = std::env::current_exe()?;
     let stop = Stop::at_signal(Box::new(|| {}))?;
-    // Allows time after Ctrl-C to end the started processes again.
+    // After Ctrl-C there must be time to end the started processes again.
     stop.allow(2 * END_WITHIN);
     let folder = ClusterFolder::made(&up.folder.data_dir)?;
     let outcome = start(up, &folder, Startup::new(&folder.path, program, up.patience.duration()), &stop);
@@ -100,7 +100,7 @@ fn present<'a>(folder: &'a Path, brokers: &'a [BrokerFile], postgres: &OwnPostgr
     }
 }
 
-/// Checks configurations and addresses before any file or process is made.
+/// Checks configurations and addresses before any file or process is created.
 fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
     for (at, broker) in brokers.iter().enumerate() {
         let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
@@ -128,8 +128,8 @@ fn files(plan: &Plan) -> Vec<BrokerFile> {
     plan.brokers.iter().map(|broker| broker.file.clone()).collect()
 }
 
-/// Returns the addresses of the brokers' metrics; None if there are none. Leaves out metrics that are off, or at a port
-/// that the system chooses.
+/// Returns the addresses of the brokers' metrics, or `None` if there are none. Metrics that are off are left out, and
+/// so are those at a port that the system chooses.
 fn metrics(plan: &Plan) -> Option<String> {
     let of_each: Vec<String> = plan
         .brokers

@@ -1,4 +1,4 @@
-//! `configs alter`: sets and deletes configurations.
+//! `configs alter` sets and deletes configurations.
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
@@ -32,7 +32,7 @@ pub struct Alter {
     format: Format,
 }
 
-/// Keys and values of `--add-config`.
+/// The keys and values of `--add-config`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Pairs(Vec<(String, String)>);
 
@@ -56,7 +56,7 @@ pub fn run(alter: &Alter) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Checks that the configurations to delete are set, as kafka-configs.sh does: brokers ignore unknown names in a
+/// Checks that the configurations to delete are set, as kafka-configs.sh does. Brokers ignore unknown names in a
 /// deletion. The broker itself checks loggers.
 fn check_deleted(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, changes: &[Change]) -> Result<(), Failure> {
     let deleted = |change: &Change| match change {

@@ -1,4 +1,4 @@
-//! `configs describe`: prints the lines of kafka-configs.sh, or one JSON document.
+//! `configs describe` prints the lines of kafka-configs.sh, or one JSON document.
 
 use super::entity::{Entity, Whose, singular};
 use crate::client::Where;
@@ -91,8 +91,8 @@ fn existing(cluster: &mut Cluster, kind: ResourceKind, patience: Duration) -> Re
 /// Checks that an entity exists. Brokers do not check this for groups and client metrics.
 fn must_exist(cluster: &mut Cluster, kind: ResourceKind, whose: &Whose, patience: Duration) -> Result<(), Failure> {
     let Whose::Named(name) = whose else { return Ok(()) };
-    // Leaves out client metrics, which the broker may not list. Later, the command refuses a subscription without
-    // configurations.
+    // Client metrics are left out, because the broker may not list them. The command later refuses a subscription
+    // without configurations.
     let is_listed = kind != ResourceKind::ClientMetrics;
     match is_listed && !existing(cluster, kind, patience)?.contains(whose) {
         true => Err(absent(kind, name)),
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
     use fullbore_client::admin::ConfigSource;
 
-    /// The expected lines are captured from Kafka 4.3.1.
+    /// The expected lines were captured from Kafka 4.3.1.
     #[test]
     fn lines_of_configs_are_kafkas() {
         let synonym = |source, name: &str, value: &str| Synonym {

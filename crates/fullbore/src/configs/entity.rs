@@ -1,4 +1,4 @@
-//! Flags that name an entity with configurations, in the two forms of kafka-configs.sh:
+//! The flags that name an entity with configurations, in the two forms of kafka-configs.sh:
 //! `--entity-type topics --entity-name t` and `--topic t`.
 
 use crate::failure::Failure;
@@ -12,7 +12,7 @@ const ABSENT: [(&str, &str); 3] = [
     ("clients", "quotas of client ids"),
     ("ips", "connection rates of IP addresses"),
 ];
-/// Supported entity types.
+/// The supported entity types.
 const TYPES: &str = "topics, brokers, broker-loggers, groups or client-metrics";
 
 #[derive(Args, Debug, Default)]
@@ -50,16 +50,16 @@ pub struct Entity {
     client_metrics: Option<String>,
 }
 
-/// Entity that the flags name: one entity, or all of a kind.
+/// The entity that the flags name, or all entities of a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meant {
-    /// Kind of the entity.
+    /// The kind of the entity.
     pub kind: ResourceKind,
-    /// The single entity; None for all entities of the kind.
+    /// The single entity, or `None` for all entities of the kind.
     pub whose: Option<Whose>,
 }
 
-/// Entity that has configurations.
+/// An entity that has configurations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// The defaults of all brokers.
@@ -72,7 +72,7 @@ impl Entity {
     /// Returns the entity that the flags name.
     ///
     /// # Errors
-    /// Flags that name no entity, or an entity type that is not supported.
+    /// Fails if the flags name no entity, or if the entity type is not supported.
     pub fn meant(&self) -> Result<Meant, Failure> {
         let named = |kind, name: &Option<String>| Some((kind, Whose::Named(name.clone()?)));
         let short = named(ResourceKind::Topic, &self.topic)
@@ -130,7 +130,7 @@ pub fn singular(kind: ResourceKind) -> &'static str {
 }
 
 impl Whose {
-    /// Returns the name of the entity in a request.
+    /// Returns the name by which a request identifies the entity.
     pub fn resource_name(&self) -> &str {
         match self {
             Whose::Defaults => "",
@@ -138,7 +138,7 @@ impl Whose {
         }
     }
 
-    /// Returns the members of a JSON object that name the entity: type and name.
+    /// Returns the members of a JSON object that identify the entity: its type and its name.
     pub fn members(&self, kind: ResourceKind) -> [(&'static str, String); 2] {
         let name = match self {
             Whose::Defaults => None,

@@ -1,5 +1,5 @@
-//! `fullbore configs`: flags and output of kafka-configs.sh, one file for each action. Not here: the requests to the
-//! cluster, which are in `fullbore_client::admin`.
+//! `fullbore configs` has the flags and the output of kafka-configs.sh, with one file for each action. The requests to
+//! the cluster are in `fullbore_client::admin`.
 
 mod alter;
 mod describe;
@@ -8,7 +8,7 @@ mod entity;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// Flags of kafka-configs.sh that are actions.
+/// The flags of kafka-configs.sh that are actions.
 pub const ACTION_FLAGS: [&str; 2] = ["--describe", "--alter"];
 
 /// Describe and alter configurations of topics, brokers, groups and client metrics, with kafka-configs.sh's flags.

@@ -1,7 +1,7 @@
-//! Look-ups for a member while it joins its group: leaders, start offsets, and a connection for fetches.
+//! Looks up leaders and start offsets, and connects for fetches, while a member still joins its group.
 //!
-//! Not here: the assignment, and committed offsets. Invariant: the results are optional. If a result is missing, old or
-//! wrong, the member requests it again.
+//! The assignment and committed offsets are not looked up here. Invariant: the results are optional. If a result is
+//! missing, old or wrong, the member requests it again.
 
 use crate::stop::Stop;
 use fullbore_client::blocking::{Cluster, EARLIEST, PartitionPlace};
@@ -12,27 +12,27 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Age at which results expire. Joining a new group takes 3 s by default (group.initial.rebalance.delay.ms).
+/// How old results may become. Joining a new group takes 3 s by default (group.initial.rebalance.delay.ms).
 const FRESH: Duration = Duration::from_secs(10);
-/// Most partitions whose start offsets are looked up in advance. With more, only those of the assignment are looked up,
-/// after the join.
+/// Maximum number of partitions whose start offsets are looked up in advance. If there are more, only those of the
+/// assignment are looked up, after the join.
 const STARTS_MAX: usize = 1000;
-/// Time between two checks of the stop signal.
+/// How often the stop signal is checked.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Results of the look-ups.
+/// The results of the look-ups.
 pub(super) struct Ahead {
     until: Instant,
     places: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Start offsets, with the ids of their topics.
+    /// The start offsets, with the ids of their topics.
     starts: HashMap<TopicPartition, (Uuid, i64)>,
-    /// Thread that connects a cluster to any broker; `None` once the cluster is taken.
+    /// A thread that connects a cluster to any broker. `None` once the cluster is taken.
     fetching: Option<JoinHandle<Cluster>>,
 }
 
 impl Ahead {
-    /// Looks up these topics by `cluster`. With `with_starts`, also looks up the start offsets of partitions that the
-    /// broker of this connection leads. At the same time, `fetching` connects to any broker. Returns without results if
+    /// Looks up these topics through `cluster`. With `with_starts`, also looks up the start offsets of the partitions
+    /// that the connected broker leads. At the same time, `fetching` connects to any broker. Returns without results if
     /// `stop` is requested.
     pub(super) fn look(
         cluster: &mut Cluster,
@@ -42,7 +42,7 @@ impl Ahead {
         stop: &Stop,
     ) -> std::io::Result<Self> {
         let connect = move || {
-            // The first use of the connection reports a failure.
+            // A failure is reported by the first use of the connection.
             let _ = fetching.any();
             fetching
         };
@@ -69,28 +69,28 @@ impl Ahead {
         Ok(Ahead { until: Instant::now() + FRESH, places, starts, fetching })
     }
 
-    /// Removes and returns the partitions of these topics if all are known and fresh; None otherwise.
+    /// Removes and returns the partitions of these topics, if all of them are known and fresh.
     pub(super) fn places(&mut self, topics: &BTreeSet<Text>) -> Option<BTreeMap<Text, Vec<PartitionPlace>>> {
         let mut places = std::mem::take(&mut self.places);
         places.retain(|topic, _| topics.contains(topic));
         (places.len() == topics.len() && Instant::now() < self.until).then_some(places)
     }
 
-    /// Returns the start offset of a partition of the topic with this id; None if it is unknown or old.
+    /// Returns the start offset of a partition of the topic with this id, if it is known and fresh.
     pub(super) fn start(&self, of: &TopicPartition, topic_id: Uuid) -> Option<i64> {
         let (id, offset) = self.starts.get(of)?;
         (*id == topic_id && Instant::now() < self.until).then_some(*offset)
     }
 
-    /// Returns a cluster for fetches: the first time the connected one if it is ready, otherwise a copy of `otherwise`
-    /// without a connection.
+    /// Returns a cluster for fetches. The first call returns the connected one if it is ready. Otherwise the result is
+    /// a copy of `otherwise` without a connection.
     pub(super) fn cluster(&mut self, otherwise: &Cluster) -> Cluster {
         let connected = self.fetching.take_if(|thread| thread.is_finished());
         connected.and_then(|thread| thread.join().ok()).unwrap_or_else(|| otherwise.detached())
     }
 }
 
-/// Partitions of topics by topic name, and start offsets with the ids of their topics.
+/// The partitions of topics by topic name, and the start offsets with the ids of their topics.
 type PlacesAndStarts = (BTreeMap<Text, Vec<PartitionPlace>>, HashMap<TopicPartition, (Uuid, i64)>);
 
 fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAndStarts {
@@ -104,7 +104,7 @@ fn found(cluster: &mut Cluster, topics: &[Text], with_starts: bool) -> PlacesAnd
         && let Ok(connection) = cluster.any()
         && let Ok(found) = connection.offsets_at(&of, EARLIEST, false)
     {
-        // Partitions of other leaders are left out, since the broker refuses them.
+        // Partitions of other leaders are left out, because the broker refuses them.
         let found = ids.into_iter().zip(found);
         starts.extend(of.into_iter().zip(found).filter_map(|(of, (id, offset))| Some((of, (id, offset.ok()?)))));
     }

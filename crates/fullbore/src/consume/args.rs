@@ -1,4 +1,4 @@
-//! Flags of `fullbore consume`.
+//! The flags of `fullbore consume`.
 
 use super::format::{self, FormatPart};
 use super::start::{self, Mark};
@@ -126,13 +126,13 @@ pub struct Consume {
 }
 
 impl Consume {
-    /// Returns the topics that are named with or without the flag.
+    /// Returns the topics, whether they were named with or without the flag.
     pub(super) fn named(&self) -> impl Iterator<Item = &String> {
         self.topics.iter().chain(&self.names)
     }
 }
 
-/// Parsed format.
+/// A format that has been parsed.
 #[derive(Clone, Debug)]
 pub(super) struct Format(pub(super) Vec<FormatPart>);
 

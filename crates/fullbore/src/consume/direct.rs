@@ -1,5 +1,5 @@
-//! Reads without a group: all partitions of the topics, or the named ones, from the offsets of the flags. Commits no
-//! offsets.
+//! Reads without a group: all partitions of the topics, or the named ones, from the offsets of the flags. No offsets
+//! are committed.
 //!
 //! Invariant: each record from the start offset on is printed once, in the order of its partition.
 
@@ -35,7 +35,7 @@ pub(super) fn read(
     };
     let places = places(cluster, topics, &args.partitions)?;
     let cursors = places.values().flatten().cloned().map(&cursor).collect();
-    // New partitions are read as well, unless partitions were named, or the read has an end.
+    // New partitions are read as well, unless partitions were named or the read has an end.
     let is_open = args.partitions.is_empty() && !args.exit && shared.until.is_none();
     let timeout = args.timeout_ms.map_or(Duration::MAX, Duration::from_millis);
     let plan = ConsumePlan {
@@ -52,7 +52,8 @@ pub(super) fn read(
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
         if stop.is_asked() {
-            // Ends the wait of a fetcher for a slow reader of the output: its records are no longer needed.
+            // A fetcher may wait for a slow reader of the output. This ends the wait, because its records are no longer
+            // needed.
             shared.outlet.close();
         }
         !stop.is_asked() && !shared.is_spent()
@@ -68,7 +69,7 @@ fn places(
     wanted: &[i32],
 ) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, Failure> {
     let mut all = cluster.partitions_of(&topics.all)?;
-    // Only a named topic must exist: any other one existed a moment ago, and may have been deleted since.
+    // Only a named topic must exist. Any other one existed a moment ago, and may have been deleted since.
     if let Some(missing) = topics.named.iter().find(|topic| !all.contains_key(*topic)) {
         return Err(ClientError::NoTopic(missing.to_string()).into());
     }

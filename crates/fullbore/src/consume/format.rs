@@ -1,4 +1,4 @@
-//! Printed form of a record: text by a format like kcat's, or one JSON object.
+//! The printed form of a record: text by a format like kcat's, or one JSON object.
 //!
 //! Invariant: printing cannot fail, since a format is checked when it is parsed.
 
@@ -6,75 +6,75 @@ use crate::pipe::escapes::{self, Unescaped};
 use crate::pipe::{base64, json};
 use fullbore_wire::batch::TimestampType;
 
-/// Record to print, with its topic, partition and offset.
+/// A record to print, with its topic, partition and offset.
 pub struct Seen<'a> {
-    /// Name of the topic.
+    /// The name of the topic.
     pub topic: &'a str,
-    /// Number of the partition.
+    /// The number of the partition.
     pub partition: i32,
-    /// Offset of the record.
+    /// The offset of the record.
     pub offset: i64,
-    /// Timestamp in ms since 1970, or -1 for none.
+    /// The timestamp in ms since 1970, or -1 if there is none.
     pub timestamp: i64,
-    /// Source of the timestamp.
+    /// The source of the timestamp.
     pub timestamp_type: TimestampType,
-    /// Key, value and headers.
+    /// The key, the value and the headers.
     pub record: &'a fullbore_wire::batch::Record<'a>,
 }
 
-/// Form in which records are printed.
+/// The form in which records are printed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Style {
-    /// Text, described by the parts of a format.
+    /// Text, as the parts of a format describe it.
     Pieces {
-        /// Parts of the format, in order.
+        /// The parts of the format, in order.
         pieces: Vec<FormatPart>,
-        /// Bytes that stand for a null key or value.
+        /// The bytes that stand for a null key or value.
         null: Vec<u8>,
     },
-    /// JSON: one object on each line.
+    /// JSON, with one object on each line.
     Json,
 }
 
-/// Part of a format.
+/// A part of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FormatPart {
     /// Bytes that are printed as they are.
     Literal(Vec<u8>),
-    /// `%t`: name of the topic.
+    /// `%t`: the name of the topic.
     Topic,
-    /// `%p`: number of the partition.
+    /// `%p`: the number of the partition.
     Partition,
-    /// `%o`: offset.
+    /// `%o`: the offset.
     Offset,
-    /// `%T`: timestamp in milliseconds, -1 for none.
+    /// `%T`: the timestamp in milliseconds, or -1 if there is none.
     Timestamp,
-    /// Timestamp as kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
+    /// The timestamp as kafka-console-consumer.sh prints it: `CreateTime:1690000000000`.
     NamedTimestamp,
-    /// `%k`: key.
+    /// `%k`: the key.
     Key,
-    /// `%K`: length of the key, -1 for null.
+    /// `%K`: the length of the key, or -1 for null.
     KeyLength,
-    /// `%s`: value.
+    /// `%s`: the value.
     Value,
-    /// `%S`: length of the value, -1 for null.
+    /// `%S`: the length of the value, or -1 for null.
     ValueLength,
-    /// `%R`: length of the value in four bytes, big-endian.
+    /// `%R`: the length of the value in four bytes, big-endian.
     ValueLengthBytes,
-    /// `%h`: headers, as in `a=1,b=2`; a null value is NULL.
+    /// `%h`: the headers, as in `a=1,b=2`. A null value is NULL.
     Headers,
-    /// Headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. The field is the separator of
+    /// The headers as kafka-console-consumer.sh prints them: `a:1,b:2`, or NO_HEADERS. The field is the separator of
     /// headers.
     NamedHeaders(Vec<u8>),
 }
 
-/// Tokens of a format, for messages.
+/// The tokens of a format, for error messages.
 const TOKENS: &str = "%t %p %o %T %k %K %s %S %R %h %%";
 
 /// Parses a format of kcat's -f.
 ///
 /// # Errors
-/// Sentence about the fault, with its position in the format.
+/// Returns a text about the fault with its position if the format is not valid.
 pub fn parse(text: &str) -> Result<Vec<FormatPart>, String> {
     let bytes = text.as_bytes();
     let (mut at, mut pieces) = (0, Vec::new());
@@ -174,7 +174,7 @@ fn named_timestamp(seen: &Seen<'_>, out: &mut Vec<u8>) {
     number(seen.timestamp, out);
 }
 
-/// Appends a decimal number. It is called up to a million times a second, and `write!` would take several times as
+/// Appends a decimal number. This is called up to a million times a second, and `write!` would take several times as
 /// long.
 fn number(value: i64, out: &mut Vec<u8>) {
     let (mut digits, mut at, mut left) = ([0; 20], 20, value.unsigned_abs());

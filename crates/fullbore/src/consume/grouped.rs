@@ -1,5 +1,5 @@
-//! Reads as a member of a consumer group: the assigned partitions, from their committed offsets on. Commits the offsets
-//! of records that were written out.
+//! Reads as a member of a consumer group. The assigned partitions are read from their committed offsets on. Once
+//! records are written out, their offsets are committed.
 //!
 //! Invariant: an offset is committed only after every record before it was written to standard output. Each record is
 //! therefore written at least once, even if members die.
@@ -23,24 +23,24 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time between two checks for signals while there are no partitions to read.
+/// How often signals are checked while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
-/// Longest wait for brokers, after which the command fails.
+/// How long to wait for brokers before the command fails.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Time between two attempts.
+/// The pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// Longest time for the last commit.
+/// How long the last commit may take.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time for the request to leave the group.
+/// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
-/// Times after Ctrl-C by which the last commit, and the request to leave, must have ended.
+/// The times after Ctrl-C at which the last commit and the request to leave must have ended.
 const CTRL_C_TIMES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_millis(300));
 
-/// Longest wait for a write to standard output before the member gives up partitions. After a longer write, the next
-/// owner reads its records again.
+/// How long the member waits for a write to standard output before it gives up partitions. If the write takes longer,
+/// the next owner reads its records again.
 const WRITE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Reader that is a member of a group.
+/// A reader that is a member of a group.
 pub(super) struct Grouped<'a> {
     cluster: &'a mut Cluster,
     member: Member,
@@ -50,23 +50,23 @@ pub(super) struct Grouped<'a> {
     topics: &'a TopicSelection,
     shared: &'a Arc<PrinterContext>,
     stop: &'a Stop,
-    /// Position of each partition that this member reads; with --exit, also its end.
+    /// The position of each partition that this member reads. With --exit, its end is known as well.
     places: HashMap<TopicPartition, Placed>,
-    /// Leaders of new partitions, until these are read.
+    /// The leaders of new partitions, until these are read.
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
-    /// Committed position of each partition that this member reads.
+    /// The committed position of each partition that this member reads.
     committed: HashMap<TopicPartition, Position>,
-    /// Topics that were deleted while they were read.
+    /// The topics that were deleted while they were read.
     deleted: BTreeSet<Text>,
-    /// Sentence about a partition that could not be read.
+    /// A sentence about a partition that could not be read.
     unread: Option<String>,
-    /// Reports about obstacles: of the partitions, and of the membership.
+    /// Reports problems: first those of the partitions, then those of the membership.
     troubles: (Troubles, Troubles),
-    /// Report for a user at a terminal who sees no output.
+    /// Explains to a user at a terminal why there is no output.
     idle: Idle,
 }
 
-/// Reason why the read of one assignment ended.
+/// The reason why the read of one assignment ended.
 #[derive(PartialEq, Eq)]
 enum Stretch {
     /// All planned records were read.
@@ -78,7 +78,7 @@ enum Stretch {
 }
 
 impl<'a> Grouped<'a> {
-    /// Joins a group, and returns the reader, which has no partitions yet.
+    /// Joins a group. Returns the reader, which does not have partitions yet.
     pub(super) fn new(
         cluster: &'a mut Cluster,
         (member, ahead): (Member, Ahead),
@@ -108,11 +108,10 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Reads to the end that the flags set, or until the user stops it.
+    /// Reads until the end that the flags set, or until the user stops it.
     pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
-        // Waits until the records that were read are written. After an error or a stop, drops those that are still
-        // queued.
+        // Waits until the records that were read are written. After an error or a stop, the queued ones are dropped.
         if outcome.is_err() || self.stop.is_asked() {
             self.shared.outlet.close();
         }
@@ -150,7 +149,7 @@ impl<'a> Grouped<'a> {
         loop {
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
-                // `move_to` counts written records only, since records that were only read may have been dropped.
+                // Only written records count here, because `move_to` may have dropped records that were only read.
                 if target.is_some() && self.shared.is_spent() {
                     return Ok(true);
                 }
@@ -174,7 +173,8 @@ impl<'a> Grouped<'a> {
                         Stretch::Moved => {}
                     }
                 }
-                // The final assignment of this member is empty, as in a group with more members than partitions.
+                // The assignment of this member is empty and final. This happens if a group has more members than
+                // partitions.
                 Some(target) if self.args.exit && target.settled => return Ok(true),
                 _ => {
                     self.troubles.1.observe(self.member.trouble());
@@ -189,15 +189,15 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Prints the number of partitions that other members have, after this member has read all of its own to their
-    /// ends. Such a member may be dead: it keeps its partitions until its session ends.
+    /// After this member has read all of its partitions to their ends, prints how many partitions other members have.
+    /// Such a member may be dead and still keep its partitions until its session ends.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
         }
         let topics: BTreeSet<&Text> = self.places.keys().map(|(topic, _)| topic).collect();
         let topics: Vec<Text> = topics.into_iter().cloned().collect();
-        // A failure is ignored: this is only a report, and the brokers have just been read.
+        // A failure is ignored, because this is only a report and the brokers have just been read.
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
@@ -207,14 +207,14 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// Commits, gives up the partitions that are not in the target, and finds the start of new ones. Returns false if
-    /// the target is not confirmed, because the group has removed this member; another target then follows soon.
+    /// Commits, gives up the partitions that are not in the target, and finds where new ones start. Returns false if
+    /// the target is not confirmed because the group has removed this member. Another target then follows soon.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
-        // Drops queued records, which the next owner of the partitions reads again.
+        // Queued records are dropped. The next owner of the partitions reads them again.
         self.shared.outlet.close();
         self.shared.outlet.drained(WRITE_PATIENCE, || false);
         for (place, written) in self.shared.outlet.written() {
-            // A position in a topic's predecessor of the same name does not apply to the recreated topic.
+            // If a topic was recreated, a position in the former topic does not apply to it.
             if let Some(placed) = self.places.get_mut(&place).filter(|placed| placed.topic_id == written.topic_id) {
                 placed.offset = Some(written.offset);
             }
@@ -242,8 +242,8 @@ impl<'a> Grouped<'a> {
         Ok(true)
     }
 
-    /// Drops the positions in topics that lost all partitions because they were deleted, so that none of these is
-    /// committed. Reports each such topic.
+    /// Drops the positions in topics that lost all partitions because they were deleted. They are thus not committed.
+    /// Reports each such topic.
     fn let_go_of_deleted(&mut self, target: &Target) -> Result<(), Failure> {
         let is_left = |topic: &Text| target.partitions.iter().all(|(kept, _)| kept != topic);
         let left: BTreeSet<Text> =
@@ -259,14 +259,14 @@ impl<'a> Grouped<'a> {
         Ok(())
     }
 
-    /// Returns the partitions of each of `topics` that exists.
+    /// Returns the partitions of the existing topics among `topics`.
     fn found(&mut self, topics: &BTreeSet<Text>) -> Result<BTreeMap<Text, Vec<PartitionPlace>>, ClientError> {
         let topics: Vec<Text> = topics.iter().cloned().collect();
         patiently(self.stop, || self.cluster.partitions_of(&topics))
     }
 
-    /// Finds the start of partitions: the committed offset, or the start by auto.offset.reset. Returns false if this
-    /// member has lost the partitions.
+    /// Finds where partitions start: at the committed offset, or by auto.offset.reset. Returns false if this member has
+    /// lost the partitions.
     fn begin(&mut self, added: &[TopicPartition]) -> Result<bool, Failure> {
         let topics = added.iter().map(|(topic, _)| topic.clone()).collect();
         self.leaders = match self.ahead.places(&topics) {
@@ -293,8 +293,8 @@ impl<'a> Grouped<'a> {
                 }
                 None => {}
             }
-            // A topic that does not exist is read from offset 0 once it is recreated, since each of its records is then
-            // new.
+            // If a topic does not exist, it is read from offset 0 once it is recreated, because each of its records is
+            // then new.
             let offset = offset.or((!is_there).then_some(0)).or_else(|| self.ahead.start(&place, topic_id));
             self.places.insert(place, Placed { topic_id, offset, end: None });
         }
@@ -336,7 +336,8 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // Ends the wait of a fetcher for a slow reader of the output: its records are no longer needed.
+                // A fetcher may wait for a slow reader of the output. This ends the wait, because its records are no
+                // longer needed.
                 shared.outlet.close();
                 is_cut_off = true;
             }
@@ -362,14 +363,14 @@ impl<'a> Grouped<'a> {
     }
 }
 
-/// Returns the last named topic if all topics were deleted and no other can follow; None otherwise.
+/// If all topics were deleted and no other can follow, returns the last named topic.
 fn all_deleted(topics: &TopicSelection, deleted: &BTreeSet<Text>) -> Option<Text> {
     let is_alone = topics.matches.is_none() && topics.named.iter().all(|topic| deleted.contains(topic));
     topics.named.last().filter(|_| is_alone).cloned()
 }
 
-/// Commits the positions that were written since the last commit. Leaves out deleted topics: the offsets would not
-/// apply to recreated topics.
+/// Commits the positions that were written since the last commit. Deleted topics are left out, because the offsets
+/// would not apply to recreated topics.
 fn commit(
     member: &mut Member,
     shared: &PrinterContext,
@@ -382,7 +383,7 @@ fn commit(
         places.contains_key(place) && !deleted.contains(&place.0) && committed.get(place) != Some(position)
     };
     let news: HashMap<TopicPartition, Position> = shared.outlet.written().into_iter().filter(is_news).collect();
-    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread gets the error as well,
+    // After `Later`, the next commit repeats these positions. After `Lost`, the member's thread gets the error as well
     // and rejoins.
     let outcome = member.commit(&news, patience)?;
     if outcome == CommitOutcome::Done {
@@ -391,7 +392,7 @@ fn commit(
     Ok(outcome)
 }
 
-/// Repeats a request while a broker cannot be reached, as during a restart of the broker.
+/// Repeats a request while a broker cannot be reached, for example because it restarts.
 fn patiently<T>(stop: &Stop, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
     let until = Instant::now() + PATIENCE;
     loop {

@@ -1,9 +1,8 @@
-//! `fullbore consume`: writes records of topics to standard output.
+//! `fullbore consume` writes the records of topics to standard output.
 //!
-//! Path of a record: a fetcher reads it from its leader (`fullbore_client::consume`). [`printer`] prints it into a
-//! chunk by [`format`], and the thread of [`outlet`] writes the chunk to standard output.
-//! [`direct`] reads without a group, [`grouped`] as a member of a group. [`start`] parses the starts and ends of the
-//! read.
+//! A fetcher reads a record from its leader (`fullbore_client::consume`). [`printer`] prints it into a chunk by
+//! [`format`], and the thread of [`outlet`] writes the chunk to standard output. [`direct`] reads without a group,
+//! [`grouped`] as a member of a group. [`start`] parses the starts and ends of the read.
 
 mod ahead;
 mod args;
@@ -37,10 +36,10 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// Client id if no property names one.
+/// The client id if no property names one.
 const CLIENT_ID: &str = "fullbore-consume";
 
-/// Returns the notice on a property without effect in this command; None if it has an effect.
+/// Returns a notice if a property has no effect in this command.
 fn notice(key: &str) -> Option<String> {
     if key == "group.id" {
         return Some("has no effect on this consumer; name the group with --group".to_owned());
@@ -69,7 +68,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         Some(config) => {
             let own = || client::cluster(args.bootstrap_server.as_deref(), &properties, CLIENT_ID, args.patience);
             let member = Member::start(config, own()?, own()?)?;
-            // Connects now, so that an address without a broker is reported at once.
+            // The connection is made now, so that an address without a broker is reported at once.
             cluster.any()?;
             let from_start = settings.fetch.reset == Some(StartOffset::Earliest);
             let ahead = Ahead::look(&mut cluster, own()?, &topics.all, from_start, &stop)?;
@@ -91,7 +90,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         (false, None) if args.exit => {
             Err(Failure::interrupted(format!("interrupted before the end; {}", records_were_written(written))))
         }
-        // A stop is the normal end of a read that has no end.
+        // If a read has no end, a stop is its normal end.
         _ => match unread.filter(|_| !shared.is_spent() && !output::is_lost()) {
             Some(unread) => {
                 Err(Failure::new(format!("{}; {}", unread.trim_end_matches('.'), records_were_written(written))))

@@ -1,7 +1,7 @@
-//! Bounded queue of printed chunks between the fetchers and standard output, and the thread that writes the chunks.
+//! A bounded queue of printed chunks between the fetchers and standard output, and the thread that writes the chunks.
 //!
-//! Not here: printing (see `format`). Invariant: [`Outlet::written`] returns only positions of records that were
-//! written and flushed. A chunk in the queue may be dropped, since its position is not yet committed.
+//! Records are printed in `format`. Invariant: [`Outlet::written`] returns only positions of records that were written
+//! and flushed. A chunk in the queue may be dropped, since its position is not yet committed.
 
 use crate::output;
 use fullbore_client::group::{Position, TopicPartition};
@@ -9,21 +9,21 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Number of queued bytes from which on fetchers wait for standard output.
+/// How many bytes may be queued before fetchers wait for standard output.
 const QUEUE_BYTES_MAX: usize = 8 << 20;
-/// Number of bytes that one write gathers, if enough are queued.
+/// How many bytes one write gathers, if enough are queued.
 const WRITE_BYTES: usize = 64 << 10;
 
-/// Printed records of one partition.
+/// The printed records of one partition.
 #[derive(Debug)]
 pub struct Chunk {
-    /// Partition from which the records were read.
+    /// The partition that the records were read from.
     pub place: Arc<TopicPartition>,
-    /// Bytes to write; empty if the chunk only moves the position.
+    /// The bytes to write. Empty if the chunk only moves the position.
     pub bytes: Vec<u8>,
-    /// Number of records in the chunk.
+    /// The number of records in the chunk.
     pub records: u64,
-    /// Position after the last record.
+    /// The position after the last record.
     pub next: Position,
 }
 
@@ -38,7 +38,7 @@ struct OutletState {
     records: u64,
 }
 
-/// Queue that the fetchers, the writer and the committing thread share.
+/// The queue, which the fetchers, the writer and the committing thread share.
 #[derive(Default)]
 pub struct Outlet {
     state: Mutex<OutletState>,
@@ -49,7 +49,7 @@ impl Outlet {
     /// Starts the writer thread, which ends with the program.
     ///
     /// # Errors
-    /// Error of the system if it refuses a thread.
+    /// Returns the system's error if it refuses a thread.
     pub fn start() -> std::io::Result<Arc<Outlet>> {
         let outlet = Arc::new(Outlet::default());
         let writes = outlet.clone();
@@ -82,7 +82,7 @@ impl Outlet {
         true
     }
 
-    /// Closes the outlet, and drops queued chunks. Records of a running write are still counted as written.
+    /// Closes the outlet and drops queued chunks. If a write is running, its records still count as written.
     pub fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -97,7 +97,7 @@ impl Outlet {
         self.lock().closed = false;
     }
 
-    /// Waits until all queued chunks are written, for at most `patience`, or until `unless` returns true. Returns true
+    /// Waits until all queued chunks are written, for at most `patience` or until `unless` returns true. Returns true
     /// if all are written.
     pub fn drained(&self, patience: Duration, mut unless: impl FnMut() -> bool) -> bool {
         const TICK: Duration = Duration::from_millis(20);
@@ -112,7 +112,7 @@ impl Outlet {
         true
     }
 
-    /// Returns, for each partition, the position after the last written record. [`Outlet::retain`] removes partitions.
+    /// Returns the position after the last written record of each partition. [`Outlet::retain`] removes partitions.
     pub fn written(&self) -> HashMap<TopicPartition, Position> {
         self.lock().written.clone()
     }
@@ -150,7 +150,7 @@ impl Outlet {
                     }
                 }
             } else {
-                // Standard output has no reader. The command learns this from `output`, and ends.
+                // Standard output has no reader. The command notices this through `output` and ends.
                 state.closed = true;
                 state.queue.clear();
                 state.queued_bytes = 0;
@@ -160,7 +160,7 @@ impl Outlet {
         }
     }
 
-    /// Waits for chunks, and returns as many as make a large write.
+    /// Waits for chunks and returns as many as make a large write.
     fn take(&self) -> Vec<Chunk> {
         let mut state = self.lock();
         while state.queue.is_empty() {

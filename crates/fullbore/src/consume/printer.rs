@@ -1,4 +1,4 @@
-//! Sink of one partition: prints its records into chunks for the [`Outlet`], up to the planned number.
+//! The sink of one partition. It prints records into chunks for the [`Outlet`], up to the planned number.
 //!
 //! Invariant: each record that the sink has taken is in a chunk, which is pushed before the response is finished.
 
@@ -11,19 +11,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Size of a chunk, in bytes, from which on it is pushed.
+/// A chunk is pushed once it has this many bytes.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// State that the printers of all partitions share.
+/// The state that the printers of all partitions share.
 pub struct PrinterContext {
-    /// Printed form of the records.
+    /// The printed form of the records.
     pub style: Style,
-    /// Destination of the chunks.
+    /// The destination of the chunks.
     pub outlet: Arc<Outlet>,
-    /// Number of records that may still be taken.
+    /// How many records may still be taken.
     pub left: AtomicU64,
-    /// Timestamp at which a partition ends: before the first record with this timestamp or a later one. `None` for no
-    /// such end.
+    /// A partition ends before its first record with this timestamp or a later one. `None` if there is no such end.
     pub until: Option<i64>,
 }
 
@@ -38,24 +37,24 @@ impl PrinterContext {
     }
 }
 
-/// Printer of one partition.
+/// The printer of one partition.
 pub struct Printer {
     shared: Arc<PrinterContext>,
     place: Arc<TopicPartition>,
     topic_id: Uuid,
     bytes: Vec<u8>,
     records: u64,
-    /// Offset after the last taken record; `None` before the first record.
+    /// The offset after the last record that was taken, or `None` before the first one.
     next: Option<i64>,
 }
 
 impl Printer {
-    /// Returns a printer that has printed no record.
+    /// Creates a printer that has not printed any record.
     pub fn new(shared: Arc<PrinterContext>, place: TopicPartition, topic_id: Uuid) -> Self {
         Printer { shared, place: Arc::new(place), topic_id, bytes: Vec::new(), records: 0, next: None }
     }
 
-    /// Pushes the gathered chunk, after which the next offset is `next`. Returns false if the outlet is closed.
+    /// Pushes the gathered chunk. The offset after it is `next`. Returns false if the outlet is closed.
     fn push(&mut self, next: i64) -> bool {
         let chunk = Chunk {
             place: self.place.clone(),
@@ -92,7 +91,7 @@ impl Sink for Printer {
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Offsets without printed records also move the position, so that they are not read again.
+        // Even if no records are printed, the position moves, so that these offsets are not read again.
         if self.next != Some(offset) || self.records > 0 {
             self.next = Some(offset);
             self.push(offset);

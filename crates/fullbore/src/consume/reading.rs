@@ -1,4 +1,4 @@
-//! Topics to read, and outcome of a read.
+//! The topics to read, and the outcome of a read.
 
 use super::args::Consume;
 use crate::failure::Failure;
@@ -10,34 +10,34 @@ use fullbore_wire::Text;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longest time after SIGTERM for which records that were read are still written.
+/// How long after SIGTERM records that were read are still written.
 pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
-/// Longest time after Ctrl-C for which records that were read are still written.
+/// How long after Ctrl-C records that were read are still written.
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
-/// Most topics that a line names.
+/// Maximum number of topics that a line names.
 const TOLD_TOPICS_MAX: usize = 3;
 
-/// Outcome of a read.
+/// The outcome of a read.
 pub(super) struct End {
     /// True if the read reached its planned end.
     pub(super) finished: bool,
-    /// Sentence about a partition that could not be read.
+    /// A sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
 }
 
-/// Topics to read.
+/// The topics to read.
 pub(super) struct TopicSelection {
-    /// Named topics.
+    /// The topics that were named.
     pub(super) named: Vec<Text>,
-    /// Filter of further topics.
+    /// Selects further topics.
     pub(super) matches: Option<TopicFilter>,
-    /// Topics that existed when the command started.
+    /// The topics that existed when the command started.
     pub(super) all: Vec<Text>,
 }
 
 impl TopicSelection {
-    /// Returns the text for a report that no records come. `from_now` is true if the read started at the end.
+    /// Returns the text of the report that no records come. `from_now` is true if the read started at the end.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
         let names = self.all.iter().take(TOLD_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
         let more = if self.all.len() > TOLD_TOPICS_MAX { ", ..." } else { "" };
@@ -51,7 +51,7 @@ impl TopicSelection {
 }
 
 impl Consume {
-    /// Returns the topics that the flags name or whose names they match.
+    /// Returns the topics that the flags name, or whose names match the flags.
     pub(super) fn topics(&self, cluster: &mut Cluster, exclude_internal: bool) -> Result<TopicSelection, Failure> {
         let named: Vec<Text> = self.named().map(|topic| topic.as_str().into()).collect();
         let mut all = named.clone();

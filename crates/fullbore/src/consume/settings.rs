@@ -1,4 +1,4 @@
-//! Settings of fetches and of the group, from properties and flags.
+//! Reads the settings of fetches and of the group from properties and flags.
 
 use super::args::Consume;
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use fullbore_client::group::GroupConfig;
 use fullbore_config::Properties;
 use fullbore_wire::Text;
 
-/// Returns the settings of the membership; None without a group.
+/// Returns the settings of the membership, or `None` without a group.
 pub(super) fn member_of(
     args: &Consume,
     settings: &ConsumerConfig,
@@ -36,7 +36,7 @@ impl Consume {
         let flags = flags.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
         for (key, value) in properties.iter().chain(flags) {
             // The result of `set` is ignored. It is false for settings of connections, which are read elsewhere, and
-            // for keys already reported as without effect.
+            // for keys that were already reported as without effect.
             settings.set(key, value)?;
         }
         Ok(settings)

@@ -1,21 +1,21 @@
-//! Start and end of a read, in the syntax of kcat's -o.
+//! The start and end of a read, in the syntax of kcat's -o.
 
 use crate::failure::Failure;
 use fullbore_client::consume::StartOffset;
 
-/// Value of one `--offset`.
+/// The value of one `--offset`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Start: `beginning`, `end`, an offset, a negative number for offsets before the end, `s@MS` or `@MS`.
+    /// A start: `beginning`, `end`, an offset, a negative number for offsets before the end, `s@MS` or `@MS`.
     Start(StartOffset),
-    /// End: `e@MS`, before the first record at this time or later.
+    /// An end: `e@MS`, before the first record at this time or later.
     Until(i64),
 }
 
 /// Parses the value of one `--offset`.
 ///
 /// # Errors
-/// Sentence with the allowed values.
+/// Returns a text with the allowed values if `text` is not one of them.
 pub fn mark(text: &str) -> Result<Mark, String> {
     let allowed =
         || "must be beginning, end, an OFFSET, -COUNT before the end, s@MS to start at a time, e@MS to end before one";
@@ -35,10 +35,10 @@ pub fn mark(text: &str) -> Result<Mark, String> {
     }
 }
 
-/// Returns the start and the end that these values set. The start is `otherwise` if no value sets it.
+/// Returns the start and the end that these values set. If no value sets the start, it is `otherwise`.
 ///
 /// # Errors
-/// Two values that both set the start, or both set the end.
+/// Fails if two values both set the start, or both set the end.
 pub fn start_and_end(marks: &[Mark], otherwise: StartOffset) -> Result<(StartOffset, Option<i64>), Failure> {
     let (mut start, mut until) = (None, None);
     for mark in marks {

@@ -1,4 +1,4 @@
-//! Form of printed records, set by a format, or by the flags and properties of kafka-console-consumer.sh.
+//! The form of printed records, which is set by a format, or by the flags and properties of kafka-console-consumer.sh.
 
 use super::args::{Consume, Format};
 use super::format::{FormatPart, Style};
@@ -34,7 +34,7 @@ impl Consume {
     }
 }
 
-/// Columns of kafka-console-consumer.sh, in the order in which it prints them.
+/// The columns of kafka-console-consumer.sh, in the order in which it prints them.
 struct ConsoleLayout {
     timestamp: bool,
     partition: bool,

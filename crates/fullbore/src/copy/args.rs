@@ -1,4 +1,4 @@
-//! Flags of `fullbore copy`.
+//! The flags of `fullbore copy`.
 
 use crate::client::key_value;
 use crate::patience::Patience;

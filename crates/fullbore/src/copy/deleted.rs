@@ -1,14 +1,14 @@
-//! Ranges of offsets whose records were deleted before they were copied. Pure.
+//! Counts the offsets whose records were deleted before they were copied.
 //!
 //! Invariant: an offset counts once, even if the copier goes back to its last commit and finds the offset again.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Deleted offsets of the source topic.
+/// The deleted offsets of the source topic.
 #[derive(Debug, Default)]
 pub(super) struct DeletedBeforeCopy {
-    /// Last range of each partition, merged with the ranges that it touches.
+    /// The last range of each partition. Ranges that touch are merged.
     last: HashMap<i32, Range<i64>>,
     count: u64,
 }
@@ -32,7 +32,7 @@ impl DeletedBeforeCopy {
         self.count > before
     }
 
-    /// Returns the number of offsets in all partitions.
+    /// Returns how many offsets there are in all partitions.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
@@ -49,7 +49,7 @@ mod tests {
             (0, 5..9, true, 4),
             (0, 5..9, false, 4),
             (1, 5..9, true, 8),
-            // This range includes records that were read before the deletion, but not copied.
+            // This range includes records that were read before the deletion but not copied.
             (0, 2..9, true, 11),
             (0, 7..10, true, 12),
             (0, 20..21, true, 13),

@@ -1,7 +1,7 @@
-//! Membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
+//! The membership of a copier. It reads the assigned partitions, and ends their transactions before it gives them up.
 //!
-//! Not here: the records (see [`intake`](super::intake) and [`transfer`](super::transfer)). Invariant: a partition is
-//! given up only while no transaction with its offsets is open. It is read only from the group's committed offset on.
+//! The records go through [`intake`](super::intake) and [`transfer`](super::transfer). Invariant: a partition is given
+//! up only while no transaction with its offsets is open. It is read only from the group's committed offset on.
 
 use super::args::CopyArgs;
 use super::deleted::DeletedBeforeCopy;
@@ -23,33 +23,33 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Time between two checks for signals while there are no partitions to read.
+/// How often signals are checked while there are no partitions to read.
 const TICK: Duration = Duration::from_millis(20);
-/// Longest request for committed offsets, after which the copier checks for signals and for a new assignment.
+/// How long a request for committed offsets may take before the copier checks for signals and for a new assignment.
 const LOOK: Duration = Duration::from_millis(200);
-/// Pause after the first failure, and longest pause after later ones.
+/// The pause after the first failure, and the maximum pause after later ones.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
-/// Number of successive refusals by brokers after which the command gives up.
+/// After this many refusals by brokers in a row the command gives up.
 const REFUSALS_MAX: u32 = 20;
-/// Longest time for the last commit after a signal. It is long, since readers of the target wait for the transaction's
-/// end.
+/// How long the last commit may take after a signal. Readers of the target wait for the end of the transaction, so this
+/// time is long.
 pub(super) const LAST_PATIENCE: Duration = Duration::from_secs(10);
-/// Time after the session timeout for which the copier still waits for other members at the end.
+/// How long after the session timeout the copier still waits for other members at the end.
 const OTHERS_GRACE: Duration = Duration::from_secs(5);
-/// Longest time for the request to leave the group.
+/// How long the request to leave the group may take.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(3);
 
-/// Outcome of a copy.
+/// The outcome of a copy.
 pub(super) struct CopyEnd {
     /// True if every partition was copied to its end.
     pub(super) finished: bool,
-    /// Sentence about a partition that could not be read.
+    /// A sentence about a partition that could not be read.
     pub(super) unread: Option<String>,
-    /// Number of offsets whose records were deleted before they were copied.
+    /// How many offsets had records that were deleted before they were copied.
     pub(super) deleted: u64,
 }
 
-/// Member and reader of one copier.
+/// The member and reader of one copier.
 pub(super) struct Follow<'a> {
     pub(super) cluster: &'a mut Cluster,
     pub(super) member: Member,
@@ -61,30 +61,30 @@ pub(super) struct Follow<'a> {
     pub(super) progress: Progress,
 }
 
-/// State that changes while the copier reads.
+/// The state that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Position of each partition; with --exit, also its end.
+    /// The position of each partition. With --exit, its end is known as well.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,
     deleted: DeletedBeforeCopy,
-    /// Ends of all partitions at the start of the copy, with --exit.
+    /// With --exit, the ends that all partitions had at the start of the copy.
     ends: BTreeMap<i32, i64>,
     topic_id: Uuid,
-    /// Serial number of the target that the copier follows.
+    /// The serial number of the target that the copier follows.
     serial: u64,
-    /// True if the position of every partition must be read from the group again, after a failure or a loss.
+    /// True after a failure or a loss. The position of every partition must then be read from the group again.
     is_stale: bool,
-    /// Number of successive failures, and of refusals among these. A committed record resets both.
+    /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
     failures: (u32, u32),
-    /// Time of the first of the successive failures.
+    /// When the first of these failures happened.
     failing_since: Option<Instant>,
     records: u64,
     troubles: (Troubles, Troubles),
 }
 
-/// Reason why the read of one assignment ended.
+/// The reason why the read of one assignment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stretch {
     Finished,
@@ -93,7 +93,7 @@ enum Stretch {
 }
 
 impl Progress {
-    /// Records and prints the offsets of records that were deleted before they were copied.
+    /// Counts and prints the offsets of records that were deleted before they were copied.
     fn note_deleted(&mut self, run: &ConsumeProgress) {
         for of in run.take_deleted_offsets() {
             if self.deleted.add(of.partition, of.offsets.clone()) {
@@ -102,8 +102,8 @@ impl Progress {
         }
     }
 
-    /// Records the end of a partition that the last read has found. Keeps the position in the same topic, since only a
-    /// commit moves it. A partition without a position gets the start of that read.
+    /// Remembers the end of a partition that the last read has found. The position stays the same, because only a
+    /// commit moves it. If the partition had no position in this topic, it gets the start of that read.
     fn place(&mut self, partition: i32, placed: Placed) {
         let before = self.places.get(&partition).filter(|before| before.topic_id == placed.topic_id);
         let offset = before.and_then(|before| before.offset).or(placed.offset);
@@ -112,7 +112,7 @@ impl Progress {
 }
 
 impl Follow<'_> {
-    /// Copies up to the end that the flags set, or until a signal.
+    /// Copies until the end that the flags set, or until a signal.
     pub(super) fn copy(mut self) -> Result<CopyEnd, Failure> {
         let outcome = self.follow();
         let how = if outcome.is_ok() { Settle::Commit } else { Settle::Abort };
@@ -125,7 +125,7 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
-            // An aborted transaction is no failure of the command, since the next start copies its records.
+            // The command has not failed if a transaction is aborted, because the next start copies its records.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::tell(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
@@ -157,7 +157,8 @@ impl Follow<'_> {
                         Stretch::Finished | Stretch::Moved => {}
                     }
                 }
-                // The final assignment of this member is empty, as in a group with more members than partitions.
+                // The assignment of this member is empty and final. This happens if a group has more members than
+                // partitions.
                 Some(target) if self.args.exit && target.settled => {
                     if self.others_are_done()? {
                         return Ok(true);
@@ -171,8 +172,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Writes and commits all records that were read, after every partition was read to its end. Returns false after a
-    /// failure: the records must be read again.
+    /// Called after every partition was read to its end. Writes and commits all records that were read. Returns false
+    /// after a failure, when the records must be read again.
     fn drain(&mut self) -> Result<bool, Failure> {
         let Some(settled) = self.settle(Settle::Drain) else { return Ok(false) };
         self.take_in(&settled.committed);
@@ -183,7 +184,7 @@ impl Follow<'_> {
     }
 
     /// Waits until other members have copied their partitions to the ends, or for a session timeout. Returns false if
-    /// the assignment changes: the partitions of a dead member come here when its session ends.
+    /// the assignment changes. The partitions of a dead member come here when its session ends.
     fn others_are_done(&mut self) -> Result<bool, Failure> {
         let until = Instant::now() + self.settings.group.session_timeout + OTHERS_GRACE;
         loop {
@@ -205,8 +206,7 @@ impl Follow<'_> {
         }
     }
 
-    /// Returns the number of other members' partitions whose committed offset is still before the end that the
-    /// partition had at the start.
+    /// Returns how many partitions of other members are not yet committed up to the end that they had at the start.
     fn left_to_others(&mut self) -> Result<usize, Failure> {
         let topic = Text::from(self.args.from.as_str());
         let others = self.progress.ends.iter().filter(|(partition, _)| !self.progress.places.contains_key(partition));
@@ -227,18 +227,18 @@ impl Follow<'_> {
         }
     }
 
-    /// With --exit, finds the ends of all partitions, the first time.
+    /// With --exit, finds the ends of all partitions. Does so only once.
     fn find_ends(&mut self, places: &[PartitionPlace]) {
         if !self.args.exit || !self.progress.ends.is_empty() {
             return;
         }
         let of: Vec<TopicPartition> = places.iter().map(|place| (place.topic.clone(), place.partition)).collect();
-        // The copier does not wait for a partition whose end is not found.
+        // If the end of a partition is not found, the copier does not wait for this partition.
         let found = self.cluster.offsets_found_at(&of, LATEST).offsets;
         self.progress.ends = found.into_iter().map(|((_, partition), end)| (partition, end)).collect();
     }
 
-    /// Ends the open transactions by `how`. Returns None if this takes longer than [`LAST_PATIENCE`] after a signal.
+    /// Ends the open transactions by `how`. Returns `None` if this takes longer than [`LAST_PATIENCE`] after a signal.
     fn settle(&mut self, how: Settle) -> Option<Settled> {
         if how != Settle::Drain {
             self.intake.close();
@@ -259,8 +259,8 @@ impl Follow<'_> {
         }
     }
 
-    /// Ends the open transactions, gives up the partitions that are not in the target, and finds the start of new ones.
-    /// Returns false if the target is not confirmed: another one follows, or a signal has come.
+    /// Ends the open transactions, gives up the partitions that are not in the target, and finds where new ones start.
+    /// Returns false if the target is not confirmed, because another one follows or a signal has come.
     fn move_to(&mut self, target: &Target) -> Result<bool, Failure> {
         let how = if target.lost { Settle::Abort } else { Settle::Commit };
         let Some(settled) = self.settle(how) else { return Ok(false) };
@@ -283,7 +283,7 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Aborts the open transactions after a failure, and goes back to the group's committed offsets.
+    /// After a failure, aborts the open transactions and goes back to the group's committed offsets.
     fn rewind(&mut self, partitions: &[TopicPartition]) -> Result<(), Failure> {
         self.progress.is_stale = true;
         let Some(settled) = self.settle(Settle::Abort) else { return Ok(()) };
@@ -300,7 +300,7 @@ impl Follow<'_> {
     /// Pauses after a failure, before the copier goes on.
     ///
     /// # Errors
-    /// A failure that no retry can change, or the last of too many failures.
+    /// Returns a failure that no retry can change, or the last one if there were too many.
     fn after(&mut self, failure: CopyError) -> Result<(), Failure> {
         let copied = self.transfer.counts.records.load(Ordering::Relaxed);
         if copied > self.progress.records {
@@ -327,8 +327,8 @@ impl Follow<'_> {
         Ok(())
     }
 
-    /// Finds the start of partitions: the group's committed offsets, once no open transaction can change them. Returns
-    /// false if this member has lost the partitions, or after a signal.
+    /// Finds where partitions start: at the group's committed offsets, once no open transaction can change them.
+    /// Returns false if this member has lost the partitions, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);
@@ -367,7 +367,7 @@ impl Follow<'_> {
         Ok(true)
     }
 
-    /// Returns the partitions of the source; None after a signal.
+    /// Returns the partitions of the source, or `None` after a signal.
     fn leaders(&mut self) -> Result<Option<Vec<PartitionPlace>>, Failure> {
         let (topic, since) = (Text::from(self.args.from.as_str()), Instant::now());
         loop {
@@ -411,7 +411,7 @@ impl Follow<'_> {
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
             let ends = stop.is_asked() || member.is_moving() || transfer.has_failed();
             if ends {
-                // Ends the wait of a fetcher for memory of the queue.
+                // A fetcher may wait for space in the queue. This ends the wait.
                 intake.close();
                 is_cut_off = true;
             }
@@ -438,7 +438,7 @@ fn uncommitted(why: &str) -> Failure {
     ))
 }
 
-/// Returns the failure of a read. The sentence has the next step if records are missing.
+/// Returns the failure of a read. If records are missing, the sentence explains what the user can do.
 fn unreadable(error: &ConsumeError) -> Failure {
     match error {
         ConsumeError::OutOfRange { topic, partition, offset } => Failure::new(format!(
@@ -450,7 +450,7 @@ fn unreadable(error: &ConsumeError) -> Failure {
     }
 }
 
-/// Returns the failure of a source or target that does not exist.
+/// Returns the failure for a source or target that does not exist.
 pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
     let partitions = partitions.map_or_else(String::new, |count| format!(" --partitions {count}"));
     Failure::new(format!(
@@ -458,10 +458,10 @@ pub(super) fn missing(topic: &str, partitions: Option<usize>) -> Failure {
     ))
 }
 
-/// Returns the number of partitions of a topic; None if it does not exist.
+/// Returns how many partitions a topic has, or `None` if it does not exist.
 ///
 /// # Errors
-/// Error of the cluster.
+/// Returns [`ClientError`] if the metadata cannot be read.
 pub(super) fn count(cluster: &mut Cluster, topic: &str) -> Result<Option<usize>, ClientError> {
     let found = cluster.partitions_of(&[topic.into()])?;
     Ok(found.get(topic).map(Vec::len))

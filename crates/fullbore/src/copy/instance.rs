@@ -1,4 +1,5 @@
-//! Default transactional id of a copier. It is the same after a restart, but differs from those of copiers that run.
+//! Chooses the default transactional id of a copier. It is the same after a restart, but differs from those of copiers
+//! that run.
 //!
 //! A copier that restarts with its former id ends the transaction that it left open. Each copier of a group holds a
 //! slot on its machine. A slot is a socket with an abstract name, which the system frees when the process dies.
@@ -6,10 +7,10 @@
 
 use crate::failure::Failure;
 
-/// Most copiers of a group on one machine.
+/// Maximum number of copiers of a group on one machine.
 const SLOTS_MAX: usize = 256;
 
-/// Transactional id, with the slot that reserves it until the value is dropped.
+/// A transactional id, with the slot that reserves it until the value is dropped.
 pub(super) struct InstanceId {
     /// The transactional id.
     pub(super) transactional_id: String,
@@ -17,11 +18,11 @@ pub(super) struct InstanceId {
 }
 
 impl InstanceId {
-    /// Returns `id` if it is given. Otherwise returns an id made of the group and its static member, or without one, of
-    /// the group, the machine and a free slot.
+    /// Returns `id` if it is given. Otherwise builds an id from the group and its static member. Without a static
+    /// member, builds it from the group, the machine and a free slot.
     ///
     /// # Errors
-    /// Sentence for the user, if no slot is free.
+    /// Returns a sentence for the user if no slot is free.
     pub(super) fn choose(id: Option<&str>, group: &str, member: Option<&str>) -> Result<Self, Failure> {
         let of = |transactional_id: String| InstanceId { transactional_id, _slot: None };
         match (id, member) {
@@ -51,9 +52,9 @@ mod slot {
 
     pub(super) type Slot = UnixListener;
 
-    /// Takes a slot. Returns None if another process has it.
+    /// Takes a slot. Returns `None` if another process has it.
     pub(super) fn take(group: &str, number: usize) -> Option<Slot> {
-        // A hash of the group, since the name of a socket has at most 107 bytes.
+        // The group is hashed, because the name of a socket has at most 107 bytes.
         let mut hasher = DefaultHasher::new();
         group.hash(&mut hasher);
         let name = format!("fullbore-copy-{:016x}-{number}", hasher.finish());
@@ -65,7 +66,8 @@ mod slot {
 mod slot {
     pub(super) type Slot = ();
 
-    /// Takes the slot that the pid determines, on a system without abstract names. Returns None for any other slot.
+    /// Takes a slot on a system without abstract names. The pid determines which one, and for any other slot the result
+    /// is `None`.
     pub(super) fn take(_: &str, number: usize) -> Option<Slot> {
         (number == std::process::id() as usize % super::SLOTS_MAX).then_some(())
     }

@@ -1,7 +1,7 @@
-//! Bounded queue of records between the fetchers and the transactions of a copier.
+//! A bounded queue of records between the fetchers and the transactions of a copier.
 //!
-//! Not here: the writing of records (see [`transfer`](super::transfer)). Invariant: chunks of a partition are in the
-//! order of its offsets, and none is queued from [`Intake::close`] to [`Intake::open`].
+//! Records are written in [`transfer`](super::transfer). Invariant: chunks of a partition are in the order of its
+//! offsets, and none is queued from [`Intake::close`] to [`Intake::open`].
 
 use fullbore_client::consume::{BatchView, Record, Sink};
 use fullbore_producer::{Header, ProducerRecord};
@@ -11,35 +11,35 @@ use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
-/// Number of queued bytes from which on fetchers wait.
+/// How many bytes may be queued before fetchers have to wait.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Size of a chunk, in bytes, from which on it is queued.
+/// A chunk is queued once it has this many bytes.
 const CHUNK_BYTES: usize = 64 << 10;
-/// Bytes of a record in memory, beside its key, value and headers.
+/// The memory that a record takes beside its key, value and headers, in bytes.
 const RECORD_BYTES: usize = size_of::<ReadRecord>();
 
-/// Range of a chunk's bytes.
+/// A range of a chunk's bytes.
 type Span = Range<usize>;
 
-/// Record in a chunk.
+/// A record in a chunk.
 #[derive(Debug)]
 struct ReadRecord {
     offset: i64,
     timestamp: i64,
     key: Option<Span>,
     value: Option<Span>,
-    /// Range of the chunk's headers that belong to the record.
+    /// The range of the chunk's headers that belong to the record.
     headers: Span,
 }
 
-/// Records of one partition, in order.
+/// Consecutive records of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Chunk {
-    /// Number of the partition.
+    /// The number of the partition.
     pub(super) partition: i32,
-    /// Next offset to read: after the chunk's records, and after the offsets without records that follow.
+    /// The next offset to read, after the chunk's records and any offsets without records that follow.
     pub(super) next: i64,
-    /// Leader epoch of the last record; -1 if it is unknown.
+    /// The leader epoch of the last record, or -1 if it is unknown.
     pub(super) leader_epoch: i32,
     bytes: Vec<u8>,
     records: Vec<ReadRecord>,
@@ -78,12 +78,12 @@ impl Chunk {
         self.bytes.get(span.clone()).unwrap_or_default()
     }
 
-    /// Returns the number of records in the chunk.
+    /// Returns how many records the chunk has.
     pub(super) fn len(&self) -> usize {
         self.records.len()
     }
 
-    /// Returns the headers of record `number`, for [`Chunk::record`].
+    /// Returns the headers of record `number`, which [`Chunk::record`] needs.
     pub(super) fn headers(&self, number: usize) -> Vec<Header<'_>> {
         let Some(record) = self.records.get(number) else { return Vec::new() };
         let header = |(name, value): &(Span, Option<Span>)| Header {
@@ -93,8 +93,8 @@ impl Chunk {
         self.headers.get(record.headers.clone()).unwrap_or_default().iter().map(header).collect()
     }
 
-    /// Returns the offset of record `number`, and the record to send to the given topic and partition. None if the
-    /// chunk has no such record.
+    /// Returns the offset of record `number`, and the record to send to the given topic and partition. Returns `None`
+    /// if the chunk has no such record.
     pub(super) fn record<'a>(
         &'a self,
         number: usize,
@@ -115,11 +115,11 @@ struct IntakeState {
     is_closed: bool,
 }
 
-/// Queue that the fetchers, the transfer thread and the member share.
+/// The queue, which the fetchers, the transfer thread and the member share.
 #[derive(Default)]
 pub(super) struct Intake {
     state: Mutex<IntakeState>,
-    /// Condition that is notified when memory is freed, and when the queue closes.
+    /// Notified when memory is freed and when the queue closes.
     room: Condvar,
     arrived: Notify,
 }
@@ -129,7 +129,7 @@ impl Intake {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues a chunk. Waits while the queue is full. Returns false, and drops the chunk, if the intake is closed.
+    /// Queues a chunk. Waits while the queue is full. If the intake is closed, drops the chunk and returns false.
     fn push(&self, chunk: Chunk) -> bool {
         let mut state = self.lock();
         while state.bytes >= QUEUE_BYTES_MAX && !state.is_closed {
@@ -145,7 +145,7 @@ impl Intake {
         true
     }
 
-    /// Queues a chunk without records, which only moves the position. Does not wait for memory.
+    /// Queues a chunk without records, which only moves the position. This does not wait for memory.
     fn push_position(&self, position: Chunk) {
         let mut state = self.lock();
         if !state.is_closed {
@@ -155,7 +155,7 @@ impl Intake {
         }
     }
 
-    /// Takes the next chunk; None if the queue is empty.
+    /// Takes the next chunk, or returns `None` if the queue is empty.
     pub(super) fn try_take(&self) -> Option<Chunk> {
         let mut state = self.lock();
         let chunk = state.queue.pop_front()?;
@@ -165,7 +165,7 @@ impl Intake {
         Some(chunk)
     }
 
-    /// Waits for the next chunk, and takes it. Safe to cancel.
+    /// Waits for the next chunk and takes it. Safe to cancel.
     pub(super) async fn take(&self) -> Chunk {
         loop {
             let arrived = self.arrived.notified();
@@ -176,7 +176,7 @@ impl Intake {
         }
     }
 
-    /// Closes the intake, and drops queued chunks.
+    /// Closes the intake and drops queued chunks.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         *state = IntakeState { is_closed: true, ..IntakeState::default() };
@@ -190,16 +190,16 @@ impl Intake {
     }
 }
 
-/// Sink of one partition.
+/// The sink of one partition.
 pub(super) struct IntakeSink {
     intake: Arc<Intake>,
     chunk: Chunk,
-    /// Least offset to take: records before it were copied already.
+    /// The first offset to take. Records before it were already copied.
     least: i64,
 }
 
 impl IntakeSink {
-    /// Returns a sink for records of `partition` from the offset `least` on.
+    /// Creates a sink for records of `partition` from the offset `least` on.
     pub(super) fn new(intake: Arc<Intake>, partition: i32, least: i64) -> Self {
         IntakeSink { intake, chunk: Chunk::new(partition, least), least }
     }
@@ -235,20 +235,20 @@ impl Sink for IntakeSink {
     }
 
     fn follow(&mut self, _: Uuid) {
-        // Starts again at 0, since every record of a recreated topic is new.
+        // The position starts again at 0, because every record of a recreated topic is new.
         (self.chunk.next, self.least) = (0, 0);
     }
 
     fn skip_to(&mut self, offset: i64) {
-        // The new position is committed even if no record follows, so that the next start does not report the same
-        // deletion.
+        // The new position is committed even if no record follows. Otherwise the next start would report the same
+        // deletion again.
         self.chunk.next = self.chunk.next.max(offset);
         let position = self.take();
         self.intake.push_position(position);
     }
 
     fn read_to(&mut self, offset: i64) {
-        // Markers, and records that compaction has removed, also move the position.
+        // Markers, and records that compaction has removed, move the position as well.
         self.chunk.next = self.chunk.next.max(offset);
         if self.chunk.next > self.least {
             self.push();

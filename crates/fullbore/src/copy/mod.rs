@@ -1,8 +1,8 @@
-//! `fullbore copy`: copies records of a topic to another topic, each exactly once.
+//! `fullbore copy` copies the records of a topic to another topic, each exactly once.
 //!
-//! Path of a record: the fetcher of its leader reads it (`fullbore_client::consume`), [`intake`] queues it, and
-//! [`transfer`] writes it. The transaction of the write also commits the group's offset after the record.
-//! [`follow`] is the member of the group, [`trouble`] classifies failures, [`instance`] chooses the transactional id.
+//! The fetcher of a record's leader reads it (`fullbore_client::consume`), [`intake`] queues it, and [`transfer`]
+//! writes it. The transaction of the write also commits the group's offset after the record. [`follow`] is the member
+//! of the group, [`trouble`] classifies failures, [`instance`] chooses the transactional id.
 
 mod args;
 mod deleted;
@@ -35,10 +35,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use transfer::{CopyCounts, Transfer, TransferPlan};
 
-/// Client id if no property names one.
+/// The client id if no property names one.
 const CLIENT_ID: &str = "fullbore-copy";
-/// Default transaction timeout, as in Kafka Streams. A copier that dies and is not restarted delays readers of the
-/// target for this time.
+/// The default transaction timeout, as in Kafka Streams. If a copier dies and is not restarted, readers of the target
+/// are delayed for this time.
 const TRANSACTION_TIMEOUT_MS: &str = "10000";
 const TRANSACTION_TIMEOUT: &str = "transaction.timeout.ms";
 const OFFSET_RESET: &str = "auto.offset.reset";
@@ -142,11 +142,11 @@ impl CopyArgs {
         Ok(ProducerConfig::from_properties(properties.iter())?)
     }
 
-    /// Returns true if records keep their partition: the target has at least as many partitions, and `--by-key` is not
-    /// set.
+    /// Returns true if records keep their partition, because the target has at least as many partitions and `--by-key`
+    /// is not set.
     ///
     /// # Errors
-    /// A source or target that does not exist.
+    /// Fails if the source or the target does not exist.
     fn keeps_partition(&self, cluster: &mut fullbore_client::blocking::Cluster) -> Result<bool, Failure> {
         let source = follow::count(cluster, &self.from)?.ok_or_else(|| follow::missing(&self.from, None))?;
         let target = follow::count(cluster, &self.to)?.ok_or_else(|| follow::missing(&self.to, Some(source)))?;

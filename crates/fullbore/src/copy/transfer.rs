@@ -1,8 +1,8 @@
-//! Transactions of a copier, on their own thread. Each commits records together with the offsets after them.
+//! Runs the transactions of a copier on their own thread. Each transaction commits records together with the offsets
+//! after them.
 //!
-//! Not here: reading and membership (see [`follow`](super::follow)). Invariants: the offsets of a transaction are
-//! exactly those after its records. After a failure, no record is written until the member has read its position from
-//! the group.
+//! Reading and membership are in [`follow`](super::follow). Invariants: the offsets of a transaction are exactly those
+//! after its records. After a failure, no record is written until the member has read its position from the group.
 
 use super::intake::{Chunk, Intake};
 use super::trouble::{CopyError, after_failure};
@@ -19,14 +19,14 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc as orders;
 
-/// Most transactions that are being committed at a time. The next commit waits.
+/// Maximum number of transactions that are being committed at a time. The next commit waits.
 const ENDING_MAX: usize = 2;
-/// Longest wait for connections to close at the end.
+/// How long connections may take to close at the end.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time between two checks of the condition that ends a wait for the transfer.
+/// How often a wait for the transfer checks the condition that would end it.
 const TICK: Duration = Duration::from_millis(20);
 
-/// Topics, group and limits of a copy.
+/// The topics, the group and the limits of a copy.
 pub(super) struct TransferPlan {
     pub(super) producer: ProducerConfig,
     pub(super) from: String,
@@ -40,33 +40,33 @@ pub(super) struct TransferPlan {
     pub(super) duration: Duration,
 }
 
-/// Counts of a copy.
+/// The counts of a copy.
 #[derive(Debug, Default)]
 pub(super) struct CopyCounts {
-    /// Number of records in committed transactions.
+    /// How many records are in committed transactions.
     pub(super) records: AtomicU64,
-    /// Number of committed transactions.
+    /// How many transactions were committed.
     pub(super) transactions: AtomicU64,
-    /// Number of times that the copy went back to the last commit.
+    /// How many times the copy went back to the last commit.
     pub(super) rewinds: AtomicU64,
 }
 
-/// Way to end the open transactions.
+/// How the open transactions should end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settle {
-    /// Write all records in the intake, and commit.
+    /// Write all records in the intake, and then commit.
     Drain,
-    /// Commit the open transaction.
+    /// Commit the open transaction without further records.
     Commit,
     /// Abort the open transaction.
     Abort,
 }
 
-/// Outcome of [`Transfer::settle`].
+/// The outcome of [`Transfer::settle`].
 pub(super) struct Settled {
-    /// First failure since the last call.
+    /// The first failure since the last call.
     pub(super) failure: Option<CopyError>,
-    /// Next offset of each partition whose offset was committed since the last call.
+    /// The next offset of each partition whose offset was committed since the last call.
     pub(super) committed: HashMap<i32, i64>,
 }
 
@@ -75,7 +75,7 @@ struct Order {
     answer: mpsc::Sender<Settled>,
 }
 
-/// Handle of the transfer thread.
+/// The handle of the transfer thread.
 pub(super) struct Transfer {
     orders: orders::UnboundedSender<Order>,
     has_failed: Arc<AtomicBool>,
@@ -86,7 +86,7 @@ impl Transfer {
     /// Starts the thread with a connected producer. The thread ends when the handle is dropped.
     ///
     /// # Errors
-    /// Error of the system if it refuses a thread.
+    /// Returns the system's error if it refuses a thread.
     pub(super) fn start(plan: TransferPlan, producer: Producer, intake: Arc<Intake>) -> std::io::Result<Transfer> {
         let (orders, received) = orders::unbounded_channel();
         let (has_failed, counts) = (Arc::<AtomicBool>::default(), Arc::<CopyCounts>::default());
@@ -97,13 +97,13 @@ impl Transfer {
         Ok(Transfer { orders, has_failed, counts })
     }
 
-    /// Returns true after a failure, until [`Transfer::settle`]; no record is written in between.
+    /// Returns true after a failure, until [`Transfer::settle`] is called. No record is written in between.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed.load(Ordering::Acquire)
     }
 
-    /// Ends the open transactions by `how`, and waits for the outcome. Returns None if `ends` returns true before, or
-    /// if the thread has ended.
+    /// Ends the open transactions by `how` and waits for the outcome. Returns `None` if `ends` returns true before
+    /// that, or if the thread has ended.
     pub(super) fn settle(&self, how: Settle, mut ends: impl FnMut() -> bool) -> Option<Settled> {
         let (answer, answered) = mpsc::channel();
         self.orders.send(Order { how, answer }).ok()?;
@@ -117,7 +117,7 @@ impl Transfer {
     }
 }
 
-/// State that the thread shares with its handle.
+/// The state that the thread shares with its handle.
 struct Shared {
     plan: TransferPlan,
     intake: Arc<Intake>,
@@ -125,7 +125,8 @@ struct Shared {
     counts: Arc<CopyCounts>,
 }
 
-/// Writes until the handle is dropped. Replaces a producer whose transaction was aborted by the coordinator's timeout.
+/// Writes until the handle is dropped. If the coordinator's timeout has aborted a transaction, the producer is
+/// replaced.
 async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedReceiver<Order>) {
     let mut producer = reporting(first);
     loop {
@@ -138,23 +139,23 @@ async fn run(shared: &Shared, first: Producer, mut received: orders::UnboundedRe
         }
         producer = match Producer::new(shared.plan.producer.clone()) {
             Ok(producer) => reporting(producer),
-            // Impossible, since the configuration was valid when the command started.
+            // This is impossible, because the configuration was valid when the command started.
             Err(_) => return,
         };
     }
 }
 
-/// Open transaction.
+/// An open transaction.
 struct Open<'a> {
     transaction: Transaction<'a>,
-    /// Next offset of each partition, with the leader epoch of the record before that offset.
+    /// The next offset of each partition, with the leader epoch of the record before that offset.
     positions: HashMap<i32, (i64, i32)>,
     records: u64,
     begun: Instant,
     due: Instant,
 }
 
-/// Transaction that is being committed.
+/// A transaction that is being committed.
 struct Ended<'a> {
     ending: Ending<'a>,
     positions: HashMap<i32, (i64, i32)>,
@@ -162,7 +163,7 @@ struct Ended<'a> {
     begun: Instant,
 }
 
-/// Event for which a writer waits.
+/// An event that a writer waits for.
 enum Event {
     Order(Option<Order>),
     Outcome(Result<(), TransactionError>),
@@ -171,7 +172,7 @@ enum Event {
     Chunk(Chunk),
 }
 
-/// State of the transfer thread between two events.
+/// The state of the transfer thread between two events.
 struct Writer<'a> {
     shared: &'a Shared,
     producer: &'a Producer,
@@ -195,7 +196,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Writes until the handle is dropped, or until the producer must be replaced. Returns true in the first case.
+    /// Writes until the handle is dropped or the producer must be replaced. Returns true in the first case.
     async fn run(&mut self, received: &mut orders::UnboundedReceiver<Order>) -> bool {
         loop {
             match self.next(received).await {
@@ -213,7 +214,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Waits for the next event. Of several, returns an order first, and an outcome before records.
+    /// Waits for the next event. If there are several, an order comes first, and an outcome comes before records.
     async fn next(&self, received: &mut orders::UnboundedReceiver<Order>) -> Event {
         let due = self.open.as_ref().map_or_else(Instant::now, |open| open.due);
         let goes_on = self.failure.is_none();
@@ -221,14 +222,14 @@ impl<'a> Writer<'a> {
             biased;
             order = received.recv() => Event::Order(order),
             outcome = outcome_of(self.endings.front()) => Event::Outcome(outcome),
-            // The initialisation ends the transaction that the last copier with this id left open.
+            // The initialisation also ends the transaction that the last copier with this id left open.
             outcome = self.producer.init_transactions(), if !self.is_initialised && goes_on => Event::Initialised(outcome),
             () = tokio::time::sleep_until(due.into()), if self.open.is_some() => Event::Due,
             chunk = self.shared.intake.take(), if self.is_initialised && goes_on => Event::Chunk(chunk),
         }
     }
 
-    /// Records the outcome of the initialisation.
+    /// Handles the outcome of the initialisation.
     fn initialised(&mut self, outcome: Result<(), TransactionError>) {
         match outcome {
             Ok(()) => self.is_initialised = true,
@@ -263,8 +264,8 @@ impl<'a> Writer<'a> {
         self.move_on(chunk).await;
     }
 
-    /// Adds the position after a chunk to the transaction, if offsets without records follow the last record: markers,
-    /// or records that compaction has removed.
+    /// Offsets without records may follow the last record of a chunk: markers, or records that compaction has removed.
+    /// The position after them is added to the transaction.
     async fn move_on(&mut self, chunk: &Chunk) {
         let reached = [self.open.as_ref().map(|open| &open.positions), self.endings.back().map(|of| &of.positions)];
         let reached = reached.into_iter().flatten().find_map(|positions| positions.get(&chunk.partition));
@@ -298,11 +299,11 @@ impl<'a> Writer<'a> {
         self.failure.is_none()
     }
 
-    /// Begins to commit the open transaction with its offsets, without waiting for the outcome.
+    /// Begins to commit the open transaction with its offsets. Does not wait for the outcome.
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // The dropped transaction is aborted.
+        // The transaction is dropped, which aborts it.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };
@@ -326,10 +327,10 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Records the outcome of the oldest transaction that is being committed.
+    /// Handles the outcome of the oldest transaction that is being committed.
     fn note(&mut self, outcome: Result<(), TransactionError>) {
         if outcome.as_ref().is_err_and(TransactionError::is_retriable) {
-            // The producer retries, and reports the reason.
+            // The producer retries and reports the reason itself.
             return;
         }
         let Some(ended) = self.endings.pop_front() else { return };
@@ -343,8 +344,8 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Records the failure of a record that the producer refused. If the record's transaction has failed, the failure
-    /// is that of the transaction, which has more details.
+    /// Handles a record that the producer refused. If the record's transaction has failed, the failure of the
+    /// transaction is reported, because it has more details.
     async fn fail_send(&mut self, offset: i64, partition: i32, error: &SendError) {
         let plan = &self.shared.plan;
         if matches!(error, SendError::TransactionFailed(_)) {
@@ -354,7 +355,7 @@ impl<'a> Writer<'a> {
                 let outcome = outcome_of(self.endings.front()).await;
                 self.note(outcome);
             }
-            // A failed transaction is aborted by its commit, which returns the reason.
+            // The commit aborts a failed transaction and returns the reason.
             let ending = open.transaction.commit();
             let outcome = loop {
                 match ending.wait().await {
@@ -378,7 +379,7 @@ impl<'a> Writer<'a> {
         self.fail(after_failure(error, begun.map(|begun| begun.elapsed()), timeout));
     }
 
-    /// Records a failure, if it is the first: no record is written until the next [`Transfer::settle`].
+    /// Keeps the first failure. No record is written until the next [`Transfer::settle`].
     fn fail(&mut self, failure: CopyError) {
         self.open = None;
         self.shared.intake.close();
@@ -417,7 +418,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Waits for the outcome of a transaction. Never returns for None.
+/// Waits for the outcome of a transaction. With `None` it never returns.
 async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     match ended {
         Some(ended) => ended.ending.wait().await,
@@ -425,12 +426,12 @@ async fn outcome_of(ended: Option<&Ended<'_>>) -> Result<(), TransactionError> {
     }
 }
 
-/// Returns true if a send that waits for memory or metadata may succeed.
+/// Returns true if the send may succeed after a wait for memory or metadata.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. } | SendError::Timeout { .. })
 }
 
-/// Sends a record, and waits for memory and metadata without a limit.
+/// Sends a record. Waits for memory and metadata without a limit.
 async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_>) -> Result<Delivery, SendError> {
     loop {
         match transaction.send(record).await {
@@ -440,7 +441,7 @@ async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_
     }
 }
 
-/// Returns the producer, whose notices are printed from now on.
+/// Makes the producer print its notices, and returns it.
 fn reporting(producer: Producer) -> Producer {
     producer.on_notice(|notice| output::tell(notice));
     producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));

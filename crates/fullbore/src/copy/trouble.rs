@@ -1,4 +1,4 @@
-//! Failures of a copier's transactions, with the next step after each. Pure.
+//! Classifies failures of a copier's transactions by the next step.
 //!
 //! Invariant: only an error that no retry can change ends the command.
 
@@ -6,36 +6,36 @@ use fullbore_producer::{ProduceError, SendError, TransactionError};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Failure of a copy. No record is written until the position is read from the group again.
+/// The failure of a copy. No record is written until the position is read from the group again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum CopyError {
-    /// Abort of the transaction. Its records are copied again.
+    /// The transaction is aborted, and its records are copied again.
     Again {
-        /// Reason, as part of a sentence.
+        /// The reason, as part of a sentence.
         why: String,
-        /// True if a broker refused a request; it may refuse each retry.
+        /// True if a broker refused a request. It may refuse each retry.
         is_refusal: bool,
     },
-    /// Abort of the transaction. A new producer copies its records again.
+    /// The transaction is aborted, and a new producer copies its records again.
     Renew(String),
-    /// Failure that ends the command with this sentence.
+    /// The command ends with this sentence.
     Fatal(String),
 }
 
 impl CopyError {
-    /// Returns a failure that is not a broker's refusal.
+    /// Creates a failure that is not a broker's refusal.
     pub(super) fn again(why: &str) -> Self {
         CopyError::Again { why: why.to_owned(), is_refusal: false }
     }
 
-    /// Returns the failure that ends the command because `action` cannot be done.
+    /// Creates the failure that ends the command because `action` cannot be done.
     pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
         let told = error.to_string();
         let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
         CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
     }
 
-    /// Returns the failure that ends the command because the producer refused a record.
+    /// Creates the failure that ends the command because the producer refused a record.
     pub(super) fn of_record(record: &str, to: &str, error: &SendError) -> Self {
         let advice = match error {
             SendError::RecordTooLarge { size, .. } => format!("; raise it with -X max.request.size={size}"),
@@ -46,8 +46,8 @@ impl CopyError {
     }
 }
 
-/// Classifies the failure of a transaction that was open for
-/// `age`. The coordinator aborts a transaction after `timeout`.
+/// Classifies the failure of a transaction that was open for `age`. The coordinator aborts a transaction after
+/// `timeout`.
 pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, timeout: Duration) -> CopyError {
     let why = error.to_string();
     let code = match error {
@@ -56,7 +56,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
         }
         _ => None,
     };
-    // Codes for a producer whose transaction was aborted by the coordinator's timeout.
+    // A producer gets these codes if the coordinator's timeout has aborted its transaction.
     let may_be_timeout = |code| {
         matches!(code, ErrorCode::PRODUCER_FENCED | ErrorCode::INVALID_PRODUCER_EPOCH | ErrorCode::INVALID_TXN_STATE)
     };
@@ -70,7 +70,7 @@ pub(super) fn after_failure(error: &TransactionError, age: Option<Duration>, tim
     }
 }
 
-/// Returns true if no retry of the same records by the same member can succeed.
+/// Returns true if retries of the same records by the same member are bound to fail.
 fn is_permanent(code: ErrorCode) -> bool {
     matches!(
         code,
@@ -91,7 +91,7 @@ fn is_permanent(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns the advice for an error that ends the command, as the rest of a sentence.
+/// Returns advice for an error that ends the command, as the rest of a sentence.
 fn advice(error: &TransactionError) -> &'static str {
     let (TransactionError::Coordinator { code, .. } | TransactionError::Record(ProduceError::Broker { code, .. })) =
         error

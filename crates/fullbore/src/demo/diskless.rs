@@ -1,4 +1,4 @@
-//! `fullbore demo --diskless`: runs the demo on a distant object store, and compares it with one request at a time on
+//! `fullbore demo --diskless` runs the demo on a distant object store. It compares this with one request at a time on
 //! the same store.
 
 use std::time::Duration;
@@ -14,12 +14,12 @@ use super::stream::Phase;
 use crate::failure::Failure;
 use crate::output::line;
 
-/// Time for which the serial producer accepts records. The records in its buffer follow.
+/// How long the serial producer accepts records. The records in its buffer follow.
 const SERIAL_SENDS_FOR: Duration = Duration::from_secs(5);
-/// Buffer of the serial producer, in bytes. Its contents take some more seconds.
+/// The buffer of the serial producer, in bytes. Sending its contents takes some more seconds.
 const SERIAL_BUFFER_BYTES: usize = 4 << 20;
 const SERIAL: &str = "one request at a time";
-/// Prices of a PUT and of a GET in dollars, in Amazon's S3 Standard in us-east-1.
+/// The prices of a PUT and of a GET in dollars, in Amazon's S3 Standard in us-east-1.
 const DOLLARS: (f64, f64) = (5e-6, 0.4e-6);
 const SECONDS_A_MONTH: f64 = 30.4 * 86_400.0;
 
@@ -52,10 +52,10 @@ impl StoreOptions {
     }
 }
 
-/// Runs both streams, and prints their results.
+/// Runs both streams and prints their results.
 ///
 /// # Errors
-/// Errors of [`Play::on_a_broker`].
+/// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     let configs = vec![("diskless.enable".to_owned(), "true".to_owned())];
     let play = Play { sets: store.sets(), configs: configs.clone(), ..play };
@@ -85,7 +85,7 @@ pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>)
     Ok(())
 }
 
-/// Returns the figures of a phase: MB/s, MB per PUT, PUTs a second, GETs, dollars a month.
+/// Returns the figures of a phase: MB/s, MB per PUT, PUTs per second, GETs, and dollars per month.
 fn costs(figures: &Figures, used: &StoreUse) -> [f64; 5] {
     let (seconds, mb) = (figures.produce_time.as_secs_f64(), figures.bytes as f64 / 1e6);
     let (puts, gets) = (used.puts as f64, used.gets as f64);

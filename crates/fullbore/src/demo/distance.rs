@@ -1,9 +1,9 @@
-//! Distance of the demo: a relay between the broker and each of its clients. The broker advertises the relays as its
-//! own addresses.
+//! Puts a distance between the broker and each of its clients, by a relay. The broker advertises the relays as its own
+//! addresses.
 //!
 //! Producer and reader each have their own relay, so that the reader's bytes do not delay the producer's
 //! acknowledgements. Invariant: with a distance, every byte between the broker and a client crosses that client's
-//! relay; without a distance, no byte crosses a relay.
+//! relay. Without a distance, no byte crosses a relay.
 
 use crate::failure::Failure;
 use crate::output::words;
@@ -15,31 +15,31 @@ use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// Settings of the distance: round trip and bandwidth.
+/// The round trip and the bandwidth of the distance.
 #[derive(Clone, Debug)]
 pub struct DistanceSettings {
-    /// Time of a round trip.
+    /// How long a round trip takes.
     pub rtt: Duration,
-    /// Limit of bytes a second in each direction; None for no limit.
+    /// How many bytes per second each direction may carry, or `None` for no limit.
     pub bandwidth: Option<u64>,
-    /// Most bytes in flight in each direction of a connection.
+    /// Maximum number of bytes in flight in each direction of a connection.
     pub in_flight_max: usize,
 }
 
 impl DistanceSettings {
-    /// Returns the settings of a round trip, without a limit of bandwidth.
+    /// Returns the settings for a round trip, with unlimited bandwidth.
     pub fn new(rtt: Duration) -> Self {
         DistanceSettings { rtt, bandwidth: None, in_flight_max: IN_FLIGHT_BYTES_MAX }
     }
 }
 
-/// Addresses at which the two clients reach the broker.
+/// The addresses through which the two clients reach the broker.
 pub struct Addresses {
     pub producer: String,
     pub reader: String,
 }
 
-/// Relays of the producer and of the reader, before their start.
+/// The relays of the producer and of the reader, before they start.
 pub struct Distances {
     producer: Distance,
     reader: Distance,
@@ -51,16 +51,16 @@ pub struct BothRelayed {
     _relays: [Relayed; 2],
 }
 
-/// Relay before its start. Its listener is bound before the broker starts, since the broker must know the address.
+/// A relay before its start. Its listener is bound before the broker starts, because the broker must know the address.
 pub struct Distance {
     listener: TcpListener,
     settings: DistanceSettings,
     address: String,
 }
 
-/// Relay after its start. It ends when this is dropped.
+/// A relay after its start. It ends when this is dropped.
 pub struct Relayed {
-    /// Address for clients.
+    /// The address for clients.
     pub address: String,
     _stop: watch::Sender<bool>,
 }
@@ -71,7 +71,7 @@ impl Distances {
         Ok(Distances { producer: Distance::new(settings, runtime)?, reader: Distance::new(settings, runtime)? })
     }
 
-    /// Returns the settings of the broker: a listener for each relay, advertised as the relay's address.
+    /// Returns the settings of the broker. It has a listener for each relay and advertises the relay's address for it.
     pub fn listeners(&self) -> [(&'static str, String); 3] {
         let [producer, reader] = [&self.producer.address, &self.reader.address];
         [

@@ -1,22 +1,22 @@
-//! Figures of the demo, as a table and as JSON.
+//! The figures of the demo, as a table and as JSON.
 
 use fullbore_bench::measure::Latencies;
 use fullbore_bench::report::json::{fraction, object, string};
 use std::time::Duration;
 
-/// Measurement of one phase.
+/// The measurement of one phase.
 pub struct Figures {
-    /// Number of records that were sent and read.
+    /// How many records were sent and read.
     pub records: u64,
-    /// Bytes of the records' values.
+    /// The total size of the records' values, in bytes.
     pub bytes: u64,
-    /// Time until the last record was acknowledged.
+    /// The time until the last record was acknowledged.
     pub produce_time: Duration,
-    /// Time until the last record was read and verified.
+    /// The time until the last record was read and verified.
     pub read_time: Duration,
-    /// Latencies until each record was acknowledged.
+    /// The latencies until each record was acknowledged.
     pub acknowledged: Latencies,
-    /// Latencies until each record was read and verified.
+    /// The latencies until each record was read and verified.
     pub read: Latencies,
 }
 
@@ -35,7 +35,7 @@ impl Figures {
         ]
     }
 
-    /// Returns the figures as JSON, with the names that a sweep uses.
+    /// Returns the figures as JSON, with the same names as in a sweep.
     pub fn document(&self, phase: &str) -> String {
         object([
             ("name", string(phase)),
@@ -76,7 +76,7 @@ fn milliseconds(us: u64) -> String {
     format!("{:.2} ms", us as f64 / 1e3)
 }
 
-/// Formats a number with commas: 1234567 as 1,234,567.
+/// Formats a number with commas, for example 1234567 as 1,234,567.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> =

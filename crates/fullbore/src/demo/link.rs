@@ -1,5 +1,5 @@
-//! `fullbore demo --rtt`: runs the demo over a distance, and compares it with a plain TCP stream and with a producer
-//! with Kafka's settings.
+//! `fullbore demo --rtt` runs the demo over a distance. It compares the result with a plain TCP stream and with a
+//! producer with Kafka's settings.
 
 use super::distance::DistanceSettings;
 use super::play::{Ground, Play};
@@ -12,18 +12,18 @@ use fullbore_bench::link::units;
 use fullbore_bench::report::json::fraction;
 use std::time::Duration;
 
-/// Number of batches of a partition, and of requests of a connection, that Kafka's producer has in flight.
+/// How many batches of a partition, and requests of a connection, Kafka's producer has in flight.
 const KAFKA_IN_FLIGHT: usize = 5;
-/// Size of a batch of Kafka's producer, in bytes (batch.size). It does not grow.
+/// The batch size of Kafka's producer, in bytes (batch.size). Its batches do not grow.
 const KAFKA_BATCH_BYTES: usize = 16 * 1024;
-/// Number of bytes that the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
+/// How many bytes the socket buffers of Kafka's broker let through in a round trip (socket.receive.buffer.bytes).
 const KAFKA_SOCKET_BYTES: usize = 100 * 1024;
-/// Time for which the producer with Kafka's settings accepts records. The records in its buffer follow.
+/// How long the producer with Kafka's settings accepts records. The records in its buffer follow.
 const KAFKA_SENDS_FOR: Duration = Duration::from_secs(5);
 const KAFKA: &str = "as Kafka's producer sends";
-/// Number of bytes of a request beside its batches.
+/// How many bytes a request has beside its batches.
 const REQUEST_ROOM: usize = 1024;
-/// Bounds of the buffer of the producer with Kafka's settings, in bytes. The buffer is small, so that its records are
+/// The minimum and maximum buffer of the producer with Kafka's settings, in bytes. A small buffer lets its records be
 /// acknowledged soon after the producer stops.
 const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 
@@ -40,7 +40,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// Returns the settings of the link; None without a link.
+    /// Returns the settings of the link, or `None` without a link.
     pub fn settings(&self) -> Option<DistanceSettings> {
         let bandwidth = Some(self.bandwidth.unwrap_or(25_000_000));
         self.rtt.map(|rtt| DistanceSettings { bandwidth, ..DistanceSettings::new(rtt) })
@@ -50,7 +50,7 @@ impl LinkOptions {
 /// Runs both streams over this link, measures a plain TCP stream over a link of the same kind, and prints the results.
 ///
 /// # Errors
-/// Errors of [`Play::on_a_broker`].
+/// Returns [`Failure`] if [`Play::on_a_broker`] returns one.
 pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Ground<'_>) -> Result<(), Failure> {
     words("A plain TCP stream over the link, for its measure");
     let plain = plain::stream(settings, ground.runtime, ground.stop)?;
@@ -81,7 +81,7 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
     Ok(())
 }
 
-/// Returns the same stream, sent by a producer with Kafka's default settings for a limited time.
+/// Returns the same stream, but sent by a producer with Kafka's default settings, and for a limited time.
 fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     let partitions = play.partitions.unsigned_abs() as usize;
     // A request has a batch of each partition.
@@ -98,7 +98,7 @@ fn as_kafka(settings: &DistanceSettings, play: Play) -> Play {
     ];
     let records = play.phases.first().map_or(0, |phase| phase.records);
     let phases = vec![Phase { limit: Some(KAFKA_SENDS_FOR), ..Phase::flat_out(KAFKA, records) }];
-    // Half of the bytes, since a relay holds each byte for half of the round trip.
+    // A relay holds each byte for half of the round trip, so half of the bytes are enough.
     let distance = Some(DistanceSettings { in_flight_max: KAFKA_SOCKET_BYTES / 2, ..settings.clone() });
     Play { producer, phases, distance, ..play }
 }

@@ -1,6 +1,6 @@
-//! `fullbore demo`: a broker, a producer and a reader in one process, and a check that no record is lost.
+//! `fullbore demo` runs a broker, a producer and a reader in one process, and checks that no record is lost.
 //!
-//! The demo leaves nothing behind: its data are in a temporary directory, and its port is a free one. It also cleans up
+//! The demo leaves nothing behind. Its data are in a temporary directory, and its port is a free one. It also cleans up
 //! after Ctrl-C, and if its output has no reader any more.
 
 mod diskless;
@@ -22,20 +22,21 @@ use std::time::Duration;
 use stream::Phase;
 use tempfile::TempDir;
 
-/// Number of records in the first phase.
+/// The number of records in the first phase.
 const RECORDS: u64 = 1_000_000;
-/// Number of records in the first phase over a distance. They take 16 s, so that the slow first round trips are a small
-/// part.
+/// The number of records in the first phase over a distance. They take 16 s, so that the slow first round trips are a
+/// small part.
 const DISTANT_RECORDS: u64 = 400_000;
-/// Number of records in the first phase on an object store.
+/// The number of records in the first phase on an object store.
 const DISKLESS_RECORDS: u64 = 200_000;
-/// Records a second in the second phase. The rate is low, so that the latency is not the wait in a full buffer.
+/// The number of records per second in the second phase. The rate is low, so that the latencies do not include waiting
+/// in a full buffer.
 const PACED_RECORDS_PER_SEC: u64 = 10_000;
-/// Longest time for the removal of the data after Ctrl-C.
+/// How long the removal of the data may take after Ctrl-C.
 const REMOVED_WITHIN: Duration = Duration::from_secs(10);
-/// Most attempts to remove the data of a broker that may still run.
+/// Maximum number of attempts to remove the data of a broker that may still run.
 const REMOVALS_MAX: usize = 10;
-/// Length of the second phase.
+/// How long the second phase takes, in seconds.
 const PACED_SECONDS: u64 = 3;
 
 /// Start a broker, stream records through it, read and verify them while they arrive, and print the rates.
@@ -96,7 +97,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     })?;
     let data = folder.path().to_owned();
     // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
-    // cleans.
+    // cleans up.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -114,7 +115,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     }
     remove(folder, &stop)?;
     if output::is_lost() {
-        // Ends without an error if the output has no reader any more.
+        // If the output has no reader any more, this is no error.
         return Ok(());
     }
     outcome?;
@@ -122,7 +123,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Removes the data. Retries, since a broker that is still stopping may make files.
+/// Removes the data. Retries, because a broker that is still stopping may create files.
 fn remove(folder: TempDir, stop: &Stop) -> std::io::Result<()> {
     let path = folder.path().to_owned();
     match folder.close() {

@@ -1,4 +1,4 @@
-//! Rate of a plain TCP stream over the demo's link, which is the most that one connection could carry.
+//! Measures a plain TCP stream over the demo's link. No connection could carry more.
 //!
 //! Invariant: the stream crosses a relay with the same settings as the relay before the broker.
 
@@ -11,17 +11,17 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Time for which the stream is sent.
+/// How long the stream is sent.
 const SENT_FOR: Duration = Duration::from_secs(3);
-/// Time between two checks for a stop.
+/// How often the sender checks for a stop.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Number of bytes of one write, and of one read.
+/// How many bytes one write sends, and one read receives at most.
 const CHUNK: usize = 256 * 1024;
 
-/// Sends the stream. Returns its rate in bytes a second, from the first bytes that arrive to the last.
+/// Sends the stream and returns its rate in bytes per second, from the first bytes that arrive to the last.
 ///
 /// # Errors
-/// Error of the sockets, or a stop by the user.
+/// Returns [`Failure`] if a socket fails, or the user stops the command.
 pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Result<f64, Failure> {
     let sink = TcpListener::bind("127.0.0.1:0")?;
     let target = sink.local_addr()?.to_string();
@@ -44,7 +44,7 @@ fn send(address: &str, stop: &Stop) -> io::Result<()> {
     let (chunk, started) = (vec![0; CHUNK], Instant::now());
     while started.elapsed() < SENT_FOR && !stop.is_asked() {
         match socket.write(&chunk) {
-            // The link is full: the loop checks for a stop, and writes again.
+            // The link is full. The loop checks for a stop and writes again.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}
             written => _ = written?,
         }
@@ -61,7 +61,7 @@ fn arrive(sink: &TcpListener) -> io::Result<f64> {
         (bytes, last) = (bytes + read, Instant::now());
     }
     let seconds = (last - started).as_secs_f64();
-    // A stream that arrives in one piece has no measurable rate.
+    // If the stream arrives in one piece, its rate cannot be measured.
     Ok(if seconds > 0.0 { bytes as f64 / seconds } else { first as f64 })
 }
 

@@ -1,4 +1,4 @@
-//! Stream of records through a broker that is started for the stream, and stopped after it.
+//! Streams records through a broker, which is started for the stream and stopped after it.
 
 use super::distance::{Addresses, DistanceSettings, Distances};
 use super::figures::{Figures, grouped, heading};
@@ -18,42 +18,42 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::runtime::Runtime;
 
-/// Topic of the demo.
+/// The topic of the demo.
 const TOPIC: &str = "demo";
 
-/// Broker, topic, producer and phases of one demo.
+/// The broker, topic, producer and phases of one demo.
 pub struct Play {
-    /// Settings of the broker.
+    /// The settings of the broker.
     pub sets: Vec<(&'static str, String)>,
-    /// Settings of the topic.
+    /// The settings of the topic.
     pub configs: Vec<(String, String)>,
-    /// Phases, which run one after another.
+    /// The phases, which run one after another.
     pub phases: Vec<Phase>,
-    /// Bytes of each record's value.
+    /// The size of each record's value, in bytes.
     pub record_size: u32,
-    /// Number of partitions of the topic.
+    /// The number of partitions of the topic.
     pub partitions: i32,
-    /// Distance to the broker; None for a direct connection.
+    /// The distance to the broker, or `None` for a direct connection.
     pub distance: Option<DistanceSettings>,
-    /// Settings of the producer.
+    /// The settings of the producer.
     pub producer: Vec<(&'static str, String)>,
 }
 
-/// Surroundings of a demo.
+/// The surroundings of a demo.
 pub struct Ground<'a> {
-    /// Directory of the brokers' data.
+    /// The directory for the brokers' data.
     pub folder: &'a Path,
-    /// Runtime of the brokers.
+    /// The runtime of the brokers.
     pub runtime: &'a Runtime,
-    /// Stop of the command by the user.
+    /// Shows if the user has stopped the command.
     pub stop: &'a Stop,
 }
 
-/// Result of one stream.
+/// The result of one stream.
 pub struct Played {
-    /// Number of verified records.
+    /// How many records were verified.
     pub records: u64,
-    /// Phases by name, each with its figures and its requests to the object store.
+    /// The phases by name, each with its figures and its requests to the object store.
     pub phases: Vec<(&'static str, Figures, StoreUse)>,
 }
 
@@ -61,8 +61,8 @@ impl Play {
     /// Starts a broker with its data in the directory `name`, runs the phases, and stops the broker.
     ///
     /// # Errors
-    /// A broker that does not start; a record that is not acknowledged, or differs from the sent one; a stop by the
-    /// user.
+    /// Fails if the broker does not start, if a record is not acknowledged or differs from the one that was sent, or if
+    /// the user stops the command.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
         let Ground { folder, runtime, .. } = *ground;
         let distances = self.distance.as_ref().map(|settings| Distances::new(settings, runtime)).transpose()?;
@@ -75,7 +75,7 @@ impl Play {
         let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
         match ground.stop.is_asked() {
-            // Does not wait for a flush or for clients, since the data are removed anyway.
+            // The data are removed anyway, so this does not wait for a flush or for clients.
             true => drop(broker),
             false => runtime.block_on(broker.shutdown()),
         }
@@ -101,7 +101,7 @@ impl Play {
         Ok(Played { records: stream.verify_ends(&mut cluster)?, phases })
     }
 
-    /// Returns the JSON document, with the documents of the phases, and the field `more` if there is one.
+    /// Returns the JSON document, with the documents of the phases, and the field `more` if it is given.
     pub fn document(&self, records: u64, phases: Vec<String>, more: Option<(&'static str, String)>) -> String {
         let fields = [
             ("records", records.to_string()),

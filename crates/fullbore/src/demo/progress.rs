@@ -1,4 +1,4 @@
-//! Progress of a phase: a bar on a terminal, otherwise a line each second.
+//! Shows the progress of a phase, as a bar on a terminal or else as a line each second.
 
 use super::figures::grouped;
 use crate::output::words;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 const LINE_EVERY: Duration = Duration::from_secs(1);
 
-/// Progress of one phase: numbers of records sent and read.
+/// The progress of one phase: how many records were sent and read.
 pub struct DemoProgress {
     name: &'static str,
     records: u64,
@@ -20,7 +20,7 @@ pub struct DemoProgress {
 }
 
 impl DemoProgress {
-    /// Returns the progress of a phase of `records` records.
+    /// Creates the progress of a phase of `records` records.
     pub fn new(name: &'static str, records: u64) -> Self {
         let bars = std::io::stderr().is_terminal().then(|| {
             let both = MultiProgress::new();
@@ -33,12 +33,12 @@ impl DemoProgress {
         DemoProgress { name, records, sent: AtomicU64::new(0), bars, last_line: Mutex::new(Instant::now()) }
     }
 
-    /// Sets the number of sent records.
+    /// Sets how many records were sent.
     pub fn sent(&self, records: u64) {
         self.sent.store(records, Ordering::Relaxed);
     }
 
-    /// Sets the number of read records, and shows both numbers.
+    /// Sets how many records were read, and shows both numbers.
     pub fn read(&self, records: u64) {
         let sent = self.sent_at(records);
         if let Some((sent_bar, read_bar)) = &self.bars {
@@ -54,8 +54,7 @@ impl DemoProgress {
         }
     }
 
-    /// Returns the number of sent records, at least `read`: the sender's count may lag, but records that were read were
-    /// sent.
+    /// Returns how many records were sent. The sender's count may lag, but at least `read` records were sent.
     fn sent_at(&self, read: u64) -> u64 {
         self.sent.load(Ordering::Relaxed).max(read)
     }

@@ -1,4 +1,4 @@
-//! Stream of verifiable records, which one thread writes while another thread reads them.
+//! A stream of verifiable records, which one thread writes while another thread reads them.
 //!
 //! Invariant: a phase succeeds only if every partition returns exactly the values sent to it, in order, at offsets
 //! without gaps.
@@ -20,31 +20,31 @@ use std::ops::ControlFlow;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Time without a record after which the reader gives up.
+/// How long the reader waits for a record before it gives up.
 const READ_TIMEOUT: Duration = Duration::from_secs(30);
-/// Number of records between two checks for a stop.
+/// The number of records between two checks for a stop.
 const RECORDS_PER_LOOK: u64 = 256;
 
-/// Phase of the demo.
+/// A phase of the demo.
 pub struct Phase {
-    /// Name for the user.
+    /// The name of the phase for the user.
     pub name: &'static str,
-    /// Number of records.
+    /// How many records the phase has.
     pub records: u64,
-    /// Records a second; below zero for no limit.
+    /// How many records are sent per second. Below zero there is no limit.
     pub throughput: f64,
-    /// Time after which no further record is sent; `None` for no limit.
+    /// How long records are sent, or `None` for no limit.
     pub limit: Option<Duration>,
 }
 
 impl Phase {
-    /// Returns a phase that sends all records, without a limit of the rate.
+    /// Creates a phase that sends all records as fast as possible.
     pub fn flat_out(name: &'static str, records: u64) -> Self {
         Phase { name, records, throughput: -1.0, limit: None }
     }
 }
 
-/// Sink that accepts exactly the records that were sent to one partition.
+/// A sink that accepts exactly the records that were sent to one partition.
 struct Verifier {
     reader: SequenceReader,
     latencies: Latencies,
@@ -64,19 +64,19 @@ impl Sink for Verifier {
     }
 }
 
-/// State of the stream over all phases.
+/// The state of the stream over all phases.
 pub struct DemoStream {
     topic: &'static str,
     record_size: usize,
     writers: Vec<SequenceWriter>,
     cursors: Vec<Cursor<Verifier>>,
-    /// Number of records that were sent to each partition.
+    /// How many records were sent to each partition.
     sent: Vec<u64>,
     epoch: Instant,
 }
 
 impl DemoStream {
-    /// Returns a stream to every partition of an empty topic.
+    /// Creates a stream to every partition of an empty topic.
     pub fn new(topic: &'static str, cluster: &mut Cluster, record_size: usize) -> Result<Self, Failure> {
         let epoch = Instant::now();
         let places = cluster.partitions(&Text::from_static(topic))?;
@@ -111,7 +111,7 @@ impl DemoStream {
         let (started, started_at) = (Instant::now(), SystemTime::now());
         let end = PhaseEnd::default();
         let (read, sent) = self.run_both((phase, &end), cluster, producer, runtime, progress, stop);
-        // Returns the reader's error first, which is more precise than the sender's.
+        // The reader's error is returned first, because it is more precise than the sender's.
         let mut read = read?;
         let sent = sent?;
         if let Some(first) = sent.failed.first {
@@ -135,7 +135,7 @@ impl DemoStream {
         })
     }
 
-    /// Reads on another thread while this thread sends. A failure of either ends the other.
+    /// Reads on another thread while this thread sends. If either fails, the other ends as well.
     fn run_both(
         &mut self,
         (phase, end): (&Phase, &PhaseEnd),
@@ -160,7 +160,7 @@ impl DemoStream {
             let sent = runtime.block_on(async {
                 tokio::select! {
                     biased;
-                    // A stop ends the wait for memory, and for records in flight.
+                    // A stop ends the wait for memory and for records in flight.
                     Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
                     sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
@@ -211,7 +211,7 @@ impl DemoStream {
         Ok(Sent { produced, failed, ended: Instant::now(), stopped: false })
     }
 
-    /// Checks that no partition has records after the last sent one. Returns the number of records.
+    /// Checks that no partition has records after the last one that was sent. Returns how many records there are.
     pub fn verify_ends(&self, cluster: &mut Cluster) -> Result<u64, Failure> {
         let of: Vec<(Text, i32)> = self.cursors.iter().map(|cursor| (cursor.topic.clone(), cursor.partition)).collect();
         let ends = cluster.any()?.offsets(&of, LATEST)?;
@@ -228,8 +228,7 @@ impl DemoStream {
     }
 }
 
-/// Number of records in a phase, once the sender knows it. Also the time at which the reader has noticed that it has
-/// read all of them.
+/// How many records a phase has, once the sender knows it, and when the reader noticed that it has read all of them.
 #[derive(Default)]
 struct PhaseEnd {
     records: OnceLock<u64>,
@@ -238,7 +237,7 @@ struct PhaseEnd {
 
 impl PhaseEnd {
     fn set(&self, records: u64) {
-        // `set` cannot fail, since a phase is sent once.
+        // This cannot fail, because a phase is sent only once.
         let _ = self.records.set(records);
     }
 
@@ -261,7 +260,7 @@ fn finished(outcome: &ConsumeOutcome<Verifier>, end: &PhaseEnd, stop: &Stop) -> 
     }
 }
 
-/// Returns the failure of a demo that the user stopped.
+/// Returns the failure of a demo that the user has stopped.
 pub(super) fn interrupted() -> Failure {
     Failure::interrupted("interrupted; the broker was stopped and its data removed")
 }

@@ -1,4 +1,4 @@
-//! `groups delete`: deletes groups with their offsets.
+//! `groups delete` deletes groups with their offsets.
 
 use super::select::Which;
 use crate::client::Where;
@@ -19,7 +19,7 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the groups. A group that cannot be deleted does not stop the others.
+/// Deletes the groups. If one cannot be deleted, the others still are.
 pub fn run(delete: &Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::GROUPS)?;

@@ -1,4 +1,4 @@
-//! `groups delete-offsets`: deletes committed offsets.
+//! `groups delete-offsets` deletes committed offsets.
 
 use super::select::{SelectedTopic, topic};
 use crate::client::Where;
@@ -61,8 +61,8 @@ pub fn run(delete: &DeleteOffsets) -> Result<(), Failure> {
     }
 }
 
-/// Returns the selected partitions. A topic without partition numbers selects all of its partitions; if the topic is
-/// deleted, all partitions in which the group has an offset.
+/// Returns the selected partitions. A topic without partition numbers selects all of its partitions. If the topic is
+/// deleted, it selects all partitions in which the group has an offset.
 fn meant(groups: &mut GroupAdmin<'_>, id: &Text, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let whole: Vec<Text> =
         topics.iter().filter(|topic| topic.partitions.is_none()).map(|topic| topic.name.clone()).collect();

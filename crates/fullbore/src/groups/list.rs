@@ -1,4 +1,4 @@
-//! `groups list`: lists groups.
+//! `groups list` lists groups.
 
 use crate::client::Where;
 use crate::client_id;
@@ -9,10 +9,10 @@ use clap::Args;
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_client::admin::{GroupAdmin, GroupListing};
 
-/// States of a consumer group, in Kafka's spelling.
+/// The states of a consumer group, in Kafka's spelling.
 const STATES: [&str; 7] =
     ["Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead"];
-/// Types of a consumer group.
+/// The types of a consumer group.
 const TYPES: [&str; 2] = ["Classic", "Consumer"];
 
 #[derive(Args, Debug)]
@@ -29,7 +29,7 @@ pub struct List {
     format: Format,
 }
 
-/// Words chosen from a list. An empty list stands for all.
+/// Words that the user chose from a list. An empty list stands for all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Words(Vec<String>);
 
@@ -85,7 +85,8 @@ fn table(groups: &[GroupListing], with_type: bool, with_state: bool) -> Vec<Stri
     aligned(&rows, &[longest + 10, 20, 20])
 }
 
-/// Returns the word with a capital. Brokers write types in lower case, but Kafka's tool prints them with a capital.
+/// Returns the word with a capital letter. Brokers write types in lower case, but Kafka's tool prints them with a
+/// capital.
 fn capital(word: &str) -> String {
     let mut letters = word.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
@@ -110,7 +111,7 @@ mod tests {
         assert!(states("foo").expect_err("none").contains("must be some of Stable, Empty"));
     }
 
-    /// The expected table is captured from Kafka 4.3.1, without the blanks at the end of lines.
+    /// The expected table was captured from Kafka 4.3.1, without the blanks at the end of lines.
     #[test]
     fn the_table_of_groups_is_kafkas() {
         let group =

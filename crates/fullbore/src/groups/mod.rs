@@ -1,5 +1,5 @@
-//! `fullbore groups`: flags and output of kafka-consumer-groups.sh, one file for each action. Not here: the requests to
-//! the cluster, which are in `fullbore_client::admin`.
+//! `fullbore groups` has the flags and the output of kafka-consumer-groups.sh, with one file for each action. The
+//! requests to the cluster are in `fullbore_client::admin`.
 
 mod delete;
 mod delete_offsets;
@@ -11,7 +11,7 @@ mod select;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// Flags of kafka-consumer-groups.sh that are actions.
+/// The flags of kafka-consumer-groups.sh that are actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--list", "--describe", "--delete", "--reset-offsets", "--delete-offsets"];
 
 /// List, describe and delete consumer groups, and set their offsets, with kafka-consumer-groups.sh's flags.

@@ -24,7 +24,7 @@ impl Which {
     /// Returns the names of the selected groups, each once, in order.
     ///
     /// # Errors
-    /// Error of the cluster.
+    /// Returns [`Failure`] if the groups cannot be listed.
     pub fn ids(&self, groups: &mut GroupAdmin<'_>) -> Result<Vec<Text>, Failure> {
         let ids: BTreeSet<Text> = match self.all_groups {
             true => groups.list(&[], &[])?.into_iter().map(|group| group.id).collect(),
@@ -34,16 +34,16 @@ impl Which {
     }
 }
 
-/// Selection of a topic, or of some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
+/// Selects a topic, or some of its partitions: `TOPIC` or `TOPIC:0,1,2`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectedTopic {
-    /// Name of the topic.
+    /// The name of the topic.
     pub name: Text,
-    /// Selected partitions; None for all.
+    /// The selected partitions, or `None` for all.
     pub partitions: Option<Vec<i32>>,
 }
 
-/// Parses `TOPIC` or `TOPIC:0,1,2`. The name of a topic has no colon.
+/// Parses `TOPIC` or `TOPIC:0,1,2`. A topic's name cannot contain a colon.
 pub fn topic(text: &str) -> Result<SelectedTopic, String> {
     let allowed = || "must be TOPIC or TOPIC:0,1,2".to_owned();
     let (name, partitions) = match text.split_once(':') {
@@ -61,7 +61,7 @@ pub fn topic(text: &str) -> Result<SelectedTopic, String> {
 /// partition exists and has a leader.
 ///
 /// # Errors
-/// Error of the first partition that does not exist, or has no leader.
+/// Returns [`Failure`] with the first partition that does not exist or has no leader, if there is one.
 pub fn partitions(places: &BTreeMap<Text, TopicPlaces>, topics: &[SelectedTopic]) -> Result<Vec<(Text, i32)>, Failure> {
     let mut meant = BTreeSet::new();
     for topic in topics {

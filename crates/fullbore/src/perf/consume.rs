@@ -1,4 +1,4 @@
-//! `fullbore perf consume`: flags and lines of kafka-consumer-perf-test, without a consumer group.
+//! `fullbore perf consume` has the flags and lines of kafka-consumer-perf-test, but uses no consumer group.
 
 use super::lines::Lines;
 use crate::client::{self, client_properties, key_value, without_effect};
@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
-/// Client id if no property names one. Kafka's tool has the same.
+/// The client id if no property names one. Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-consumer-client";
 
 /// Read a topic at full speed and print the lines of kafka-consumer-perf-test.
@@ -146,7 +146,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
     }
 }
 
-/// Returns a sentence about the number of records that were read.
+/// Returns a sentence about how many records were read.
 fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) -> String {
     let seconds = started.elapsed().unwrap_or_default().as_secs_f64().max(f64::EPSILON);
     let (records, bytes) = (progress.records(), progress.bytes());
@@ -154,7 +154,8 @@ fn progress_words(progress: &ConsumeProgress, wanted: u64, started: SystemTime) 
     format!("{records} of {wanted} records read, {rate:.1} MB/s")
 }
 
-/// Sink that counts down the records that all partitions together may still read: --num-records is an exact limit.
+/// A sink that counts down the records that all partitions together may still read. This makes --num-records an exact
+/// limit.
 struct RecordCountdown(Arc<AtomicI64>);
 
 impl Sink for RecordCountdown {
@@ -221,7 +222,7 @@ fn pairs(figures: &str) -> Vec<String> {
     rows.map(|(name, figure)| format!("{name:<22} {figure}")).collect()
 }
 
-/// Printer of the lines of `--show-detailed-stats`.
+/// Prints the lines of `--show-detailed-stats`.
 struct Reporter<'a> {
     interval: Option<Duration>,
     dates: &'a DateFormat,
@@ -255,13 +256,13 @@ impl<'a> Reporter<'a> {
 }
 
 impl Consume {
-    /// Returns true if the summary does not fit a line of the terminal: it would not stand below its header.
+    /// Returns true if the summary does not fit into a line of the terminal. It would then not stand below its header.
     fn prints_pairs(&self) -> bool {
         let is_narrow = self.lines.limit().is_some_and(|limit| limit < CONSUME_HEADER.len());
         is_narrow && !self.show_detailed_stats && !self.hide_header
     }
 
-    /// Returns the longest wait for a response: `timeout`, but at least a second.
+    /// Returns how long to wait for a response: `timeout`, but at least a second.
     fn patience(&self) -> Patience {
         Patience::of_ms(self.timeout.max(1_000))
     }
@@ -275,7 +276,7 @@ impl Consume {
     fn plan(&self, properties: &Properties) -> Result<ConsumePlan, Failure> {
         let mut fetch = FetchSettings { partition_max_bytes: self.fetch_size, ..Default::default() };
         for (key, value) in properties.iter() {
-            // `set` returns false for keys of every client, and for keys that were reported as without effect.
+            // `set` returns false for keys of every client, and for keys that were already reported as without effect.
             fetch.set(key, value)?;
         }
         let start = if self.from_latest { StartOffset::Latest } else { StartOffset::Earliest };

@@ -1,4 +1,4 @@
-//! Flag `--wide`: form of a perf tool's lines.
+//! The flag `--wide`, which sets the form of a perf tool's lines.
 
 use crate::output;
 use clap::Args;
@@ -12,7 +12,7 @@ pub struct Lines {
 }
 
 impl Lines {
-    /// Returns the number of columns that a line may have; None without a limit.
+    /// Returns how many columns a line may have, or `None` without a limit.
     pub fn limit(self) -> Option<usize> {
         if self.wide { None } else { output::width() }
     }

@@ -1,5 +1,5 @@
-//! `fullbore perf link`: provides a distance on one machine, until a signal ends it. Not here: the transport of bytes,
-//! which is in `fullbore_bench::link`.
+//! `fullbore perf link` provides a distance on one machine, until a signal ends it. The bytes are carried by
+//! `fullbore_bench::link`.
 
 use crate::demo::figures::grouped;
 use crate::failure::Failure;
@@ -17,12 +17,12 @@ use std::net::SocketAddr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Client id of the metadata request to the brokers behind a relay.
+/// The client id of the metadata request to the brokers behind a relay.
 const CLIENT_ID: &str = "fullbore-link";
-/// MTU of Ethernet.
+/// The MTU of Ethernet.
 const MTU_DEFAULT: u32 = 1_500;
 
-/// Shortest default stall of a loss, on a short link. TCP needs at least a round trip to send a lost packet again.
+/// The minimum default stall of a loss, for short links. TCP needs at least a round trip to send a lost packet again.
 const STALL_MIN: Duration = Duration::from_millis(10);
 
 /// Put a distance between a client and a server on this machine, until Ctrl-C, and count the bytes that cross it.
@@ -134,17 +134,17 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
     Ok(())
 }
 
-/// Reports that clients bypass the relay if the brokers behind it advertise other addresses.
+/// Warns the user if the brokers behind the relay advertise other addresses, because clients then bypass the relay.
 fn look_for_detour(to: &str, relay: SocketAddr) {
-    // No report if the brokers do not respond: clients will report that.
+    // If the brokers do not respond, there is no report. Clients will notice that themselves.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
         output::tell(detour);
     }
 }
 
-/// Returns the line to print if no broker advertises the relay; None otherwise. Compares only the port, since a host
-/// may have several names.
+/// Returns the line to print if no broker advertises the relay. Only the port is compared, because a host may have
+/// several names.
 fn detour(brokers: &[BrokerAddress], relay: SocketAddr) -> Option<String> {
     if brokers.iter().any(|broker| broker.port == i32::from(relay.port())) {
         return None;
@@ -260,7 +260,7 @@ fn loss_stall(text: &str) -> Result<(f64, Option<Duration>), String> {
     Ok((units::probability(probability)?, stall))
 }
 
-/// Parses the limit of bytes in flight. Its minimum is one read, since with less no byte would move; its maximum is
+/// Parses the limit of bytes in flight. The minimum is one read, because no byte would move with less. The maximum is
 /// what a machine may have in memory.
 fn in_flight_max(text: &str) -> Result<u64, String> {
     let bytes = units::size(text)?;

@@ -1,5 +1,5 @@
-//! `fullbore perf`: Kafka's perf tools with their flags and output, and tools for links and sweeps. Not here: the
-//! measurements, which are in `fullbore_bench`.
+//! `fullbore perf` has Kafka's perf tools with their flags and output, and tools for links and sweeps. The measurements
+//! themselves are in `fullbore_bench`.
 
 mod consume;
 mod lines;

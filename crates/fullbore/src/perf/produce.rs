@@ -1,4 +1,4 @@
-//! `fullbore perf produce`: flags and output of kafka-producer-perf-test, with Fullbore's producer.
+//! `fullbore perf produce` has the flags and output of kafka-producer-perf-test, and uses Fullbore's producer.
 
 use super::lines::Lines;
 use crate::client::{bootstrap_servers, client_properties, key_value};
@@ -23,15 +23,15 @@ use fullbore_wire::batch::Compression;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// Client id if no property names one. Kafka's tool has the same.
+/// The client id if no property names one. Kafka's tool has the same.
 const CLIENT_ID: &str = "perf-producer-client";
-/// Smallest share of the time with a full window at which the window counts as the limit of the rate.
+/// The window counts as the limit of the rate if it was full for at least this share of the time.
 const WINDOW_BOUND_MIN: f64 = 0.5;
-/// Prefix of the transactional id if only a duration is given. Kafka's tool has the same.
+/// If only a duration is given, the transactional id begins with this prefix. Kafka's tool has the same.
 const TRANSACTIONAL_ID_PREFIX: &str = "performance-producer-";
-/// Longest time for the abort of the last transaction after a stop by the user.
+/// How long the abort of the last transaction may take after the user has stopped the command.
 const ABORT_TIMEOUT: Duration = Duration::from_millis(300);
-/// Longest wait for connections to close at the end, when every record has its result.
+/// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Send records at full speed or at a rate, and print the lines of kafka-producer-perf-test.
@@ -152,8 +152,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     verdict(&outcome, args.num_records)
 }
 
-/// Returns a sentence if the window limited the rate, so that full batches waited only for the window for much of
-/// `elapsed`; None otherwise.
+/// Returns a sentence if the window limited the rate. This is the case if full batches waited only for the window for
+/// much of `elapsed`.
 fn window_bound(broker: &BrokerStatus, elapsed: Duration) -> Option<String> {
     let share = broker.window_full.as_secs_f64() / elapsed.as_secs_f64().max(f64::MIN_POSITIVE);
     let BrokerStatus { id, window, .. } = broker;
@@ -183,7 +183,7 @@ fn refusal(
     Failure::new(format!("cannot send to topic '{topic}': {error}{next}"))
 }
 
-/// Returns a sentence with the reason why a transaction was not committed, and the state of its records.
+/// Returns a sentence about why a transaction was not committed, and about the state of its records.
 fn transaction_refusal(
     error: &TransactionError,
     settings: Option<&TransactionSettings>,
@@ -200,7 +200,7 @@ fn transaction_refusal(
     })
 }
 
-/// Returns a remark about a timeout below the duration of transactions, with which the coordinator aborts them before
+/// Returns a remark about a timeout that is shorter than transactions last. The coordinator then aborts them before
 /// their commit.
 fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
     format!(
@@ -213,7 +213,7 @@ fn too_long(settings: &TransactionSettings, duration: Duration) -> String {
 
 fn report(args: &PerfProduceArgs, client_id: &str, outcome: &ProduceOutcome) {
     let summaries: Vec<Summary> = outcome.produced.summaries(outcome.ended).collect();
-    // Leaves out summaries without records, which have no latencies. The verdict reports failures.
+    // Summaries without records are left out, since they have no latencies. The verdict reports failures.
     let acknowledged = || summaries.iter().filter(|summary| summary.records > 0);
     acknowledged().for_each(|summary| match args.json {
         true => line(&summary_json(summary)),
@@ -233,7 +233,7 @@ fn verdict(outcome: &ProduceOutcome, wanted: u64) -> Result<(), Failure> {
     let failed = outcome.failed.first.as_ref();
     let failed = failed.map(|first| format!("{} records failed; the first: {first}", outcome.failed.records));
     match failed {
-        // No report, since the output has no reader.
+        // The output has no reader, so there is no report.
         None if outcome.stopped && output::is_lost() => Ok(()),
         None if !outcome.stopped => Ok(()),
         Some(failed) if !outcome.stopped => Err(Failure::new(failed)),
@@ -289,7 +289,7 @@ impl PerfProduceArgs {
         Ok(properties)
     }
 
-    /// Prints a line of Kafka's tool; prints nothing with `--json`.
+    /// Prints a line of Kafka's tool. With `--json`, prints nothing.
     fn tell(&self, text: &str) {
         if !self.json {
             line(text);
@@ -330,7 +330,7 @@ impl PerfProduceArgs {
     }
 }
 
-/// Parses `--throughput`. Refuses 0, with which Kafka's tool waits forever.
+/// Parses `--throughput`. Refuses 0, with which Kafka's tool would wait forever.
 fn throughput(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(0.0) => Err("nothing would ever be sent; use -1 for as fast as it goes".to_owned()),

@@ -1,4 +1,4 @@
-//! Base64 with padding (RFC 4648, section 4) for bytes in JSON that are not text.
+//! Base64 with padding (RFC 4648, section 4), for bytes in JSON that are not text.
 //!
 //! Invariant: `decode` accepts exactly the output of `encode`, without white space, missing padding or stray bits.
 
@@ -16,7 +16,7 @@ pub fn encode(bytes: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Returns the decoded bytes; None if the text is not base64.
+/// Decodes the text, or returns `None` if it is not base64.
 pub fn decode(text: &str) -> Option<Vec<u8>> {
     let (chunks, rest) = text.as_bytes().as_chunks::<4>();
     if !rest.is_empty() {

@@ -1,36 +1,36 @@
-//! JSON (RFC 8259): writes strings, and parses single values without copying them.
+//! A small JSON (RFC 8259). It writes strings, and parses single values without copying them.
 //!
 //! A parsed array or object contains its text beside its parts. Invariant: a parsed value is checked to its last byte,
 //! and nested no deeper than [`DEPTH_MAX`].
 
 use std::borrow::Cow;
 
-/// Deepest nesting of arrays and objects.
+/// Maximum nesting of arrays and objects.
 const DEPTH_MAX: usize = 64;
 
-/// Parsed value, which borrows from the text.
+/// A parsed value, which borrows from the text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<'a> {
     /// `null`.
     Null,
-    /// String without its escapes.
+    /// A string without its escapes.
     String(Cow<'a, str>),
-    /// Number, as text.
+    /// A number, as text.
     Number(&'a str),
     /// `true` or `false`.
     Bool(bool),
-    /// Array, with its text.
+    /// An array, with its text.
     Array(Vec<Value<'a>>, &'a str),
-    /// Object: its members in order, and its text. Names may repeat.
+    /// An object, with its members in order and its text. Names may repeat.
     Object(Vec<(Cow<'a, str>, Value<'a>)>, &'a str),
 }
 
-/// Fault of a text, and its position.
+/// A mistake in a text, and its position.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Wrong {
-    /// Number of the byte, from 1.
+    /// The number of the byte, counted from 1.
     pub position: usize,
-    /// Expected input.
+    /// The input that was expected instead.
     pub expected: &'static str,
 }
 
@@ -40,10 +40,10 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// Parses a text of one value.
+/// Parses a text that consists of one value.
 ///
 /// # Errors
-/// Position of the first wrong byte, and the expected input.
+/// Returns the position of the first wrong byte, and the input that was expected.
 pub fn parse(text: &str) -> Result<Value<'_>, Wrong> {
     let mut parser = Parser { text, at: 0 };
     parser.space();
@@ -97,7 +97,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Takes this byte if it is the next one. Returns true if so.
+    /// Takes this byte if it is the next one, and returns true in this case.
     fn takes(&mut self, byte: u8) -> bool {
         let is_next = self.peek() == Some(byte);
         self.at += usize::from(is_next);
@@ -216,7 +216,7 @@ impl<'a> Parser<'a> {
         }
         let rest = &self.text[from..self.at];
         self.at += 1;
-        // If `unescaped` is empty, the string has no escapes, since each escape gives a character.
+        // If `unescaped` is empty, the string has no escapes, because each escape gives a character.
         Ok(if unescaped.is_empty() { Cow::Borrowed(rest) } else { Cow::Owned(unescaped + rest) })
     }
 
@@ -236,7 +236,7 @@ impl<'a> Parser<'a> {
         Ok(simple)
     }
 
-    /// Parses `uXXXX`; for a character beyond 16 bits, two such escapes.
+    /// Parses `uXXXX`, or two such escapes for a character beyond 16 bits.
     fn unicode(&mut self) -> Result<char, Wrong> {
         let high = self.four_digits()?;
         let code = match high {

@@ -1,4 +1,4 @@
-//! Text forms of bytes that `produce` and `consume` share.
+//! Text forms of bytes that both `produce` and `consume` use.
 
 pub mod base64;
 pub mod escapes;

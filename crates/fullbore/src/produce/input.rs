@@ -1,8 +1,8 @@
-//! Input from a file or pipe, divided into records: by lines or other delimiters, by lengths, or the whole file as one
-//! record.
+//! Divides the input from a file or pipe into records: by lines or other delimiters, by lengths, or the whole file as
+//! one record.
 //!
-//! Not here: the meaning of a record's bytes. Invariant: at most one record, and one read after it, is in memory. A
-//! record longer than `limit` is an error, and is not kept in memory.
+//! The meaning of a record's bytes is not known here. Invariant: at most one record, and one read after it, is in
+//! memory. A record longer than `limit` is an error, and is not kept in memory.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::fs::File;
@@ -10,81 +10,81 @@ use std::io::{self, BufRead, Read};
 use std::ops::Range;
 use std::time::Duration;
 
-/// Number of bytes of one read; at least the usual capacity of a pipe.
+/// How many bytes one read requests. This is at least the usual capacity of a pipe.
 const READ_BYTES: usize = 256 << 10;
-/// Number of bytes of the length before a record.
+/// The size of the length before a record, in bytes.
 const LENGTH_BYTES: usize = 4;
-/// Length -1, which stands for a null.
+/// The length -1, which stands for a null.
 const NULL: [u8; LENGTH_BYTES] = [0xFF; LENGTH_BYTES];
 
-/// Framing of records.
+/// How the input is divided into records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// Bytes after each record. They may be missing after the last record.
+    /// The bytes after each record. They may be missing after the last one.
     Delimiter(Vec<u8>),
-    /// Length of four bytes, big-endian, before each record; -1 for a null.
+    /// A length of four bytes, big-endian, comes before each record. -1 stands for a null.
     Length,
-    /// Whole file as one record.
+    /// The whole file is one record.
     Whole,
 }
 
-/// Outcome of a wait for input.
+/// The outcome of a wait for input.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Filled {
-    /// More bytes, or the end of the input.
+    /// There are more bytes, or the input has ended.
     More,
-    /// No input within the time.
+    /// No input came within the time.
     Nothing,
 }
 
-/// File or pipe with its buffer.
+/// A file or pipe with its buffer.
 pub struct Input {
     file: File,
     framing: Framing,
     limit: usize,
     buffer: Vec<u8>,
-    /// Range of the buffer that is not yet taken.
+    /// The range of the buffer that is not yet taken.
     left: Range<usize>,
-    /// Number of bytes of `left` that were searched, and in which no delimiter begins.
+    /// How many bytes of `left` were already searched. No delimiter begins in them.
     searched: usize,
     at_end: bool,
-    /// Number of taken records.
+    /// How many records were taken.
     pub taken: u64,
 }
 
-/// Range of a record's bytes in the buffer; None for a null.
+/// The range of a record's bytes in the buffer, or `None` for a null.
 #[derive(Debug, PartialEq, Eq)]
 pub struct InputRecord(Option<Range<usize>>);
 
-/// Reason why there is no next record.
+/// The reason why there is no next record.
 #[derive(Debug, thiserror::Error)]
 pub enum InputError {
-    /// Error of the system.
+    /// The system returned an error.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Record that is too long.
+    /// The record is too long.
     #[error("{size} bytes{} are too many", if *.is_all { "" } else { " or more" })]
     TooLong {
-        /// Number of bytes of the record, as far as it was read.
+        /// The size of the record, as far as it was read.
         size: usize,
         /// True if the record was read to its end.
         is_all: bool,
     },
-    /// End of the input within a length.
+    /// The input ends within a length.
     #[error("cut short: the input ends after {0} of the four bytes of its length")]
     CutLength(usize),
-    /// End of the input within a record.
-    #[error("cut short: its length is {wanted} bytes, and the input has {found} more")]
+    /// The input ends within a record.
+    #[error("cut short: the length field has the value {wanted}, but only {found} bytes follow it")]
     Cut {
-        /// Number of bytes by the record's length.
+        /// How many bytes the record should have, by its length.
         wanted: usize,
-        /// Number of bytes up to the end of the input.
+        /// How many bytes there are up to the end of the input.
         found: usize,
     },
 }
 
 impl Input {
-    /// Returns the input of `file`, whose records have at most `limit` bytes.
+    /// Creates an input from `file`. Its records may have at most `limit` bytes.
     pub fn new(file: File, framing: Framing, limit: usize) -> Self {
         Input { file, framing, limit, buffer: Vec::new(), left: 0..0, searched: 0, at_end: false, taken: 0 }
     }
@@ -94,10 +94,10 @@ impl Input {
         self.at_end && self.left.is_empty() && !(self.framing == Framing::Whole && self.taken == 0)
     }
 
-    /// Takes the next record. Returns None if it is not complete yet.
+    /// Takes the next record, or returns `None` if it is not complete yet.
     ///
     /// # Errors
-    /// A record that is too long, or cut short.
+    /// Fails if a record is too long or cut short.
     pub fn next(&mut self) -> Result<Option<InputRecord>, InputError> {
         if self.framing == Framing::Length && self.buffer[self.left.clone()].starts_with(&NULL) {
             self.left.start += LENGTH_BYTES;
@@ -153,15 +153,15 @@ impl Input {
         }
     }
 
-    /// Returns the bytes of a record; None for a null.
+    /// Returns the bytes of a record, or `None` for a null.
     pub fn bytes(&self, record: InputRecord) -> Option<&[u8]> {
         record.0.map(|place| &self.buffer[place])
     }
 
-    /// Waits for bytes for at most `patience`, and reads them.
+    /// Waits for bytes for at most `patience` and reads them.
     ///
     /// # Errors
-    /// Error of the system.
+    /// Returns [`InputError`] if the input cannot be read.
     pub fn fill(&mut self, patience: Duration) -> Result<Filled, InputError> {
         if self.at_end || !is_readable(&self.file, patience)? {
             return Ok(if self.at_end { Filled::More } else { Filled::Nothing });
@@ -191,7 +191,7 @@ fn is_readable(file: &File, patience: Duration) -> io::Result<bool> {
     }
 }
 
-/// Returns the first index at or after `from` at which `delimiter` begins; None if there is none.
+/// Returns the first index at or after `from` where `delimiter` begins, if there is one.
 fn find(bytes: &[u8], delimiter: &[u8], from: usize) -> Option<usize> {
     let first = *delimiter.first()?;
     let mut at = from;
@@ -268,7 +268,7 @@ mod tests {
         let records = [&b"ab"[..], b"", b"null", b"\n"].map(<[u8]>::to_vec).to_vec();
         assert_eq!(all(framed, Framing::Length, 9), Ok(records));
         for (cut, says) in [
-            (&b"\0\0\0\x05ab"[..], "is 5 bytes, and the input has 2 more"),
+            (&b"\0\0\0\x05ab"[..], "has the value 5, but only 2 bytes follow it"),
             (b"\0\0", "the input ends after 2 of the four bytes of its length"),
             (b"\xff\xff\xff\xfe", "4294967294 bytes are too many"),
         ] {

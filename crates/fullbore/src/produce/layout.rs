@@ -1,4 +1,4 @@
-//! Layout of one input record: headers, key and value as text with separators, or one JSON object.
+//! The layout of one input record: headers, key and value as text with separators, or one JSON object.
 //!
 //! Invariant: no part is guessed. A record that does not fit the layout is refused with a sentence, except for a
 //! missing separator if the layout is not strict.
@@ -7,49 +7,50 @@ use crate::pipe::{base64, json};
 use json::Value;
 use std::borrow::Cow;
 
-/// Key of a header, with its value or null.
+/// The key of a header, with its value or null.
 type FieldHeader<'a> = (Cow<'a, [u8]>, Option<Cow<'a, [u8]>>);
 
-/// Parts of an input record. A part that is not in the input is `None`.
+/// The parts of an input record. `None` if the input does not have the part.
 #[derive(Debug, Default, PartialEq)]
 pub struct Fields<'a> {
-    /// Topic; only in JSON.
+    /// The topic, which only JSON can have.
     pub topic: Option<Cow<'a, str>>,
-    /// Partition; only in JSON.
+    /// The partition, which only JSON can have.
     pub partition: Option<i32>,
-    /// Timestamp; only in JSON.
+    /// The timestamp, which only JSON can have.
     pub timestamp: Option<i64>,
-    /// Key; `None` also for null.
+    /// The key. `None` also stands for null.
     pub key: Option<Cow<'a, [u8]>>,
-    /// Value; `None` also for null.
+    /// The value. `None` also stands for null.
     pub value: Option<Cow<'a, [u8]>>,
-    /// Headers in order.
+    /// The headers in order.
     pub headers: Vec<FieldHeader<'a>>,
 }
 
-/// Layout of a record.
+/// The layout of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputLayout {
-    /// Text `headers delimiter key separator value`. Headers and key are present only if their separator is set.
+    /// Text of the form `headers delimiter key separator value`. Headers and key are present only if their separator is
+    /// set.
     Text(Separators),
-    /// JSON object.
+    /// A JSON object.
     Json,
 }
 
-/// Separators of a record's parts, with the names and defaults of kafka-console-producer.sh.
+/// The separators of a record's parts, with the names and defaults of kafka-console-producer.sh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Separators {
-    /// Separator of key and value; `None` for records without keys (parse.key, key.separator).
+    /// The separator of key and value, or `None` for records without keys (parse.key, key.separator).
     pub key: Option<Vec<u8>>,
-    /// Delimiter after the headers; `None` for records without headers (parse.headers, headers.delimiter).
+    /// The delimiter after the headers, or `None` for records without headers (parse.headers, headers.delimiter).
     pub headers: Option<Vec<u8>>,
-    /// Separator of two headers (headers.separator).
+    /// The separator of two headers (headers.separator).
     pub between_headers: Vec<u8>,
-    /// Separator of the key of a header and its value (headers.key.separator).
+    /// The separator of a header's key and its value (headers.key.separator).
     pub header_key: Vec<u8>,
-    /// Text that stands for a null key, value, or header value (null.marker).
+    /// The text that stands for a null key, value, or header value (null.marker).
     pub null_marker: Option<Vec<u8>>,
-    /// True if a line without its separators is refused (ignore.error=false). Otherwise the whole line is the value.
+    /// If true, a line without its separators is refused (ignore.error=false). Otherwise the whole line is the value.
     pub strict: bool,
 }
 
@@ -67,10 +68,10 @@ impl Default for Separators {
 }
 
 impl InputLayout {
-    /// Parses one record. Returns None for a blank line among JSON objects.
+    /// Parses one record. Returns `None` for a blank line among JSON objects.
     ///
     /// # Errors
-    /// Sentence about the fault.
+    /// Returns a text about the fault if the bytes do not have the form of a record.
     pub fn read<'a>(&self, bytes: &'a [u8]) -> Result<Option<Fields<'a>>, String> {
         match self {
             InputLayout::Text(separators) => separators.read(bytes).map(Some),
@@ -141,7 +142,7 @@ fn split<'a>(bytes: &'a [u8], separator: &[u8]) -> Option<(&'a [u8], &'a [u8])> 
     Some((&bytes[..at], &bytes[at + separator.len()..]))
 }
 
-/// Parses an object of `fullbore consume --json`. Also accepts the names and forms of kcat.
+/// Parses an object of `fullbore consume --json`. Kcat's names and forms are accepted as well.
 fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| format!("not UTF-8 at byte {}", error.valid_up_to() + 1))?;
     let Value::Object(members, _) = json::parse(text).map_err(|wrong| wrong.to_string())? else {
@@ -158,7 +159,7 @@ fn of_json(bytes: &[u8]) -> Result<Fields<'_>, String> {
             ("key" | "key_base64", value) => fields.key = Some(content(&name, value)?),
             ("value" | "value_base64" | "payload", value) => fields.value = Some(content(&name, value)?),
             ("headers", value) => fields.headers = headers(value)?,
-            // Ignored: these describe the source of the record, and do not determine its target.
+            // These members are ignored. They describe the source of the record and do not determine its target.
             ("offset" | "timestamp_type" | "tstype" | "broker" | "leader_epoch", _) => {}
             (unknown, _) => {
                 return Err(format!("{unknown}: must be one of topic, partition, timestamp, headers, key, value"));
@@ -194,7 +195,7 @@ fn bytes_of(text: Cow<'_, str>) -> Cow<'_, [u8]> {
     }
 }
 
-/// Parses headers: `[{"key":"k","value":"v"}]`, or `{"k":"v"}`, or kcat's `["k","v"]`.
+/// Parses headers, which may be `[{"key":"k","value":"v"}]`, `{"k":"v"}`, or kcat's `["k","v"]`.
 fn headers(value: Value<'_>) -> Result<Vec<FieldHeader<'_>>, String> {
     let refused = || "headers: must be an object, or an array of objects with key and value".to_owned();
     match value {

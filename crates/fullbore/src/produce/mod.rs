@@ -1,7 +1,7 @@
-//! `fullbore produce`: writes records from standard input or files to topics.
+//! `fullbore produce` writes records from standard input or files to topics.
 //!
-//! Path of a record: [`input`] finds its end, and [`layout`] splits it into parts. [`sending`] passes it to the
-//! producer, and keeps its delivery until the result.
+//! [`input`] finds the end of a record, and [`layout`] splits it into parts. [`sending`] passes it to the producer and
+//! keeps its delivery until the result.
 
 mod input;
 mod layout;
@@ -31,21 +31,21 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Client id if no property names one.
+/// The client id if no property names one.
 const CLIENT_ID: &str = "fullbore-produce";
-/// Time between two checks for results while there is no input.
+/// How often results are checked while there is no input.
 const ANSWER_TICK: Duration = Duration::from_millis(10);
-/// Time between two checks for signals while there is no input.
+/// How often signals are checked while there is no input.
 const IDLE_TICK: Duration = Duration::from_millis(100);
-/// Number of records between two checks for results and signals.
+/// The number of records between two checks for results and signals.
 const RECORDS_PER_LOOK: u64 = 256;
-/// Longest wait for connections to close at the end, when every record has its result.
+/// How long connections may take to close at the end, when every record has its result.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Most bytes of JSON for one byte of content, as in \u0000.
+/// How many bytes of JSON one byte of content may take, as in \u0000.
 const JSON_BYTES_PER_BYTE: usize = 6;
-/// Usual number of bytes of an input record beside its value.
+/// How many bytes an input record usually has beside its value.
 const FRAME_BYTES: usize = 128;
-/// Most bytes of a JSON object beside key, value and headers.
+/// How many bytes a JSON object may have beside key, value and headers.
 const JSON_FRAME_BYTES: usize = 4096;
 
 /// Write records from standard input or files: lines, delimited or length-framed records, whole files, or JSON.
@@ -142,7 +142,7 @@ pub struct ProduceArgs {
     reader_property: Vec<(String, String)>,
 }
 
-/// Parses a pair like [`key_value`], but keeps white space, since it may be a separator.
+/// Parses a pair like [`key_value`] does, but keeps white space, because it may be a separator.
 pub fn raw_key_value(text: &str) -> Result<(String, String), String> {
     let (key, _) = key_value(text)?;
     let (_, value) = text.split_once('=').unwrap_or_default();
@@ -157,7 +157,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let properties = args.properties()?;
     let config = ProducerConfig::from_properties(properties.iter())?;
     let job = ProduceJob::new(&args, layout, config.max_request_size)?;
-    // This cluster serves only the advice about a refused record.
+    // This cluster is only used for the advice about a refused record.
     let servers = config.bootstrap_servers.join(",");
     let transactions = TransactionSettings::of(&config, "--transaction-records");
     let cluster = Cluster::new(&servers, &config.client.client_id)?;
@@ -180,7 +180,7 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     verdict
 }
 
-/// Input and its interpretation.
+/// The input, and how it is interpreted.
 struct ProduceJob<'a> {
     args: &'a ProduceArgs,
     layout: InputLayout,
@@ -218,7 +218,7 @@ impl<'a> ProduceJob<'a> {
         })
     }
 
-    /// Returns the number of bytes of the longest input that can be one record.
+    /// Returns how long an input may be that still fits into one record.
     fn limit(&self) -> usize {
         match self.layout {
             InputLayout::Json => self.max_request_size.saturating_mul(JSON_BYTES_PER_BYTE) + JSON_FRAME_BYTES,
@@ -226,7 +226,8 @@ impl<'a> ProduceJob<'a> {
         }
     }
 
-    /// Sends every record of every file. The error is a sentence with the position and the reason of an early end.
+    /// Sends every record of every file. If the sending ends early, the error is a sentence with the position and the
+    /// reason.
     fn send_all(&self, sending: &mut Sending<'_>, stop: &Stop) -> Result<(), String> {
         let standard_input = [PathBuf::from("-")];
         let files = if self.args.files.is_empty() { &standard_input[..] } else { &self.args.files };
@@ -265,7 +266,7 @@ impl<'a> ProduceJob<'a> {
             error => format!("{}: {error}", place(number)),
         };
         let mut idle = Idle::begin();
-        // A signal ends the loop. The records that were read are sent.
+        // A signal ends the loop, and the records that were read are still sent.
         loop {
             match input.next().map_err(|error| at(input.taken + 1, error))? {
                 Some(record) => {
@@ -292,7 +293,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn send_one(&self, bytes: Option<&[u8]>, place: InputPosition, sending: &mut Sending<'_>) -> Result<Sent, String> {
-        // A null input record has neither a key nor headers.
+        // A null in the input has neither a key nor headers.
         let fields = bytes.map_or(Ok(Some(Fields::default())), |bytes| self.layout.read(bytes));
         let Some(fields) = fields.map_err(|wrong| format!("{place}: {wrong}"))? else {
             return Ok(Sent::Taken);
@@ -328,7 +329,7 @@ impl<'a> ProduceJob<'a> {
     }
 
     fn headers_of<'b>(&'b self, fields: &'b Fields<'_>) -> Vec<Header<'b>> {
-        // Allocates nothing for a record without headers, as most are.
+        // Most records have no headers, and nothing is allocated for them.
         let mut headers: Vec<Header<'b>> =
             self.headers.iter().map(|(key, value)| Header { key: key.as_bytes(), value: *value }).collect();
         headers.extend(fields.headers.iter().map(|(key, value)| Header { key, value: value.as_deref() }));
@@ -336,7 +337,7 @@ impl<'a> ProduceJob<'a> {
     }
 }
 
-/// Returns the text for a report that no input comes.
+/// Returns the text of the report that no input comes.
 fn waits_for(file: Option<&str>, unit: &str) -> String {
     match file {
         Some(file) => format!("{file} has no {unit} yet; Ctrl-C ends"),
@@ -353,7 +354,7 @@ impl ProduceArgs {
         }
     }
 
-    /// Returns the flags by which another command finds the same cluster.
+    /// Returns the flags with which another command finds the same cluster.
     fn place_flags(&self, servers: &str) -> String {
         let file = self.command_config.as_ref().map(|file| format!(" --command-config {}", file.display()));
         let servers = (servers != BOOTSTRAP_DEFAULT).then(|| format!(" --bootstrap-server {servers}"));
@@ -398,7 +399,7 @@ impl ProduceArgs {
         Ok(InputLayout::Text(separators))
     }
 
-    /// Applies properties of Kafka's line reader. As there, a line that does not fit is then refused.
+    /// Applies properties of Kafka's line reader. As in Kafka, a line that does not fit is then refused.
     fn apply_reader_properties(&self, separators: &mut Separators) -> Result<(), Failure> {
         let (mut parses_key, mut parses_headers) = (false, false);
         let (mut key_separator, mut headers_delimiter) = (b"\t".to_vec(), b"\t".to_vec());

@@ -1,6 +1,7 @@
-//! Passes records to the producer, and keeps each delivery until its result.
+//! Passes records to the producer and keeps each delivery until its result.
 //!
-//! Invariant: results are read in the order of the records. At most [`PENDING_MAX`] records have no read result.
+//! Invariant: results are read in the order of the records. The results of at most [`PENDING_MAX`] records are not read
+//! yet.
 
 use super::too_large::TooLarge;
 use super::transactions::Transactions;
@@ -19,38 +20,37 @@ use std::time::Duration;
 use tokio::runtime::Runtime;
 use tokio::time::Instant;
 
-/// Most records whose results have not been read.
+/// Maximum number of records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// Longest time after SIGTERM to send the records that were read, and to get them acknowledged. Also the longest such
-/// time after Ctrl-C, if brokers are slow.
+/// How long the records that were read may take to be acknowledged after SIGTERM. After Ctrl-C this limit applies only
+/// if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// Limit of that time after Ctrl-C if brokers have responded fast. No limit is shorter.
+/// If brokers have responded fast, this is the limit of that time after Ctrl-C. No limit is shorter.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
-/// Time that the command gets to print its result.
+/// How much time the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
-/// Number of bytes of answers that are gathered before they are printed. Fewer are printed when there is no input to
-/// process.
+/// How many bytes of answers are gathered before they are printed. Without input to process, fewer are printed.
 const ANSWERS_BYTES: usize = 64 << 10;
 
-/// Form of the answer that is printed for each record.
+/// The form of the answer that is printed for each record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answers {
-    /// No answer.
+    /// No answer is printed.
     None,
-    /// Line with topic, partition and offset, separated by tabs.
+    /// A line with topic, partition and offset, separated by tabs.
     Text,
-    /// Line with a JSON object.
+    /// A line with a JSON object.
     Json,
 }
 
-/// Position of a record in the input.
+/// The position of a record in the input.
 #[derive(Clone, Debug)]
 pub struct InputPosition {
-    /// Name of the file, as typed by the user; `None` for standard input.
+    /// The name of the file as the user typed it, or `None` for standard input.
     pub file: Option<Rc<str>>,
-    /// Word for a record of the input: `line` or `record`.
+    /// The word for a record of the input: `line` or `record`.
     pub unit: &'static str,
-    /// Number of the record, from 1.
+    /// The number of the record, counted from 1.
     pub number: u64,
 }
 
@@ -66,53 +66,53 @@ impl std::fmt::Display for InputPosition {
 struct SentRecord {
     place: InputPosition,
     topic: Rc<str>,
-    /// Most bytes that the record takes as the only one of a batch.
+    /// How many bytes the record takes at most, if it is the only one of a batch.
     size: usize,
-    /// Time of the last check for results before the record was sent.
+    /// When results were last checked before the record was sent.
     begun: Instant,
     delivery: Delivery,
 }
 
-/// First failed record.
+/// The first record that failed.
 struct FirstFailure {
     place: InputPosition,
     error: String,
     too_large: Option<TooLarge>,
 }
 
-/// Way to end the open transaction when no more records follow.
+/// How the open transaction ends when no more records follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionEnd {
     Commit,
     Abort,
 }
 
-/// Records in flight, with the producer.
+/// The records in flight, with the producer.
 pub struct Sending<'a> {
     producer: &'a Producer,
     runtime: &'a Runtime,
     stop: &'a Stop,
     answers: Answers,
-    /// Transactions of the records; `None` if they are outside transactions.
+    /// The transactions of the records, or `None` if there are no transactions.
     transactions: Option<Transactions<'a>>,
-    /// Sentences about transactions that are not committed.
+    /// Sentences about transactions that were not committed.
     uncommitted: Option<String>,
     pending: VecDeque<SentRecord>,
     printed: Vec<u8>,
-    /// Time of the last check for results.
+    /// When results were last checked.
     looked: Instant,
-    /// Longest time from the send of a record until its result was read.
+    /// The longest time that any record took from its send until its result was read.
     slowest: Duration,
-    /// Time at which the command stops to wait for records; `None` until the user stops the command.
+    /// When the command stops waiting for records. `None` until the user stops the command.
     ends_at: Option<Instant>,
-    /// Number of acknowledged records.
+    /// How many records were acknowledged.
     pub written: u64,
-    /// Number of records that failed after the producer accepted them.
+    /// How many records failed after the producer had accepted them.
     pub failed: u64,
     first_failure: Option<FirstFailure>,
 }
 
-/// Returns the longest wait for records in flight after a stop by the user. After Ctrl-C this is twice the time of the
+/// Returns how long to wait for records in flight after a stop by the user. After Ctrl-C this is twice the time of the
 /// slowest earlier record, so that the command does not wait for a dead broker.
 fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     let share = (2 * slowest).clamp(CTRL_C_PATIENCE, INTERRUPTED_PATIENCE);
@@ -120,26 +120,26 @@ fn patience_with(stop: &Stop, slowest: Duration) -> Duration {
     stop.time_left(INTERRUPTED_PATIENCE, share)
 }
 
-/// Reason why a record was refused. The command then sends no more records.
+/// The reason why a record was refused. The command then sends no more records.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Error of the producer about the record.
+    /// The producer refused the record.
     #[error(transparent)]
     Send(#[from] SendError),
-    /// Error of the producer about the record's transaction.
+    /// The transaction of the record failed in the producer.
     #[error(transparent)]
     Transaction(#[from] TransactionError),
-    /// Sentence about an earlier transaction that was not committed.
+    /// An earlier transaction was not committed. Contains a sentence about it.
     #[error("{0}")]
     Uncommitted(String),
 }
 
-/// Returns true if a send that waits for memory or metadata may succeed.
+/// Returns true if the send may succeed after a wait for memory or metadata.
 fn may_wait(error: &SendError) -> bool {
     matches!(error, SendError::Full | SendError::NoMetadata | SendError::NoPartition { .. })
 }
 
-/// Outcome of [`Sending::send`].
+/// The outcome of [`Sending::send`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Sent {
     /// The producer has accepted the record.
@@ -149,7 +149,7 @@ pub enum Sent {
 }
 
 impl<'a> Sending<'a> {
-    /// Returns a sender that has sent no record.
+    /// Creates a sender that has not sent any record.
     pub fn new(producer: &'a Producer, runtime: &'a Runtime, stop: &'a Stop, answers: Answers) -> Self {
         Sending {
             producer,
@@ -169,18 +169,18 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Initialises transactions, in which all later records are sent, at most `records` in each. Returns false if the
-    /// user stops the command first.
+    /// Initialises transactions. All later records are sent in transactions of at most `records` records. Returns false
+    /// if the user stops the command first.
     ///
     /// # Errors
-    /// Error of the producer.
+    /// Returns [`Failure`] if the producer cannot initialise transactions.
     pub fn begin_transactions(&mut self, settings: TransactionSettings, records: Option<u64>) -> Result<bool, Failure> {
         let begun = self.in_time(Transactions::init(self.producer, settings, records));
         self.transactions = begun.transpose().map_err(Failure::new)?;
         Ok(self.transactions.is_some())
     }
 
-    /// Passes a record to the producer. Returns None if the wait ends after a stop, as in [`Sending::in_time`].
+    /// Passes a record to the producer. Returns `None` if the wait ends after a stop, as in [`Sending::in_time`].
     fn hand_over(&mut self, record: ProducerRecord<'_>) -> Option<Result<Delivery, Refusal>> {
         if let Some(mut transactions) = self.transactions.take() {
             let outcome = self.hand_over_in(&mut transactions, record);
@@ -195,8 +195,8 @@ impl<'a> Sending<'a> {
         Some(sent.map_err(Refusal::from))
     }
 
-    /// Passes a record to the producer in a transaction, and commits the transaction if it is full. Returns None if the
-    /// wait ends after a stop.
+    /// Passes a record to the producer in a transaction. If the transaction is then full, commits it. Returns `None` if
+    /// the wait ends after a stop.
     fn hand_over_in(
         &mut self,
         transactions: &mut Transactions<'a>,
@@ -207,8 +207,8 @@ impl<'a> Sending<'a> {
             Some(Err(error)) if !may_wait(&error) => Err(error.into()),
             _ => self.in_time(async { Ok(transactions.open().await?.send(record).await?) })?,
         };
-        // If the transaction has failed, its error is returned: an earlier record or the coordinator is the cause, not
-        // this record.
+        // If the transaction has failed, its own error is returned. The cause is an earlier record or the coordinator,
+        // not this record.
         match &sent {
             Err(Refusal::Send(SendError::TransactionFailed(_))) => {
                 return Some(Err(Refusal::Uncommitted(self.in_time(transactions.failed())?)));
@@ -228,7 +228,7 @@ impl<'a> Sending<'a> {
     }
 
     /// Ends the open transaction as `end` demands, and waits for the outcome of every transaction. Returns sentences
-    /// about those that are not committed.
+    /// about those that were not committed.
     fn end_transactions(&mut self, end: TransactionEnd) -> Vec<String> {
         let Some(mut transactions) = self.transactions.take() else { return Vec::new() };
         let ended = self.in_time(async {
@@ -245,10 +245,10 @@ impl<'a> Sending<'a> {
         sentences
     }
 
-    /// Sends a record. Waits while the producer has no memory, or while the topic is unknown.
+    /// Sends a record. Waits while the producer has no memory or the topic is unknown.
     ///
     /// # Errors
-    /// [`Refusal`] if the record was refused.
+    /// Returns [`Refusal`] if the record was refused.
     pub fn send(&mut self, place: InputPosition, topic: &Rc<str>, record: ProducerRecord<'_>) -> Result<Sent, Refusal> {
         let size = HEADER_LEN + record_size_max(record.key, record.value, record.headers);
         let Some(delivery) = self.hand_over(record) else { return Ok(Sent::Stopped) };
@@ -257,7 +257,7 @@ impl<'a> Sending<'a> {
         if self.pending.len() >= PENDING_MAX {
             self.settle();
             if self.pending.len() >= PENDING_MAX {
-                // Waits until all records have a result. The flush also sends lingering batches.
+                // This waits until all records have a result. The flush also sends batches that linger.
                 if self.in_time(self.producer.flush()).is_none() {
                     return Ok(Sent::Stopped);
                 }
@@ -267,12 +267,13 @@ impl<'a> Sending<'a> {
         Ok(Sent::Taken)
     }
 
-    /// Waits for `event`, and returns its output. None if the wait after a stop by the user ends first.
+    /// Waits for `event` and returns its output. Returns `None` if the user has stopped the command and the wait after
+    /// the stop ends first.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
         let mut asked = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
-            // On an error no stop can follow, so that this never ends the wait.
+            // After an error no stop can follow, so this never ends the wait.
             if asked.wait_for(|asked| *asked).await.is_err() {
                 std::future::pending::<()>().await;
             }
@@ -288,12 +289,12 @@ impl<'a> Sending<'a> {
         })
     }
 
-    /// Returns true if a record waits for its result.
+    /// Returns true if a record still waits for its result.
     pub fn is_waiting(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// Reads all present results, in the order of the records.
+    /// Reads all results that are there, in the order of the records.
     pub fn settle(&mut self) {
         self.looked = Instant::now();
         while let Some(result) = self.pending.front().and_then(|first| first.delivery.try_result()) {
@@ -306,7 +307,7 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Prints the gathered answers.
+    /// Prints the answers that were gathered.
     pub fn print(&mut self) {
         if !self.printed.is_empty() {
             output::bytes(&self.printed);
@@ -317,7 +318,7 @@ impl<'a> Sending<'a> {
     fn answer(&mut self, done: &SentRecord, result: Result<RecordMetadata, ProduceError>) {
         match &result {
             Ok(_) => self.written += 1,
-            // The record failed with its transaction, which has its own sentence.
+            // The record failed together with its transaction, which has its own sentence.
             Err(ProduceError::Aborted { .. }) => {}
             Err(error) => {
                 self.failed += 1;
@@ -354,8 +355,8 @@ impl<'a> Sending<'a> {
         }
     }
 
-    /// Ends the open transaction as `end` demands, and waits for every result. After a stop by the user, the wait is
-    /// limited.
+    /// Ends the open transaction as `end` demands, and waits for every result. If the user has stopped the command, the
+    /// wait is limited.
     pub fn finish(&mut self, end: TransactionEnd) {
         let sentences = self.end_transactions(end);
         self.uncommitted = (!sentences.is_empty()).then(|| sentences.join("; "));
@@ -364,8 +365,8 @@ impl<'a> Sending<'a> {
         self.print();
     }
 
-    /// Returns the result of the command. `refused` is the reason of an early end; `advice` returns the remedy for a
-    /// record that is too large.
+    /// Returns the result of the command. `refused` is the reason why the command ended early. `advice` returns the
+    /// remedy for a record that is too large.
     pub fn verdict(self, refused: Option<String>, advice: impl FnOnce(TooLarge) -> String) -> Result<(), Failure> {
         let unknown = self.pending.len() as u64;
         let (written, failed) = (self.written, self.failed);
@@ -385,7 +386,7 @@ impl<'a> Sending<'a> {
         });
         let unsure = unsure.filter(|_| transactional.is_none());
         let sentences = match transactional {
-            // A failed record comes first, since it is the cause of later refusals.
+            // A record that failed comes first, because it is the cause of later refusals.
             Some(_) => [failures, refused, unsure, self.uncommitted],
             None => [refused, failures, unsure, self.uncommitted],
         };
@@ -407,8 +408,8 @@ impl<'a> Sending<'a> {
     }
 }
 
-/// Returns a sentence about a transaction without its full stop. Removes the error of the first failed record, which
-/// has its own sentence.
+/// Returns a sentence about a transaction without its full stop. The error of the first failed record is removed,
+/// because it has its own sentence.
 fn without_repeat(sentence: &str, first_error: Option<&str>) -> String {
     let repeated = first_error.map(|error| format!(": a record of the transaction failed: {error}"));
     let sentence = repeated.map_or_else(|| sentence.to_owned(), |repeated| sentence.replace(&repeated, ""));

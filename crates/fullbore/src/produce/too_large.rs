@@ -1,7 +1,6 @@
-//! Advice about a record that is too large for the producer or for its topic: the command to type.
+//! Advice about a record that is too large for the producer or for its topic. It contains the command to type.
 //!
-//! Not here: the refusal, which comes from the producer or the broker. Invariant: the advised limit is large enough for
-//! the record.
+//! Invariant: the advised limit is large enough for the record.
 
 use fullbore_client::admin::{ResourceKind, describe_configs};
 use fullbore_client::blocking::Cluster;
@@ -9,17 +8,18 @@ use fullbore_producer::ProduceError;
 use fullbore_wire::ErrorCode;
 use std::rc::Rc;
 
-/// Multiple to which sizes are rounded up. The margin also covers the growth of incompressible bytes by compression.
+/// Sizes are rounded up to a multiple of this. The margin also covers the growth of incompressible bytes by
+/// compression.
 const ROUND: usize = 1024;
 
-/// Returns the advice about the producer's own limit. `size` is the needed number of bytes, if it is known.
+/// Returns the advice about the producer's own limit. `size` is the size that is needed, if it is known.
 pub fn for_producer(size: Option<usize>) -> String {
     let enough = size.map(|size| size.next_multiple_of(ROUND)).filter(|size| *size <= i32::MAX as usize);
     let bytes = enough.map_or_else(|| "BYTES".to_owned(), |size| size.to_string());
     format!("; raise it with --producer-property max.request.size={bytes}")
 }
 
-/// Record that the broker refused because of its size.
+/// A record that the broker refused because of its size.
 #[derive(Debug)]
 pub struct TooLarge {
     topic: Rc<str>,
@@ -28,8 +28,8 @@ pub struct TooLarge {
 }
 
 impl TooLarge {
-    /// Returns the record if its size is the reason of the error; None otherwise. `size` is the most bytes that it
-    /// takes as the only record of a batch.
+    /// Returns the record if its size is the reason for the error. `size` is how many bytes it takes at most, as the
+    /// only record of a batch.
     pub fn of(error: &ProduceError, topic: &Rc<str>, size: usize) -> Option<TooLarge> {
         let setting = match error {
             ProduceError::Broker { code: ErrorCode::MESSAGE_TOO_LARGE, .. } => "max.message.bytes",

@@ -1,4 +1,4 @@
-//! Transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
+//! The transactions of `produce`: one for each `--transaction-records` records, or a single one for all records.
 //!
 //! Invariant: while a transaction commits, the next one gathers records. The one after that begins only after the first
 //! has its outcome.
@@ -7,25 +7,25 @@ use crate::transactional::TransactionSettings;
 use fullbore_producer::{Delivery, Ending, Producer, ProducerRecord, SendError, Transaction, TransactionError};
 use std::time::{Duration, Instant};
 
-/// Transactions of one run of `produce`.
+/// The transactions of one run of `produce`.
 pub struct Transactions<'a> {
     producer: &'a Producer,
     settings: TransactionSettings,
-    /// Most records in a transaction.
+    /// Maximum number of records in a transaction.
     records_max: u64,
     open: Option<Transaction<'a>>,
-    /// Time at which the last transaction began.
+    /// When the last transaction began.
     begun: Instant,
-    /// Number of records in the open transaction.
+    /// How many records are in the open transaction.
     records: u64,
     ending: Option<Committing<'a>>,
-    /// Number of records in a transaction whose abort has no outcome yet.
+    /// How many records are in a transaction whose abort has no outcome yet.
     aborting: u64,
-    /// Number of committed records.
+    /// How many records were committed.
     pub committed: u64,
 }
 
-/// Transaction that is being committed.
+/// A transaction that is being committed.
 struct Committing<'a> {
     ending: Ending<'a>,
     records: u64,
@@ -36,7 +36,7 @@ impl<'a> Transactions<'a> {
     /// Initialises the producer's transactions.
     ///
     /// # Errors
-    /// Sentence about the error of the producer.
+    /// Returns a text about the error if the producer cannot initialise transactions.
     pub async fn init(
         producer: &'a Producer,
         settings: TransactionSettings,
@@ -60,7 +60,7 @@ impl<'a> Transactions<'a> {
     /// Returns the open transaction. Begins one if none is open.
     ///
     /// # Errors
-    /// Error of the producer.
+    /// Returns [`TransactionError`] if the producer cannot begin a transaction.
     pub async fn open(&mut self) -> Result<&Transaction<'a>, TransactionError> {
         let open = match self.open.take() {
             Some(open) => open,
@@ -73,7 +73,7 @@ impl<'a> Transactions<'a> {
         Ok(self.open.insert(open))
     }
 
-    /// Sends a record in the open transaction, without waiting. Returns None if no transaction is open.
+    /// Sends a record in the open transaction without waiting. Returns `None` if no transaction is open.
     pub fn try_send(&self, record: ProducerRecord<'_>) -> Option<Result<Delivery, SendError>> {
         Some(self.open.as_ref()?.try_send(record))
     }
@@ -87,7 +87,7 @@ impl<'a> Transactions<'a> {
     /// Begins to commit the open transaction, and waits for the outcome of the previous one.
     ///
     /// # Errors
-    /// Sentence about the previous transaction, if it is not committed.
+    /// Returns a sentence about the previous transaction if it was not committed.
     pub async fn commit(&mut self) -> Result<(), String> {
         let Some(open) = self.open.take() else { return Ok(()) };
         let ended = Committing { ending: open.commit(), records: std::mem::take(&mut self.records), begun: self.begun };
@@ -98,21 +98,21 @@ impl<'a> Transactions<'a> {
     /// Waits for the outcome of the transaction that is being committed.
     ///
     /// # Errors
-    /// Sentence about that transaction, if it is not committed.
+    /// Returns a sentence about that transaction if it was not committed.
     pub async fn settled(&mut self) -> Result<(), String> {
         let last = self.ending.take();
         self.settle(last).await
     }
 
-    /// Ends the open transaction, which has failed. Returns a sentence about it.
+    /// Ends the open transaction, which has failed, and returns a sentence about it.
     pub async fn failed(&mut self) -> String {
         let before = self.commit().await.err();
         let outcomes = [before, self.settled().await.err()];
         outcomes.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// Returns a sentence with the reason why no transaction can begin: the failure of the previous transaction, if
-    /// that failed, otherwise `error`.
+    /// Returns a sentence about why no transaction can begin. If the previous transaction failed, this is its failure.
+    /// Otherwise it is `error`.
     pub async fn refused(&mut self, error: &TransactionError) -> String {
         let cause = format!("no further transaction can begin: {}", self.settings.cause(error, Duration::ZERO));
         self.settled().await.err().unwrap_or(cause)
@@ -129,7 +129,7 @@ impl<'a> Transactions<'a> {
         }
     }
 
-    /// Aborts the open transaction. Returns a sentence about it; None if it had no records.
+    /// Aborts the open transaction. Returns a sentence about it, unless it had no records.
     pub async fn abort(&mut self) -> Option<String> {
         let (open, records) = (self.open.take()?, std::mem::take(&mut self.records));
         self.aborting = records;

@@ -1,10 +1,10 @@
-//! Flag `--replica-assignment`: the brokers of each partition, in the form of kafka-topics.sh.
+//! The flag `--replica-assignment`: the brokers of each partition, in the form of kafka-topics.sh.
 
-/// Brokers of each partition.
+/// The brokers of each partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment(pub Vec<Vec<i32>>);
 
-/// Parses `--replica-assignment`. Every partition must have the same number of replicas, each on another broker.
+/// Parses `--replica-assignment`. Every partition must have the same number of replicas, each on a different broker.
 pub fn replica_assignment(text: &str) -> Result<Assignment, String> {
     let brokers = |part: &str| part.split(':').map(|id| id.trim().parse().ok().filter(|id| *id >= 0)).collect();
     let parsed: Option<Vec<Vec<i32>>> = text.split(',').map(brokers).collect();

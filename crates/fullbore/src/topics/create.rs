@@ -1,4 +1,4 @@
-//! `topics create`: creates a topic.
+//! `topics create` creates a topic.
 
 use super::assignment::{Assignment, replica_assignment};
 use crate::client::{Where, key_value};
@@ -74,7 +74,7 @@ pub fn run(create: Create) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Parses a replication factor; -1 stands for the cluster's default, as in the protocol.
+/// Parses a replication factor. -1 stands for the cluster's default, as in the protocol.
 fn replication_factor(typed: &str) -> Result<i16, String> {
     let factor = typed.parse().ok().filter(|factor| *factor >= 1 || *factor == -1);
     factor.ok_or_else(|| format!("must be between 1 and {}, or -1", i16::MAX))

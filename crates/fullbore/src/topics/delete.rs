@@ -1,4 +1,4 @@
-//! `topics delete`: deletes topics.
+//! `topics delete` deletes topics.
 
 use super::target::TopicTarget;
 use crate::client::Where;
@@ -21,8 +21,8 @@ pub struct Delete {
     format: Format,
 }
 
-/// Deletes the topics. Deletes none if a named topic does not exist. A topic that cannot be deleted does not stop the
-/// others.
+/// Deletes the topics. If a named topic does not exist, none is deleted. If a topic cannot be deleted, the others still
+/// are.
 pub fn run(delete: Delete) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

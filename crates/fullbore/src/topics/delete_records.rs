@@ -1,4 +1,4 @@
-//! `topics delete-records`: deletes records; prints the lines of kafka-delete-records.sh, or one JSON document.
+//! `topics delete-records` deletes records. It prints the lines of kafka-delete-records.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;
@@ -43,7 +43,7 @@ fn first_kept(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Deletes the records. A partition that fails does not stop the others.
+/// Deletes the records. If one partition fails, the others are still handled.
 pub fn run(delete: &DeleteRecords) -> Result<(), Failure> {
     delete.format.choose();
     let mut cluster = delete.at.cluster(client_id::TOPICS)?;

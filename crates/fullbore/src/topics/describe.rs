@@ -1,4 +1,4 @@
-//! `topics describe`: prints the lines of kafka-topics.sh, or one JSON document.
+//! `topics describe` prints the lines of kafka-topics.sh, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
@@ -14,7 +14,7 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeMap;
 
-/// Damage of a partition's logs, by broker; mostly empty.
+/// The damage of a partition's logs, by broker. Usually empty.
 type ByBroker = BTreeMap<i32, LogDamage>;
 
 #[derive(Args, Debug)]
@@ -92,7 +92,7 @@ pub fn run(describe: DescribeTopicsArgs) -> Result<(), Failure> {
     let topics = describe_topics(&mut cluster, &names, describe.partition_size_limit_per_response)?;
     let counts =
         |topic: &TopicDescription| (topic.name.clone(), i32::try_from(topic.partitions.len()).unwrap_or(i32::MAX));
-    // Damage is left out on an error: a broker may refuse to report its directories.
+    // If the damage cannot be requested, it is left out, because a broker may refuse to report its directories.
     let damage = log_damage(&mut cluster, &topics.iter().map(counts).collect::<Vec<_>>()).unwrap_or_default();
     if select.format.json {
         line(&document(&topics, &describe, &damage));
@@ -109,7 +109,7 @@ fn with_id(cluster: &mut Cluster, id: Uuid, if_exists: bool) -> Result<Vec<Text>
     }
 }
 
-/// Returns the lines of one topic. As in kafka-topics.sh, they lack the topic's own line if flags select partitions.
+/// Returns the lines of one topic. If flags select partitions, the topic's own line is missing, as in kafka-topics.sh.
 fn description(topic: &TopicDescription, describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> Vec<String> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let mut lines = Vec::new();
@@ -131,7 +131,7 @@ fn shown<'a>(
 ) -> impl Iterator<Item = (&'a TopicPartitionInfo, Option<&'a ByBroker>)> {
     let (only, overrides) = (&describe.only, describe.topics_with_overrides);
     let is_shown = move |(partition, damage): &(&TopicPartitionInfo, Option<&ByBroker>)| {
-        // Only damage at the leader counts: that of a follower's log stops neither reads nor writes.
+        // Only damage at the leader counts. A damaged log of a follower stops neither reads nor writes.
         let of_leader = damage.zip(partition.leader).and_then(|(damage, leader)| damage.get(&leader));
         let is_refused = of_leader.is_some_and(|damage| damage.is_refused);
         !overrides && (!only.is_any() || only.means(partition, topic.min_in_sync, is_refused))
@@ -169,8 +169,8 @@ fn partition_line(topic: &str, partition: &TopicPartitionInfo) -> String {
     )
 }
 
-/// Returns the text at the end of the line of a partition with a damaged log. (Kafka has none.) It names the broker if
-/// the partition has several replicas.
+/// Returns the text at the end of the line of a partition with a damaged log, which Kafka does not have. If the
+/// partition has several replicas, the text names the broker.
 fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     let of_log = |(broker, damage): (&i32, &LogDamage)| {
         let whose = if partition.replicas.len() > 1 { format!(" on broker {broker}") } else { String::new() };
@@ -184,8 +184,8 @@ fn damage_words(partition: &TopicPartitionInfo, damage: &ByBroker) -> String {
     damage.iter().map(of_log).collect()
 }
 
-/// Returns the damage as members of a JSON object: of all logs together, and of each log if the partition has several
-/// replicas.
+/// Returns the damage as members of a JSON object: for all logs together, and also for each log if the partition has
+/// several replicas.
 fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'static str, String)> {
     let members = |aside: Option<SetAside>, is_refused: bool| {
         let files = |aside: SetAside| object([("files", aside.files.to_string()), ("bytes", aside.bytes.to_string())]);
@@ -203,7 +203,7 @@ fn damage_members(partition: &TopicPartitionInfo, damage: &ByBroker) -> Vec<(&'s
     members(all, is_refused).chain(is_one_of_several.then(each)).collect()
 }
 
-/// Returns the topics as JSON. Leaves out topics of which the flags select no part.
+/// Returns the topics as JSON. If the flags select no part of a topic, it is left out.
 fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: &DamagedLogs) -> String {
     let ids = |ids: &[i32]| list(ids.iter().map(i32::to_string));
     let or_null = |found: &Option<Vec<i32>>| plain(found.as_deref().map(ids));
@@ -241,7 +241,7 @@ mod tests {
     use crate::tests::parse;
     use crate::topics::{TopicsArgs, TopicsCommand};
 
-    /// The expected lines are captured from Kafka 4.3.1.
+    /// The expected lines were captured from Kafka 4.3.1.
     #[test]
     fn describe_prints_kafkas_two_kinds_of_lines() {
         let partition = TopicPartitionInfo {
@@ -308,7 +308,7 @@ mod tests {
         lines.map(|line| number(line).unwrap_or("topic".into())).collect()
     }
 
-    /// The rules are those of kafka-topics.sh, from Kafka 4.3's TopicCommand.
+    /// The rules are those of kafka-topics.sh, taken from Kafka 4.3's TopicCommand.
     #[test]
     fn describe_shows_the_selected_partitions() {
         let partitions = vec![
@@ -316,9 +316,9 @@ mod tests {
             partition(1, Some(1), &[1, 2]),
             partition(2, Some(1), &[1]),
             partition(3, None, &[3, 2]),
-            // A partition whose ISR is empty; former members are in the ELR.
+            // The ISR of this partition is empty, and its former members are in the ELR.
             TopicPartitionInfo { eligible: Some(vec![2, 3]), offline: vec![1, 2, 3], ..partition(4, None, &[]) },
-            // A partition with a dead follower that is still in the ISR.
+            // This partition has a dead follower that is still in the ISR.
             TopicPartitionInfo { offline: vec![3], ..partition(5, Some(2), &[2, 1, 3]) },
         ];
         let topic = topic(partitions);

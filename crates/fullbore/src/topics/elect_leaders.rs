@@ -1,4 +1,4 @@
-//! `topics elect-leaders`: elects leaders; prints the lines of kafka-leader-election.sh, or one JSON document.
+//! `topics elect-leaders` elects leaders. It prints the lines of kafka-leader-election.sh, or one JSON document.
 
 use super::partitions::listed;
 use crate::client::Where;
@@ -62,7 +62,7 @@ impl ElectionType {
     }
 }
 
-/// Elects the leaders. A partition that gets no leader does not stop the others.
+/// Elects the leaders. If one partition gets no leader, the others are still handled.
 pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
     elect.format.choose();
     let mut cluster = elect.at.cluster(client_id::TOPICS)?;
@@ -84,7 +84,7 @@ pub fn run(elect: &ElectLeaders) -> Result<(), Failure> {
 }
 
 impl ElectLeaders {
-    /// Returns the partitions that the flags select; None for all.
+    /// Returns the partitions that the flags select, or `None` for all.
     fn partitions(&self, cluster: &mut Cluster) -> Result<Option<Vec<(Text, i32)>>, Failure> {
         if self.all_topic_partitions {
             return Ok(None);

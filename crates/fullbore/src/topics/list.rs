@@ -1,4 +1,4 @@
-//! `topics list`: lists topics.
+//! `topics list` lists topics.
 
 use super::select::{Select, matching};
 use crate::client_id;

@@ -1,5 +1,5 @@
-//! `fullbore topics`: flags and output of kafka-topics.sh, one file for each action. Not here: the requests to the
-//! cluster, which are in `fullbore_client::admin`.
+//! `fullbore topics` has the flags and the output of kafka-topics.sh, with one file for each action. The requests to
+//! the cluster are in `fullbore_client::admin`.
 
 mod alter;
 mod assignment;
@@ -19,7 +19,7 @@ pub use select::topic_filter;
 use crate::failure::Failure;
 use clap::{Args, Subcommand};
 
-/// Flags of kafka-topics.sh that are actions.
+/// The flags of kafka-topics.sh that are actions.
 pub const ACTION_FLAGS: [&str; 5] = ["--create", "--list", "--describe", "--delete", "--alter"];
 
 /// Create, list, describe, alter and delete topics of any Kafka cluster, with kafka-topics.sh's flags.

@@ -1,4 +1,4 @@
-//! `topics offsets`: prints the lines of kafka-get-offsets.sh, or one JSON document.
+//! `topics offsets` prints the lines of kafka-get-offsets.sh, or one JSON document.
 
 use super::select::{Select, must_exist, selected};
 use crate::client_id;
@@ -10,7 +10,7 @@ use fullbore_client::ClientError;
 use fullbore_client::blocking::{EARLIEST, FoundOffsets, LATEST};
 use fullbore_wire::Text;
 
-/// Timestamp that stands for the record with the largest timestamp in ListOffsets.
+/// In ListOffsets this timestamp stands for the record with the largest timestamp.
 const MAX_TIMESTAMP: i64 = -3;
 
 #[derive(Args, Debug)]
@@ -26,7 +26,7 @@ pub struct Offsets {
     time: i64,
 }
 
-/// Parses `--time`: a name, the number that stands for the name in Kafka's tool, or a time.
+/// Parses `--time`, which is a name, the number that stands for the name in Kafka's tool, or a time.
 fn time(text: &str) -> Result<i64, String> {
     match text {
         "latest" => Ok(LATEST),
@@ -40,8 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints the offsets. As in Kafka's tool, leaves out partitions without such a record or without a leader. Prints
-/// refusals of leaders to standard error, also with `--json`.
+/// Prints the offsets. Partitions without such a record or without a leader are left out, as in Kafka's tool. Refusals
+/// of leaders are printed to standard error, even with `--json`.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();

@@ -1,23 +1,23 @@
-//! Partitions for a command, read from a JSON file of Kafka's tools.
+//! Reads the partitions for a command from a JSON file of Kafka's tools.
 
 use crate::failure::Failure;
 use crate::pipe::json::{self, Value};
 use fullbore_wire::Text;
 use std::path::Path;
 
-/// Partition, with an offset if the file has one.
+/// A partition, with an offset if the file has one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedPartition {
-    /// Topic name and partition number.
+    /// The name of the topic, and the number of the partition.
     pub of: (Text, i32),
-    /// Offset of the partition.
+    /// The offset in the partition.
     pub offset: Option<i64>,
 }
 
 /// Reads the partitions of a file: {"partitions": [{"topic": NAME, "partition": NUMBER, "offset": NUMBER}]}.
 ///
 /// # Errors
-/// A file that cannot be read, or that has another form.
+/// Fails if the file cannot be read or has another form.
 pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
@@ -41,7 +41,7 @@ fn partition(value: &Value<'_>) -> Option<ListedPartition> {
         _ => None,
     };
     let partition = i32::try_from(number("partition")?).ok().filter(|partition| *partition >= 0)?;
-    // The offset may be missing, but must be a number.
+    // The offset may be missing. If it is there, it must be a number.
     let offset = match member(value, "offset") {
         None => None,
         Some(_) => Some(number("offset")?),

@@ -1,4 +1,4 @@
-//! Selection of topics by regular expressions of their names, and the refusal if no topic matches.
+//! Selects topics by regular expressions of their names. Refuses the command if no topic matches.
 
 use crate::client::Where;
 use crate::failure::Failure;
@@ -31,13 +31,13 @@ pub struct Select {
 }
 
 impl Select {
-    /// Returns the pattern of the flag, or of the names; None if neither is given.
+    /// Returns the pattern of the flag or of the names, if either is given.
     pub fn pattern(&self) -> Option<String> {
         self.topic.clone().or_else(|| (!self.names.is_empty()).then(|| self.names.join(",")))
     }
 }
 
-/// Refuses typed names without a topic, or a pattern without a match, unless `if_exists`.
+/// Fails if a typed name has no topic or a pattern matches none, unless `if_exists` is set.
 pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Result<(), Failure> {
     let Some(typed) = typed.filter(|_| !if_exists) else { return Ok(()) };
     let hint = "`fullbore topics list` shows those that do";
@@ -51,8 +51,8 @@ pub fn must_exist(found: &[Text], typed: Option<&str>, if_exists: bool) -> Resul
     }
 }
 
-/// Returns the alternatives of `typed` that are plain names, but not in `found`. Returns none if `typed` has groups,
-/// since a comma within a group does not separate alternatives.
+/// Returns the alternatives of `typed` that are plain names but not in `found`. If `typed` has groups, returns none,
+/// because a comma within a group does not separate alternatives.
 fn absent(found: &[Text], typed: &str) -> Vec<String> {
     let typed = typed.trim_matches(['"', '\'']).replace(' ', "");
     let is_plain = |word: &str| word.chars().all(|char| char.is_ascii_alphanumeric() || "._-".contains(char));
@@ -66,7 +66,7 @@ fn absent(found: &[Text], typed: &str) -> Vec<String> {
     }
 }
 
-/// Returns the names of the matching topics; true for an internal topic.
+/// Returns the names of the matching topics, each with true if the topic is internal.
 pub fn matching(
     cluster: &mut Cluster,
     pattern: Option<&str>,
@@ -81,8 +81,8 @@ pub fn selected(cluster: &mut Cluster, pattern: Option<&str>, exclude_internal: 
     Ok(matching(cluster, pattern, exclude_internal)?.into_iter().map(|(name, _)| name).collect())
 }
 
-/// Returns the filter for an include list like Kafka's: commas separate alternatives; blanks and outer quotes are
-/// dropped. The filter takes the name of a topic, and true if the topic is internal. `flag` is named in errors.
+/// Returns the filter for an include list like Kafka's. Commas separate alternatives, and blanks and outer quotes are
+/// dropped. The filter takes the name of a topic, and true if the topic is internal. Errors name `flag`.
 pub fn topic_filter(
     flag: &str,
     pattern: Option<&str>,

@@ -1,4 +1,4 @@
-//! Topics that a command will change. They are named, or match a pattern and are confirmed by the user.
+//! The topics that a command will change. They are named, or they match a pattern and the user confirms them.
 //!
 //! Invariant: a pattern never selects an internal topic. No topic that matches a pattern is changed before the user
 //! confirms.
@@ -30,12 +30,12 @@ pub struct TopicTarget {
     pub if_exists: bool,
 }
 
-/// Topics that a command line selects, by the kind of selection.
+/// The topics that a command line selects, by the kind of selection.
 #[derive(Debug, PartialEq, Eq)]
 struct Hits {
-    /// Topics whose exact names were typed.
+    /// The topics whose exact names were typed.
     named: Vec<Text>,
-    /// Topics that a pattern matches.
+    /// The topics that a pattern matches.
     matched: Vec<Text>,
     /// Internal topics that a pattern matches. They are not selected.
     spared: Vec<Text>,
@@ -46,8 +46,8 @@ impl TopicTarget {
     /// such as delete.
     ///
     /// # Errors
-    /// [`Failure`] if the cluster fails, a name has no topic, a pattern matches only internal topics, or the user does
-    /// not confirm. Missing topics are no error with `if_exists`.
+    /// Fails if the cluster fails, if a name has no topic, if a pattern matches only internal topics, or if the user
+    /// does not confirm. With `if_exists`, missing topics are no error.
     pub fn confirmed(&self, cluster: &mut Cluster, verb: &str) -> Result<Vec<Text>, Failure> {
         let typed = self.typed();
         let hits = Hits::of(&typed, list_topics(cluster)?)?;
@@ -67,7 +67,7 @@ impl TopicTarget {
         self.topic.clone().unwrap_or_else(|| self.names.join(","))
     }
 
-    /// Lists the topics, and waits for the user's answer. Refuses if standard input is no terminal.
+    /// Lists the topics and waits for the user's answer. Fails if standard input is no terminal.
     fn ask(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
         let (matches, them) = (self.matches(matched.len()), if matched.len() == 1 { "it" } else { "them" });
         if !io::stdin().is_terminal() {
@@ -82,7 +82,7 @@ impl TopicTarget {
         }
     }
 
-    /// Returns the refusal of a pattern that matches only internal topics.
+    /// Returns the failure for a pattern that matches only internal topics.
     fn internal(&self, spared: &[Text]) -> Failure {
         let names = spared.join(", ");
         Failure::new(format!("'{}' matches only internal topics: {names}; type the exact name of each", self.typed()))

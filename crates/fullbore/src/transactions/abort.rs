@@ -1,4 +1,4 @@
-//! `transactions abort` and `transactions forceTerminateTransaction`: end transactions.
+//! `transactions abort` and `transactions forceTerminateTransaction` end transactions.
 
 use super::hanging::coordinated;
 use super::now_ms;
@@ -85,11 +85,11 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Refuses to abort a transaction that is open at its coordinator. Kafka's tool aborts such a transaction: the producer
-/// is then not fenced, and commits its other records.
+/// Refuses to abort a transaction that is open at its coordinator. Kafka's tool would abort it. The producer would then
+/// not be fenced, and would commit its other records.
 ///
 /// # Errors
-/// A transaction that is open at its coordinator; a coordinator that does not respond.
+/// Fails if the transaction is open at its coordinator, or if a coordinator does not respond.
 fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id: i64) -> Result<(), Failure> {
     let found = list_transactions(cluster, -1, None)
         .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
@@ -116,8 +116,8 @@ fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
     ))
 }
 
-/// Ends the transaction of a transactional id. Refuses an unknown id, since fencing would create the id and hide the
-/// mistake.
+/// Ends the transaction of a transactional id. An unknown id is refused, because fencing would create the id and hide
+/// the mistake.
 pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
     describe_transaction(&mut cluster, &of.transactional_id)?;

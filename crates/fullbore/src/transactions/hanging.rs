@@ -1,4 +1,4 @@
-//! `transactions find-hanging`: finds open transactions that no coordinator will end.
+//! `transactions find-hanging` finds open transactions that no coordinator will end.
 //!
 //! As in Kafka's tool, a transaction is a candidate once its producer has written no record for longer than a
 //! transaction may last. A candidate hangs if no coordinator has a transaction of the producer that contains the
@@ -43,7 +43,7 @@ pub struct FindHanging {
     format: Format,
 }
 
-/// Open transaction that no coordinator will end.
+/// An open transaction that no coordinator will end.
 struct Hanging {
     topic: String,
     partition: i32,
@@ -98,7 +98,7 @@ pub fn run(of: &FindHanging) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the partitions to check: those of the topic, or all with the broker as leader or replica.
+/// Returns the partitions to check: those of the topic, or all that have the broker as leader or replica.
 fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i32)>, ClientError> {
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
@@ -122,7 +122,7 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
 /// Removes the transactions that a coordinator will end.
 ///
 /// # Errors
-/// Error of a coordinator that does not respond, since its transactions may hang or not.
+/// Returns [`ClientError`] if a coordinator does not respond, because its transactions may hang or not.
 fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec<Hanging>, ClientError> {
     if found.is_empty() {
         return Ok(found);
@@ -138,11 +138,11 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     Ok(hanging)
 }
 
-/// Returns the open transaction of a producer that contains the partition, as described by its coordinator; None if
-/// there is none. `listed` has the transactional ids of all coordinators.
+/// Returns the open transaction of a producer that contains the partition, as its coordinator describes it. Returns
+/// `None` if there is none. `listed` has the transactional ids of all coordinators.
 ///
 /// # Errors
-/// Error of a coordinator that does not respond.
+/// Returns [`ClientError`] if a coordinator does not respond.
 pub(super) fn coordinated(
     cluster: &mut Cluster,
     listed: &[TransactionListing],

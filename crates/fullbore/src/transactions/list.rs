@@ -1,4 +1,4 @@
-//! `transactions list` and `transactions describe`: print transactional ids.
+//! `transactions list` and `transactions describe` print transactional ids.
 
 use super::{now_ms, print};
 use crate::client::Where;
@@ -10,7 +10,7 @@ use clap::Args;
 use fullbore_bench::report::json::{array, list, object, plain, string};
 use fullbore_client::admin::{TransactionDescription, TransactionListing, describe_transaction, list_transactions};
 
-/// Duration filter that admits all transactions.
+/// With this duration, the filter admits all transactions.
 const ALL: i64 = -1;
 
 #[derive(Args, Debug)]

@@ -1,5 +1,5 @@
-//! `fullbore transactions`: flags and output of kafka-transactions.sh. Not here: the requests to the cluster, which are
-//! in `fullbore_client::admin`.
+//! `fullbore transactions` has the flags and the output of kafka-transactions.sh. The requests to the cluster are in
+//! `fullbore_client::admin`.
 
 mod abort;
 mod hanging;
@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Most characters to which a column is padded.
+/// Maximum width to which a column is padded, in characters.
 const WIDTH_MAX: usize = 80;
 
 /// List, describe and end transactions, with kafka-transactions.sh's flags.
@@ -72,7 +72,7 @@ enum TransactionsCommand {
 }
 
 impl TransactionsCommand {
-    /// Returns the flags of the action that name the cluster.
+    /// Returns the flags with which the action names the cluster.
     fn cluster(&mut self) -> &mut Where {
         match self {
             Self::List(list) => &mut list.at,
@@ -109,8 +109,9 @@ fn print(rows: &[Vec<String>]) {
     table(rows).iter().for_each(|text| line(text));
 }
 
-/// Returns the table in the form of kafka-transactions.sh: columns as wide as their longest cell, each followed by a
-/// tab. A cell that is wider than [`WIDTH_MAX`] does not widen its column. (Kafka pads each row to such a cell.)
+/// Returns the table in the form of kafka-transactions.sh. Columns are as wide as their longest cell, and each is
+/// followed by a tab. A cell that is wider than [`WIDTH_MAX`] does not widen its column. (Kafka pads each row to such a
+/// cell.)
 fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| {
@@ -190,7 +191,7 @@ mod tests {
         assert_eq!(table(&rows), expected);
     }
 
-    /// The expected table is captured from Kafka 4.3.1.
+    /// The expected table was captured from Kafka 4.3.1.
     #[test]
     fn the_table_of_transactions_is_kafkas() {
         let row = |cells: [&str; 4]| cells.map(str::to_owned).to_vec();

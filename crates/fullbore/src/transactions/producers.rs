@@ -1,4 +1,4 @@
-//! `transactions describe-producers`: prints the producers of a partition.
+//! `transactions describe-producers` prints the producers of a partition.
 
 use super::print;
 use crate::client::Where;

@@ -13,8 +13,9 @@ use parking_lot::Mutex;
 
 use crate::files::{is_full, is_momentary};
 
-/// The names of the file that is created: at first, and after it is renamed.
+/// The name with which the check creates its file.
 const PROBE: &str = "new-file-probe";
+/// The name to which the check renames that file.
 const RENAMED: &str = "new-file-probe.renamed";
 
 /// How long a shortage of descriptors or memory may last. A leader that cannot start a new segment for longer is of no

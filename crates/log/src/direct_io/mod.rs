@@ -99,8 +99,8 @@ impl DirectReads {
         part.len()
     }
 
-    /// Returns the slot with the byte at `position`; `None` if the cache is full. If the reader continues from an
-    /// earlier piece, the next one is read ahead.
+    /// Returns the slot with the byte at `position`; `None` if the cache is full. Reads the next piece ahead if the
+    /// request (up to `upto`) goes beyond this piece, or if the cache also has the piece before it.
     fn piece_at(&self, file: &Arc<File>, position: u64, upto: u64, settled: u64) -> Option<Arc<Slot>> {
         let end = end_of(position);
         let next = end..end_of(end).min(settled);

@@ -130,8 +130,8 @@ impl ReadAheadCache {
         pieces.filter(|piece| (piece.from..piece.end()).contains(&position)).last().cloned()
     }
 
-    /// Returns a new slot for the bytes after `slot`. Returns `None` if the cache already has these bytes, or if no
-    /// slot is free. Also returns `None` if [`AHEAD_MAX`] slots wait for their readers.
+    /// Returns a new slot for the bytes after `slot`. Returns `None` if the cache already has these bytes, or if
+    /// readers use all slots. Also returns `None` if [`AHEAD_MAX`] slots wait for their readers.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
         let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();

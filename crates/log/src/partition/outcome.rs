@@ -29,7 +29,7 @@ pub struct Appended {
     pub log_append_time_ms: i64,
     /// The partition's first offset.
     pub log_start_offset: i64,
-    /// How many batches the partition remembers of each producer.
+    /// How many batches the partition remembers of each producer, as configured at the append.
     pub batches_retained: usize,
 }
 

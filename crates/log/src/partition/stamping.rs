@@ -10,10 +10,13 @@ use fullbore_wire::batch::{BatchView, HEADER_LEN, TimestampType as Stamped};
 
 use fullbore_config::TimestampType;
 
-/// The offset from which on the checksum covers a batch, and the fields that are set here.
+/// The offset in a batch from which on the checksum covers it.
 const CRC_END: usize = 21;
+/// The bytes of a batch that hold its attributes.
 const ATTRIBUTES: std::ops::Range<usize> = 21..23;
+/// The bytes of a batch that hold its largest timestamp.
 const MAX_TIMESTAMP: std::ops::Range<usize> = 35..43;
+/// The bit of the attributes that is set if the records have the time of their append as their timestamp.
 const LOG_APPEND_TIME: i16 = 0x08;
 
 /// The header that replaces the client's.

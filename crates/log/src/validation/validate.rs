@@ -22,8 +22,9 @@ use fullbore_wire::{ErrorCode, Records};
 /// How many bytes a worker may compress before it serves its connections again. With a fast codec this takes less than
 /// a millisecond.
 pub const SHORT_MAX: usize = 128 << 10;
-/// Compressing a byte with gzip, or with a slow level of any codec, takes as long as this many bytes with a fast codec.
+/// Compressing a byte with gzip takes as long as this many bytes with a fast codec.
 const GZIP: usize = 8;
+/// Compressing a byte with a slow level of any codec takes as long as this many bytes with a fast codec.
 const SLOW: usize = 64;
 /// Decompressing a byte of gzip takes as long as this many bytes with a fast codec.
 const GUNZIP: usize = 3;

@@ -1,6 +1,6 @@
-//! Table of the producer's own settings: one row a key, with its default, its meaning and its parser.
+//! The table of the producer's own settings. Each row has the key, its default, its meaning and its parser.
 //!
-//! The settings of its connections are not here: every client has those.
+//! The settings of connections are not here, because every client has them.
 
 use super::values::{Acks, InFlight, ProducerConfig};
 use fullbore_client::ClientConfig;
@@ -63,7 +63,7 @@ pub fn settings() -> impl Iterator<Item = Setting> {
     KEYS.iter().map(|key| key.setting).chain(ClientConfig::settings())
 }
 
-/// Settings of Kafka's producer that have no effect on this one.
+/// Settings of Kafka's producer that this producer accepts and ignores.
 const WITHOUT_EFFECT: &[&str] = &[
     "auto.include.jmx.reporter",
     "client.dns.lookup",
@@ -86,7 +86,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "value.serializer",
 ];
 
-/// Returns a notice for the user of a setting without effect; `None` for a setting with an effect.
+/// Returns a notice for the user if the setting `name` has no effect.
 pub fn notice(name: &str) -> Option<String> {
     if settings().any(|setting| setting.name == name) {
         return None;

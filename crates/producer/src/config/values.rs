@@ -1,74 +1,75 @@
-//! Values of the settings, Kafka's defaults, and the check for contradictions.
+//! The values of the settings, Kafka's defaults, and the check for contradictions.
 
 use fullbore_client::{ClientConfig, ConfigError};
 use fullbore_wire::batch::Compression;
 use fullbore_wire::{has_port_too_large, split_host_port};
 use std::time::Duration;
 
-/// Number of Produce requests without a response that a connection may have.
+/// How many Produce requests a connection may have in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
     /// As many requests as the path holds.
     Auto,
-    /// A fixed number of requests.
+    /// This fixed number of requests.
     Requests(usize),
 }
 
-/// Replicas that must have a batch before it is acknowledged.
+/// The replicas that must have a batch before the broker acknowledges it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acks {
-    /// No replica: the broker sends no response, and the loss of a batch stays unnoticed.
+    /// No replica. The broker sends no response, so a lost batch goes unnoticed.
     None = 0,
-    /// The leader.
+    /// The leader alone.
     Leader = 1,
     /// Every replica in sync.
     All = -1,
 }
 
-/// A producer's settings. Fields are public; [`ProducerConfig::check`] runs when the producer is made.
+/// The settings of a producer. All fields are public, so [`ProducerConfig::check`] runs when the producer is made.
 #[derive(Clone, Debug)]
 pub struct ProducerConfig {
-    /// Addresses (host:port) of the brokers that are tried first (bootstrap.servers).
+    /// The brokers to contact first, as host:port (bootstrap.servers).
     pub bootstrap_servers: Vec<String>,
-    /// Settings of the connections.
+    /// The settings of the connections.
     pub client: ClientConfig,
     /// acks.
     pub acks: Acks,
-    /// enable.idempotence; `None` means on, unless another setting rules it out.
+    /// enable.idempotence. `None` turns it on unless another setting rules it out.
     pub enable_idempotence: Option<bool>,
-    /// Produce requests without a response, per connection (max.in.flight.requests.per.connection).
+    /// Maximum number of Produce requests in flight per connection (max.in.flight.requests.per.connection).
     pub max_in_flight: InFlight,
-    /// Connections to each broker; `None` for an automatic number (connections.per.broker, Fullbore's own).
+    /// The number of connections to each broker, or `None` to choose it automatically (connections.per.broker, a
+    /// setting of Fullbore).
     pub connections_per_broker: Option<usize>,
-    /// Size at which a batch is sent at once (batch.size, bytes).
+    /// The size in bytes from which a batch is sent without a wait for more records (batch.size).
     pub batch_size: usize,
-    /// Time for which a smaller batch waits for more records (linger.ms).
+    /// How long a smaller batch waits for more records (linger.ms).
     pub linger: Duration,
-    /// Memory for records that are not acknowledged (buffer.memory, bytes).
+    /// The memory for records that are not acknowledged yet, in bytes (buffer.memory).
     pub buffer_memory: usize,
-    /// Longest wait of `send` for memory or metadata (max.block.ms).
+    /// How long `send` waits for memory or metadata (max.block.ms).
     pub max_block: Duration,
-    /// Bytes of the largest request, and so of the largest batch and record (max.request.size).
+    /// The maximum size of a request, and so of a batch and of a record, in bytes (max.request.size).
     pub max_request_size: usize,
-    /// Longest time from `send` to success or failure (delivery.timeout.ms).
+    /// How long a record may take from `send` to success or failure (delivery.timeout.ms).
     pub delivery_timeout: Duration,
-    /// Attempts after the first (retries).
+    /// How many attempts may follow the first one (retries).
     pub retries: u32,
-    /// First pause before another attempt (retry.backoff.ms).
+    /// The pause before the first retry (retry.backoff.ms).
     pub retry_backoff: Duration,
-    /// Longest pause before another attempt (retry.backoff.max.ms).
+    /// The maximum pause before a retry (retry.backoff.max.ms).
     pub retry_backoff_max: Duration,
     /// compression.type.
     pub compression: Compression,
-    /// Level of the codec in use (compression.{gzip,lz4,zstd}.level); `None` for the codec's default level.
+    /// The level of the codec in use (compression.{gzip,lz4,zstd}.level), or `None` for the codec's default level.
     pub compression_level: Option<i32>,
-    /// True to spread records with keys like records without keys (partitioner.ignore.keys).
+    /// If true, records with keys are spread like records without keys (partitioner.ignore.keys).
     pub partitioner_ignore_keys: bool,
-    /// Age at which metadata is fetched again (metadata.max.age.ms).
+    /// The age at which metadata is fetched again (metadata.max.age.ms).
     pub metadata_max_age: Duration,
-    /// transactional.id; with one every record belongs to a transaction.
+    /// transactional.id. If it is set, every record belongs to a transaction.
     pub transactional_id: Option<String>,
-    /// Time after which the coordinator aborts an open transaction (transaction.timeout.ms).
+    /// How long a transaction may stay open before the coordinator aborts it (transaction.timeout.ms).
     pub transaction_timeout: Duration,
 }
 
@@ -110,7 +111,7 @@ impl ProducerConfig {
     /// Checks that no two settings contradict each other.
     ///
     /// # Errors
-    /// [`ConfigError`] with both keys of the first contradiction.
+    /// Returns [`ConfigError`] if two settings contradict each other, with both keys of the first contradiction.
     pub fn check(&self) -> Result<(), ConfigError> {
         let conflict = |first: String, second: String, why| Err(ConfigError::Conflict { first, second, why });
         self.client.security.check()?;

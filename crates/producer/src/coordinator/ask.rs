@@ -1,4 +1,4 @@
-//! Requests to a coordinator, repeated until a response is final.
+//! Sends requests to a coordinator and repeats them until a response is final.
 //!
 //! Invariant: an error that may pass is never returned, unless the caller gives up.
 
@@ -15,17 +15,18 @@ use std::time::Duration;
 
 /// The feature whose level decides how transactions work (KIP-890).
 const TRANSACTION_VERSION: &str = "transaction.version";
-/// The level at which Produce adds partitions and EndTxn raises the epoch.
+/// The level of [`TRANSACTION_VERSION`] at which Produce adds partitions and EndTxn raises the epoch.
 const ADDS_PARTITIONS: i16 = 2;
-/// First pause while the previous transaction is being completed; Kafka's `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
+/// The first pause while the coordinator still completes the previous transaction. Kafka's
+/// `ADD_PARTITIONS_RETRY_BACKOFF_MS`.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
-/// Final error of a request: another attempt does not change it.
+/// The final error of a request. Another attempt would not change it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     code: ErrorCode,
     message: String,
-    /// True if an attempt has no response, and may have been received.
+    /// True if an attempt got no response, so that the coordinator may have received it.
     pub(super) is_lost: bool,
 }
 
@@ -36,20 +37,20 @@ impl Refusal {
     }
 }
 
-/// Consequence of an error code.
+/// The next step after an error code.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
-    /// The response is final, and a success.
+    /// The request has succeeded.
     Done,
-    /// The request goes to the same coordinator again.
+    /// Send the request to the same coordinator again.
     Again,
-    /// The coordinator is looked up again before the next attempt.
+    /// Look up the coordinator again, then retry.
     Find,
-    /// The error is final.
+    /// Give up, because the error is final.
     Refused,
 }
 
-/// Returns the consequence of an error code, as in Kafka 4.3's `TransactionManager`.
+/// Returns the next step after an error code, as in Kafka 4.3's `TransactionManager`.
 fn step(code: ErrorCode) -> Step {
     match code {
         ErrorCode::NONE => Step::Done,
@@ -59,8 +60,8 @@ fn step(code: ErrorCode) -> Step {
     }
 }
 
-/// Returns the error that decides among several errors: a final error takes precedence over one that may pass, and an
-/// error with a cause of its own over OPERATION_NOT_ATTEMPTED.
+/// Returns the error that counts among several. A final error takes precedence over one that may pass. An error with a
+/// cause of its own takes precedence over OPERATION_NOT_ATTEMPTED.
 pub(super) fn worst(codes: impl Iterator<Item = ErrorCode>) -> ErrorCode {
     let weight = |code: &ErrorCode| match step(*code) {
         Step::Done => 0,
@@ -86,17 +87,17 @@ impl Coordinator {
         Coordinator { core, ledger, kind, key: key.clone(), connection: None }
     }
 
-    /// Returns true if the cluster's `transaction.version` is 2 or above; `None` without a connection.
+    /// Returns true if the cluster's `transaction.version` is 2 or above, or `None` if there is no connection.
     pub(super) fn adds_partitions(&self) -> Option<bool> {
         let connection = self.connection.as_ref()?;
         Some(connection.feature(TRANSACTION_VERSION) >= ADDS_PARTITIONS)
     }
 
-    /// Sends a request, in version `max` at most, until the code of its response is final or `gives_up` returns true
-    /// after an attempt.
+    /// Sends a request in version `max` at most. Repeats it until the response is final, or until `gives_up` returns
+    /// true after an attempt.
     ///
     /// # Errors
-    /// [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.
+    /// Returns [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.
     pub(super) async fn ask<R: Request>(
         &mut self,
         request: &R,
@@ -130,7 +131,7 @@ impl Coordinator {
                 return Err(Refusal { code, message, is_lost });
             }
             if gives_up() {
-                // The caller gives up only because the transaction is aborted, so the obstacle is not fatal for the
+                // The caller gives up only because the transaction is aborted, so the error is not fatal for the
                 // producer.
                 let message =
                     format!("given up as the transaction is aborted; before that: {}", answer(code, &message));
@@ -155,7 +156,7 @@ impl Coordinator {
         Ok(connection.call_version(request, version).await?)
     }
 
-    /// Records the obstacle for the errors of waiting calls and records.
+    /// Remembers why requests fail, for the errors of waiting calls and records.
     fn note_trouble(&self, why: &str) {
         self.ledger.set_trouble(why.to_owned());
         let why = format!("its transaction waits: {why}");
@@ -172,7 +173,8 @@ impl Coordinator {
     }
 }
 
-/// Returns the error code for a request without a response: one that may pass, or UNSUPPORTED_VERSION.
+/// Returns the error code to assume for a request without a response. The code is retriable, unless it is
+/// UNSUPPORTED_VERSION.
 fn code_of_failure(error: &ConnectionError) -> ErrorCode {
     match error.is_retryable() || error.may_have_been_received() {
         true => ErrorCode::COORDINATOR_NOT_AVAILABLE,

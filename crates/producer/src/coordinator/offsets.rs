@@ -1,5 +1,5 @@
-//! Offsets that a transaction commits for a group: sent to the group's coordinator, and before `transaction.version` 2
-//! first to the coordinator of the transaction.
+//! Commits a group's offsets as part of a transaction. The offsets go to the group's coordinator. Before
+//! `transaction.version` 2 the coordinator of the transaction is notified first.
 
 use super::TransactionTask;
 use super::ask::{Coordinator, Refusal, worst};
@@ -14,13 +14,13 @@ use fullbore_wire::apis::txn_offset_commit::{
 
 /// The newest version of AddOffsetsToTxn.
 const ADD_OFFSETS_MAX: i16 = 4;
-/// Newest version of TxnOffsetCommit that needs an AddOffsetsToTxn before it.
+/// The newest version of TxnOffsetCommit that needs a preceding AddOffsetsToTxn.
 const KNOWS_GROUP_MAX: i16 = 4;
 /// The newest version of TxnOffsetCommit that is used.
 const COMMIT_MAX: i16 = 5;
 
 impl TransactionTask {
-    /// Adds offsets of a group to a transaction.
+    /// Adds the offsets of a group to a transaction.
     pub(super) async fn commit_offsets(
         &mut self,
         scope: &TransactionScope,
@@ -59,7 +59,7 @@ impl TransactionTask {
         asked.await.map(drop)
     }
 
-    /// Returns the coordinator of a group; the previous one is used again if the group is the same.
+    /// Returns the coordinator of a group. If the group is the same as in the last call, its coordinator is kept.
     fn coordinator_of(&mut self, group: &Text) -> &mut Coordinator {
         let known = self.group.take().filter(|known| known.key == *group);
         let new = || Coordinator::new(self.core.clone(), self.ledger.clone(), CoordinatorKind::Group, group);

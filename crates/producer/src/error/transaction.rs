@@ -1,51 +1,51 @@
-//! Errors of transactions. Each answers four questions: may the same call succeed later, may another transaction
-//! succeed, is the error fatal for the producer, and may the records of the transaction be committed?
+//! The errors of transactions. Each answers four questions: may the same call succeed later, and may another
+//! transaction? Is the error fatal for the producer, and may the transaction have been committed?
 
 use super::{ProduceError, answer, because, shown};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// The rule that a producer without transactional.id breaks.
+/// The rule that a call breaks if the producer has no transactional.id.
 pub(crate) const NO_TRANSACTIONAL_ID: &str = "transactions need a transactional.id";
 
-/// The failure of a transaction, or of a call about it.
+/// The reason why a transaction, or a call about it, has failed.
 ///
 /// Exactly one of [`TransactionError::is_retriable`], [`TransactionError::is_abortable`] and
 /// [`TransactionError::is_fatal`] is true.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TransactionError {
-    /// A call that the producer's state does not allow. The call had no effect.
+    /// The call is not allowed in the producer's present state. It had no effect.
     #[error("{0}")]
     State(
-        /// The rule.
+        /// The rule that the call broke.
         &'static str,
     ),
-    /// A call that found a queue of the producer full. The call had no effect.
+    /// A queue of the producer was full. The call had no effect.
     #[error("{0}")]
     Full(
-        /// The limit.
+        /// The limit of the queue.
         &'static str,
     ),
-    /// max.block.ms passed; the producer keeps trying.
+    /// The call waited for max.block.ms. The producer keeps trying.
     #[error("cannot {action} in {} (max.block.ms){}", shown(*waited), because(why))]
     Timeout {
-        /// The attempt, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
-        /// Time of the wait.
+        /// How long the call waited.
         waited: Duration,
-        /// The last obstacle, or empty.
+        /// The last problem, or empty.
         why: String,
         /// True if the records of the transaction may be committed.
         possibly_committed: bool,
     },
-    /// A coordinator refused.
+    /// A coordinator refused the request.
     #[error("cannot {action}: {}", answer(*code, message))]
     Coordinator {
-        /// The attempt, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// Kafka's error.
         code: ErrorCode,
-        /// Message of the broker, or empty.
+        /// The broker's message, or empty.
         message: String,
         /// True if the records of the transaction may be committed.
         possibly_committed: bool,
@@ -56,13 +56,13 @@ pub enum TransactionError {
         /// The first such failure.
         ProduceError,
     ),
-    /// The previous transaction was not committed, which was not known yet when this transaction began.
+    /// The previous transaction was not committed. The producer did not know this yet when this transaction began.
     #[error("the transaction before this one was not committed: {0}")]
     Previous(
-        /// Failure of the previous transaction, as text.
+        /// The error of the previous transaction, as text.
         String,
     ),
-    /// The producer was closed before the transaction had its outcome.
+    /// The producer was closed before the transaction ended.
     #[error("the producer was closed before the transaction had ended")]
     Closed {
         /// True if the records of the transaction may be committed.
@@ -71,18 +71,18 @@ pub enum TransactionError {
 }
 
 impl TransactionError {
-    /// Returns true if the same call may succeed later: the producer is still trying.
+    /// Returns true if the same call may succeed later, because the producer is still trying.
     pub fn is_retriable(&self) -> bool {
         matches!(self, Self::Timeout { .. } | Self::Full(_))
     }
 
-    /// Returns true if only this transaction has failed: it is aborted, and the next one may succeed.
+    /// Returns true if only this transaction has failed. It is aborted, and the next one may succeed.
     pub fn is_abortable(&self) -> bool {
         !self.is_retriable() && !self.is_fatal()
     }
 
-    /// Returns true if this producer can send nothing more, for example because another producer has replaced it under
-    /// its id.
+    /// Returns true if this producer cannot send anything more. For example, another producer may have replaced it
+    /// under its id.
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::State(rule) => *rule == NO_TRANSACTIONAL_ID,
@@ -93,7 +93,7 @@ impl TransactionError {
         }
     }
 
-    /// Returns the error with `possibly` as its value of `possibly_committed`.
+    /// Returns the error with `possibly_committed` set to `possibly`.
     pub(crate) fn with_possibly_committed(self, possibly: bool) -> Self {
         match self {
             Self::Coordinator { action, code, message, .. } => {
@@ -134,7 +134,8 @@ fn is_fatal(code: ErrorCode) -> bool {
     )
 }
 
-/// Returns true if an error of Produce is fatal for the producer (`TransactionManager.maybeTransitionToErrorState`).
+/// Returns true if an error of Produce is fatal for the producer, as in Kafka's
+/// `TransactionManager.maybeTransitionToErrorState`.
 fn is_fatal_of_record(code: ErrorCode) -> bool {
     matches!(
         code,

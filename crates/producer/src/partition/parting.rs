@@ -1,8 +1,8 @@
 //! Splits batches that are larger than their topic accepts. The parts take the position of the batch.
 //!
-//! A broker refuses such a batch, and batches in flight behind it come back out of order. These, and batches that wait,
-//! are split before they leave: a limit costs one round trip, and not one for each batch. A batch is never split if an
-//! attempt may be in the log, since the broker would not recognise the parts.
+//! After a broker refuses such a batch, the batches in flight behind it come back out of order. These batches and those
+//! that wait are split before they leave. A limit thus costs one round trip instead of one for each batch. A batch is
+//! never split if an attempt may be in the log, because the broker would not recognise the parts.
 
 use super::{Partition, PartitionQueue};
 use crate::batch::{OpenBatch, Parts, ProducerBatch};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 impl Partition {
-    /// Returns the bytes that the open batch may have.
+    /// Returns how large the open batch may become, in bytes.
     pub(super) fn grows_to(&self, state: &PartitionQueue) -> usize {
         match self.limit.bytes() {
             bytes if self.limit.is_opened() => bytes,
@@ -19,27 +19,27 @@ impl Partition {
         }
     }
 
-    /// Returns true if a broker may accept the batch, by the limit that is known.
+    /// Returns true if a broker may accept the batch, as far as the limit is known.
     pub(crate) fn allows(&self, batch: &ProducerBatch) -> bool {
         self.limit.allows(batch.uncompressed(), batch.size())
     }
 
-    /// Applies the topic's limit from its configuration.
+    /// Applies the limit from the topic's configuration.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.set(bytes);
     }
 
-    /// Returns true at the first call for the topic.
+    /// Returns true at the first call for the topic only.
     pub(crate) fn is_first_refusal(&self) -> bool {
         self.limit.is_first_refusal()
     }
 
-    /// Splits a batch that a broker refused as too large, for the reason `why`. The parts take the batch's position,
-    /// and later batches stay smaller. Returns the size that the batch's largest record would have as a batch of its
-    /// own, at about the same compression ratio.
+    /// Splits a batch that a broker refused as too large, with the reason `why`. The parts take the batch's position,
+    /// and later batches stay smaller. Returns how large the largest record would be as a batch of its own, at about
+    /// the same compression ratio.
     ///
     /// # Errors
-    /// The batch, if it is a single record.
+    /// Returns the batch if it is a single record.
     pub(crate) fn refused(
         self: &Arc<Self>,
         ticket: Ticket,
@@ -58,10 +58,10 @@ impl Partition {
         Ok(largest)
     }
 
-    /// Splits a new batch that was too large when it was sealed, and has not left. The parts are sent instead.
+    /// Splits a new batch that turned out too large when it was sealed. The parts are sent instead.
     ///
     /// # Errors
-    /// `batch` itself, if it cannot be split.
+    /// Returns `batch` itself if it cannot be split.
     pub(crate) fn part_unsent(&self, ticket: Ticket, batch: ProducerBatch) -> Result<(), Box<ProducerBatch>> {
         let Some(parts) = self.parts(&batch) else { return Err(Box::new(batch)) };
         let mut state = self.state.lock();
@@ -72,14 +72,14 @@ impl Partition {
         Ok(())
     }
 
-    /// Splits the next batch to be sent again, until it is small enough.
+    /// Splits the next batch to be sent again until it is small enough.
     pub(super) fn part_retries(&self, state: &mut PartitionQueue, missing: bool) {
         while let Some(parts) = state.window.peek_retry(missing).and_then(|batch| self.parts_if_large(batch)) {
             state.window.part_retry(missing, counted(parts));
         }
     }
 
-    /// Splits the oldest batch that was never sent, until it is small enough. A batch that is not sealed is checked
+    /// Splits the oldest batch that was never sent until it is small enough. A batch that is not sealed yet is checked
     /// later.
     pub(super) fn part_queue(&self, state: &mut PartitionQueue) {
         while let Some(parts) = state.queue.front().and_then(|batch| self.parts_if_large(batch)) {

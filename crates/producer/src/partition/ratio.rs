@@ -1,17 +1,16 @@
-//! Compression ratio of a partition's batches, so that they can grow to a request's size on the wire.
+//! Estimates how well a partition's batches are compressed, so that they can grow to a request's size on the wire.
 //!
-//! Pure. Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be
-//! split.
+//! Invariant: the estimate rises at once and falls slowly, so that few batches turn out too large and have to be split.
 
-/// Largest size of a batch before compression, in multiples of a request's size. A broker decompresses larger batches
+/// Maximum size of a batch before compression, in multiples of a request's size. A broker decompresses larger batches
 /// one at a time.
 const EXPANSION_MAX: f64 = 4.0;
-/// Margin above the ratio seen.
+/// A safety margin, by which the estimate exceeds the observed ratio.
 const MARGIN: f64 = 1.1;
-/// Part of the difference by which the estimate falls for each batch.
+/// How fast the estimate falls: by this part of the difference with each batch.
 const FALL: f64 = 0.25;
 
-/// Upper estimate of the bytes on the wire for one byte before compression.
+/// An upper estimate of how many bytes on the wire one uncompressed byte takes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CompressionRatio {
     estimate: f64,
@@ -31,7 +30,7 @@ impl CompressionRatio {
         self.estimate = if seen > self.estimate { seen } else { fallen };
     }
 
-    /// Returns the bytes before compression that take at most `wire` bytes after it.
+    /// Returns how many uncompressed bytes will take at most `wire` bytes once compressed.
     #[inline]
     pub(super) fn uncompressed(&self, wire: usize) -> usize {
         if self.estimate >= 1.0 {

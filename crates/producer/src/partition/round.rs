@@ -1,40 +1,40 @@
-//! Circumstances of the sender when it requests batches from partitions.
+//! The circumstances in which a sender requests batches from partitions.
 
 use crate::grant::Grants;
 use crate::transaction_pass::TransactionPass;
 use std::time::{Duration, Instant};
 
-/// Circumstances of the sender when it requests batches.
+/// The circumstances in which a sender requests batches from partitions.
 pub(crate) struct Round<'a> {
     pub(crate) now: Instant,
-    /// True if batches of any size leave at once: for a flush, or because a caller waits for memory.
+    /// True if batches of any size should leave at once, because of a flush or a caller that waits for memory.
     pub(crate) hurry: bool,
-    /// True for a flush alone: batches are not spaced.
+    /// True only for a flush. Batches are then not spaced.
     pub(crate) flush: bool,
-    /// Shortest round trip on the connection.
+    /// The shortest round trip on the connection.
     pub(crate) rtt: Option<Duration>,
-    /// Bytes left in the request; `None` while it is empty, when any batch fits.
+    /// How many bytes are left in the request. `None` while the request is empty, because any batch fits then.
     pub(crate) room: Option<usize>,
     /// The broker's grants.
     pub(crate) grants: &'a Grants,
-    /// True if the connection is full. Then a batch may leave only if other batches wait for it at the broker.
+    /// True if the connection is full. A batch may then leave only if other batches wait for it at the broker.
     pub(crate) missing: bool,
-    /// Connection for which batches are requested.
+    /// The connection that the batches will go over.
     pub(crate) path: Path,
-    /// True if a partition's batches may go over any connection, since the broker puts them back in order.
+    /// True if a partition may use all connections at once, because the broker puts its batches back in order.
     pub(crate) striped: bool,
     /// True if `striped` would be true with several connections.
     pub(crate) reorders: bool,
-    /// Transaction whose batches may leave; `None` if no batch may leave, or if the producer has no transactions.
+    /// The transaction whose batches may leave. `None` if no batch may leave, or if the producer has no transactions.
     pub(crate) pass: Option<TransactionPass>,
 }
 
-/// Connection as partitions see it.
+/// A connection, as partitions see it.
 #[derive(Clone, Copy)]
 pub(crate) struct Path {
-    /// Number of the connection, which is never used again.
+    /// The number of the connection. A later connection never gets the same number.
     pub(crate) connection: u64,
-    /// Index of the connection among those to the broker, and the number of these connections.
+    /// The index of this connection among those to the broker, and their number.
     pub(crate) lane: usize,
     pub(crate) lanes: usize,
 }

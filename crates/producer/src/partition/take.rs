@@ -1,4 +1,4 @@
-//! Choice of the batch of a partition that a broker may send now, or of the reason why there is none.
+//! Chooses the batch of a partition that a broker may send now, or returns the reason why there is none.
 
 use super::{Listing, Outgoing, Partition, PartitionQueue, ProducerLimits, Round, Take};
 use crate::batch::{OpenBatch, ProducerBatch};
@@ -8,15 +8,17 @@ use fullbore_wire::batch::Stamp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Shortest round trip on which batches are spaced: below it waiting for an acknowledgement costs less than a timer.
+/// The round trip from which batches are spaced. On a shorter path, waiting for an acknowledgement costs less than a
+/// timer.
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
-/// Time without an acknowledgement after which the broker may have forgotten the producer. Kafka's brokers forget it
-/// after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one round trip.
+/// How long a producer may be without an acknowledgement before the broker is taken to have forgotten it. Kafka's
+/// brokers forget a producer after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one
+/// round trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
-    /// Returns true if the partition may leave the worklist of `broker`; wakes the broker that leads now.
+    /// Returns true if the partition may leave the worklist of `broker`. If another broker leads now, it is woken.
     pub(crate) fn leaves(self: &Arc<Self>, broker: &Arc<Worklist<Listing>>, serial: u64) -> bool {
         self.has_left(&mut self.state.lock(), broker, serial)
     }
@@ -33,9 +35,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready, and only a connection with room is missing. With `striped`, another connection
-    /// would spread the partition's batches over twice as many. The window must then permit twice its present batches:
-    /// with a smaller window, another connection would only delay the others.
+    /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, one more connection
+    /// would spread the partition's batches over twice as many. This helps only if the window permits twice its present
+    /// batches. With a smaller window another connection would only delay the others.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {
@@ -61,7 +63,7 @@ impl Partition {
         if let Some(spent) = state.window.wants_identity().filter(|_| self.limits.coordinator.is_none()) {
             return Take::Identity(spent);
         }
-        // Batches that are sent again must keep their order, which only a single connection ensures.
+        // Batches that are sent again must keep their order, which only a single connection guarantees.
         let has_retries = state.window.has_retries();
         let any_lane = round.striped && !has_retries;
         let same_lane = is_home && state.sent_over == Some(round.path.connection);
@@ -95,7 +97,7 @@ impl Partition {
         }
         state.finish_settled(round.now);
         if state.window.has_retries() && round.room.is_some_and(|room| room < self.limit.bytes()) {
-            // A batch that is sent again may be as large as a whole request: it starts the next request.
+            // A batch that is sent again may be as large as a whole request, so it starts the next one.
             return Take::NoRoom;
         }
         let missing = state.others_wait(round);
@@ -121,7 +123,8 @@ impl Partition {
                 state.listed = None;
                 Take::Gone
             }
-            // A record that comes while responses are due wakes no task, so the next check is one linger time from now.
+            // A record that joins while responses are due does not wake any task. The next check is therefore one
+            // linger time from now.
             Next::None if !self.limits.linger.is_zero() => Take::NotYet(Some(round.now + self.limits.linger)),
             Next::None => Take::NotYet(None),
             Next::At(at) => Take::NotYet(Some(at)),
@@ -152,8 +155,8 @@ impl Partition {
         mut batch: ProducerBatch,
     ) -> Take {
         let (here, alone) = (Some(round.path.connection), state.window.in_flight() == 1);
-        // A batch that leaves alone does not permit reordering. No batch is before it, but a broker that forgot the
-        // producer would wait for one.
+        // A batch that leaves alone does not permit reordering. There is no batch before it, but a broker that forgot
+        // the producer would wait for one.
         let reorder = !alone && state.others_wait(round);
         state.sent_over = here.filter(|_| alone || state.sent_over == here);
         state.sent_to = broker.id;
@@ -166,7 +169,7 @@ impl Partition {
     }
 }
 
-/// Next batch to leave among those that were never sent.
+/// The next batch to leave among those that were never sent.
 enum Next {
     None,
     At(Instant),
@@ -174,15 +177,16 @@ enum Next {
 }
 
 impl PartitionQueue {
-    /// Returns true if batches in flight may wait at the broker for a missing one, which then goes at once. Batches
-    /// that all went over one connection do not wait, because their requests did not permit reordering.
+    /// Returns true if batches in flight may be held at the broker until a missing batch arrives. The missing batch
+    /// then leaves at once. Batches that all went over one connection are not held, because their requests did not
+    /// permit reordering.
     fn others_wait(&self, round: &Round<'_>) -> bool {
         let are_scattered = self.window.in_flight() > 0 && self.sent_over.is_none();
         round.striped || (round.reorders && are_scattered)
     }
 
     fn next_size(&self, round: &Round<'_>, limits: &ProducerLimits) -> Next {
-        // Queued batches are closed: their size is final.
+        // Queued batches are closed, so their size is final.
         if let Some(batch) = self.queue.front() {
             return Next::Batch(batch.size());
         }
@@ -197,8 +201,8 @@ impl PartitionQueue {
         }
     }
 
-    /// Returns the time at which the open batch may leave; `None` if it may leave now. Once half of the window is in
-    /// use, batches leave evenly spaced over a round trip. If all left at once, the records behind them would wait for
+    /// Returns the time at which the open batch may leave, or `None` if it may leave now. Once half of the window is in
+    /// use, batches leave evenly spaced over a round trip. If all left together, the records behind them would wait for
     /// the first acknowledgement, in each round trip. Records that may join any of several partitions have the windows
     /// of all of them.
     fn spaced_until(&self, open: &OpenBatch) -> Option<Instant> {
@@ -207,8 +211,8 @@ impl PartitionQueue {
         Some(own.min(open.outcome.opened_at + step / peers.max(1)))
     }
 
-    /// Returns the time at which another batch may leave by this partition's window alone, and the interval between its
-    /// batches. `None` on a short path, and until half of the window is in use.
+    /// Returns the time at which this partition's own window lets the next batch leave, and the interval between its
+    /// batches. Returns `None` on a short path, and until half of the window is in use.
     fn own_turn(&self) -> Option<(Instant, Duration)> {
         let (left_at, rtt) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         let limit = self.window.limit();
@@ -216,7 +220,7 @@ impl PartitionQueue {
         (2 * self.window.span() >= limit).then(|| (left_at + step, step))
     }
 
-    /// Returns the approximate time at which another batch may leave; `None` on a short path.
+    /// Returns roughly when another batch may leave, or `None` on a short path.
     pub(super) fn free_at(&self) -> Option<Instant> {
         let (left_at, _) = self.left.filter(|(_, rtt)| *rtt >= LONG_PATH)?;
         Some(self.own_turn().map_or(left_at, |(at, _)| at))

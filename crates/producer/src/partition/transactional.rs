@@ -1,4 +1,4 @@
-//! Rules of transactions for a partition: which batch may leave, and how the batches of an aborted transaction end.
+//! How transactions restrict a partition: which batch may leave, and how the batches of an aborted transaction end.
 //!
 //! Invariant: batches leave in the order of their transactions, and those of a transaction only while
 //! [`TransactionLedger`](crate::ledger::TransactionLedger) permits it.
@@ -10,17 +10,17 @@ use crate::scope::Wish;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Transactions that a partition has joined or requested to join, by their numbers; 0 for none.
+/// The numbers of the transactions that a partition has joined or requested to join. 0 if there was none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Membership {
-    /// Transaction to which the coordinator was requested to add the partition.
+    /// The transaction for which the coordinator was last requested to add the partition.
     requested: u64,
-    /// Transaction to which the coordinator has added the partition.
+    /// The transaction to which the coordinator has last added the partition.
     added: u64,
 }
 
 impl Partition {
-    /// Returns true if all batches up to transaction `number` have their result, and none is in flight.
+    /// Returns true if all batches up to transaction `number` have a result and none is in flight.
     pub(crate) fn is_done_with(&self, number: u64) -> bool {
         let state = self.state.lock();
         let oldest = state.unfinished.iter().find(|outcome| !outcome.is_finished());
@@ -32,7 +32,7 @@ impl Partition {
         self.state.lock().window.is_clean()
     }
 
-    /// Fails records without a result that are of transactions up to `number`, which are aborted.
+    /// Fails records without a result if their transaction is aborted, which applies to transactions up to `number`.
     pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -52,7 +52,7 @@ impl Partition {
         self.relist(&mut state);
     }
 
-    /// Returns the reason why a batch that was never sent must not leave now; `None` if it may. Adopts the epoch of the
+    /// Returns why a batch that was never sent must not leave now, or `None` if it may. Also adopts the epoch of the
     /// transaction.
     pub(super) fn held(&self, state: &mut PartitionQueue, round: &Round<'_>) -> Option<Take> {
         let Some(number) = state.next_transaction() else {
@@ -75,7 +75,7 @@ impl Partition {
 }
 
 impl PartitionQueue {
-    /// Returns the number of the transaction of the oldest batch that was never sent; `None` without such a batch.
+    /// Returns the transaction of the oldest batch that was never sent, or `None` if there is no such batch.
     fn next_transaction(&self) -> Option<u64> {
         let outcome = match self.queue.front() {
             Some(batch) => &batch.outcome,
@@ -84,7 +84,7 @@ impl PartitionQueue {
         outcome.transaction().map(|transaction| transaction.number)
     }
 
-    /// Returns true if the batch that leaves is the last one of a transaction that is being committed.
+    /// Returns true if this is the last batch of a transaction that is being committed.
     pub(super) fn ends_transaction(&self, batch: &ProducerBatch) -> bool {
         let Some(transaction) = batch.outcome.transaction() else { return false };
         transaction.wish() == Some(Wish::Commit)
@@ -92,7 +92,7 @@ impl PartitionQueue {
             && self.next_transaction() != Some(transaction.number)
     }
 
-    /// Closes the open batch if its records are not of transaction `number`.
+    /// Closes the open batch if its records belong to another transaction than `number`.
     pub(super) fn close_older(&mut self, number: u64) {
         if self.open.as_ref().is_some_and(|open| open.outcome.transaction_number() != number) {
             self.close_open();

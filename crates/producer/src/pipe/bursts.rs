@@ -1,22 +1,22 @@
-//! Acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that gathers batches
-//! into objects acknowledges all batches of an object at once. It closes its next object early only if enough is in
-//! flight beside the acknowledged batches.
+//! Allows for acknowledgements that come in bursts (ACK aggregation; `extra_acked` of BBR in Linux). A broker that
+//! gathers batches into objects acknowledges all batches of an object together. It closes its next object early only if
+//! enough is in flight beside the acknowledged batches.
 //!
-//! Beyond the gain times the BDP, as many bytes may be in flight as were acknowledged at once in the last rounds. The
-//! minimum of the rounds counts, so that a single stall, after which all responses come at once, changes nothing.
+//! As many bytes as were acknowledged together in the last rounds may be in flight beyond the gain times the BDP. The
+//! minimum of these rounds counts. A single stall, after which all responses come together, thus changes nothing.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// Number of rounds whose minimum counts.
+/// How many rounds the minimum is taken over.
 const ROUNDS: usize = 4;
 
-/// Size of the bursts in the last rounds.
+/// The size of the bursts in the last rounds.
 #[derive(Debug)]
 pub(super) struct Bursts {
-    /// Time since which more was acknowledged than the rate predicts, and the bytes acknowledged at that time.
+    /// Since when more was acknowledged than the rate predicts, and how many bytes had been acknowledged then.
     since: (Instant, u64),
-    /// Largest excess in this round.
+    /// The largest excess in this round.
     most: usize,
     rounds: VecDeque<usize>,
 }
@@ -26,8 +26,8 @@ impl Bursts {
         Bursts { since: (now, 0), most: 0, rounds: VecDeque::with_capacity(ROUNDS) }
     }
 
-    /// Records that a request of `bytes` bytes is acknowledged. `delivered` is the sum of acknowledged bytes, `rate` is
-    /// in bytes per second.
+    /// Records that a request of `bytes` bytes was acknowledged. `delivered` is the sum of acknowledged bytes, and
+    /// `rate` is in bytes per second.
     pub(super) fn answered(&mut self, bytes: usize, delivered: u64, rate: f64, now: Instant) {
         let promised = |since: Instant| ((now - since).as_secs_f64() * rate) as u64;
         let before = delivered - bytes as u64;
@@ -50,7 +50,7 @@ impl Bursts {
         self.rounds.push_back(std::mem::take(&mut self.most));
     }
 
-    /// Returns the smallest burst of the last [`ROUNDS`] rounds, in bytes; 0 before [`ROUNDS`] rounds.
+    /// Returns the smallest burst of the last [`ROUNDS`] rounds in bytes, or 0 if there were fewer rounds.
     pub(super) fn least(&self) -> usize {
         let is_known = self.rounds.len() == ROUNDS;
         self.rounds.iter().min().copied().filter(|_| is_known).unwrap_or(0)

@@ -1,21 +1,21 @@
-//! The estimate against a simulated link with a known distance, a known rate, and a queue.
+//! Tests the estimate on a simulated link with a known distance, a known rate, and a queue.
 
 use super::*;
 
-/// Link with a queue: a request waits for those before it, takes time in proportion to its bytes, and its response
-/// comes a round trip later.
+/// A link with a queue. A request waits for those before it, takes time in proportion to its size, and gets its
+/// response a round trip later.
 struct Link {
     rtt: Duration,
     bytes_per_second: f64,
     free_at: Instant,
 }
 
-/// Behaviour of the application.
+/// How the application behaves.
 #[derive(Clone, Copy)]
 enum App {
-    /// Always has a request of this many bytes to send.
+    /// The application always has a request of this size to send.
     Floods(usize),
-    /// Sends a request of this many bytes once per this interval.
+    /// The application sends a request of this size once per interval.
     Trickles(usize, Duration),
 }
 
@@ -25,7 +25,7 @@ struct Simulation {
     pipe: Pipe,
     app: App,
     next_at: Instant,
-    /// Requests in flight, with the times of their responses.
+    /// The requests in flight, with the times of their responses.
     flying: VecDeque<(Instant, Sent)>,
     window_max: usize,
 }
@@ -50,7 +50,7 @@ impl Simulation {
         let through =
             self.link.free_at.max(self.now) + Duration::from_secs_f64(bytes as f64 / self.link.bytes_per_second);
         self.link.free_at = through;
-        // Responses keep the order of requests, also when the path becomes shorter.
+        // Responses keep the order of the requests, even when the path becomes shorter.
         let answer = (through + self.link.rtt).max(self.flying.back().map_or(self.now, |(at, _)| *at));
         self.flying.push_back((answer, sent));
     }
@@ -68,7 +68,7 @@ impl Simulation {
         }
     }
 
-    /// Runs for `time`. Returns the bytes acknowledged per second.
+    /// Runs for `time` and returns the throughput in bytes per second.
     fn run(&mut self, time: Duration) -> f64 {
         let (end, before) = (self.now + time, self.pipe.delivered());
         self.window_max = 0;
@@ -90,7 +90,7 @@ impl Simulation {
         }
     }
 
-    /// Returns what the link holds: its rate times the round trip of a lone request.
+    /// Returns how many bytes the link holds: its rate times the round trip of a lone request.
     fn bdp(&self) -> f64 {
         self.link.rtt.as_secs_f64() * self.link.bytes_per_second
     }
@@ -174,7 +174,7 @@ fn an_application_that_has_little_to_send_does_not_lower_the_estimate() {
 #[test]
 fn a_trickle_never_waits() {
     let mut link = Simulation::new(ms(150), 50.0 * MB, App::Trickles(1000, ms(1)));
-    // The first two seconds do not count, since the window still grows.
+    // The first two seconds do not count, because the window still grows.
     link.run(Duration::from_secs(2));
     let reached = link.run(Duration::from_secs(30));
     assert!(reached > 0.99e6, "{reached}");
@@ -212,8 +212,8 @@ fn number_of_requests_and_buffer_memory_bound_the_window() {
     assert!(small.pipe.requests() <= REQUESTS_MAX);
 }
 
-/// Runs a broker that gathers requests into objects. An object of eight requests is closed at once, a smaller object
-/// every tenth of a second. Both take `put` to write, and their requests are acknowledged together.
+/// Simulates a broker that gathers requests into objects. An object of eight requests is closed at once, a smaller
+/// object every tenth of a second. Both take `put` to write, and their requests are acknowledged together.
 fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
     const SIZE: usize = 1 << 20;
     let began = Instant::now();
@@ -253,8 +253,8 @@ fn gathers(first_alone: bool, put: Duration, time: Duration) -> f64 {
 fn acknowledgements_come_in_bursts_the_window_grows_by_them() {
     for (first_alone, put) in [(true, 1), (true, 10), (false, 1), (false, 10), (true, 50)] {
         let rate = gathers(first_alone, ms(put), ms(5000));
-        // If one object at a time is written, and each has eight requests, 8 MiB are acknowledged in each `put`. Half
-        // of that rate suffices.
+        // If the broker writes one object of eight requests at a time, it acknowledges 8 MiB in each `put`. The test
+        // requires half of that rate.
         let least = (f64::from(8 << 20) * 1000.0 / put as f64).min(2000.0 * MB) / 2.0;
         assert!(rate > least, "{} MB/s where a PUT takes {put} ms, first alone: {first_alone}", rate / MB);
     }

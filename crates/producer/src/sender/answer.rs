@@ -1,7 +1,7 @@
-//! Handling of a response or its absence: each batch of the request is written, sent again, split, or failed.
+//! Handles a response or its absence. Each batch of the request is either written, sent again, split, or failed.
 //!
-//! The meaning of errors is not here (see `verdict`), nor the handling of batches that are too large (see `oversize`).
-//! Invariant: every batch of a request returns to its partition exactly once.
+//! The meaning of errors is defined in `verdict`, and batches that are too large are handled in `oversize`. Invariant:
+//! every batch of a request returns to its partition exactly once.
 
 use super::verdict::{self, Verdict};
 use crate::backoff::backoff;
@@ -17,11 +17,11 @@ use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceResponse, To
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// First pause of a batch while the coordinator completes the previous transaction.
+/// The first pause of a batch while the coordinator still completes the previous transaction.
 const CONCURRENT_BACKOFF: Duration = Duration::from_millis(20);
 
 impl Broker {
-    /// Applies the grants of a response, and notes that a batch was written.
+    /// Applies the grants in a response, and notes whether a batch was written.
     fn learn(&self, response: &ProduceResponse, batches: &[Outgoing]) {
         let mut grants = self.grants.lock();
         let mut nonsense = grants.learn(response).then_some(response.max_idempotence_batches_to_retain);
@@ -77,7 +77,7 @@ impl Core {
         }
     }
 
-    /// Handles a request that has no response, and may not have arrived.
+    /// Handles a request without a response, which may not have reached the broker.
     pub(super) fn resolve_unsent(self: &Arc<Self>, batches: Vec<Outgoing>, error: &ConnectionError) {
         let now = Instant::now();
         self.want_metadata();
@@ -106,7 +106,7 @@ impl Core {
     fn act(self: &Arc<Self>, mut outgoing: Outgoing, answer: &PartitionProduceResponse, now: Instant) {
         let message = answer.error_message.as_deref().unwrap_or_default();
         let verdict = match verdict::of(answer.error_code, outgoing.batch.ambiguous) {
-            // No epoch begins within a transaction.
+            // A new epoch cannot begin within a transaction.
             Verdict::SetBack(Setback::Fenced) if self.ledger.is_some() => Verdict::Failed { maybe: false },
             verdict => verdict,
         };
@@ -115,7 +115,7 @@ impl Core {
         }
         if verdict::is_stale_topic(answer.error_code) {
             self.doubt_topic(&outgoing.partition.topic, outgoing.topic_id);
-            // The broker knew no such topic: a topic that is created later under this name does not have the batch.
+            // The broker did not know the topic. A topic that is created later under this name cannot have the batch.
             outgoing.by_name = false;
         }
         match verdict {
@@ -152,7 +152,7 @@ impl Core {
         self.set_back_for(outgoing, setback, why, self.config.retry_backoff, now);
     }
 
-    /// Returns a batch for another attempt after at least `first`; the pause grows with each failure in a row.
+    /// Returns a batch for another attempt. The pause is at least `first` and grows with each failure in a row.
     fn set_back_for(&self, mut outgoing: Outgoing, setback: Setback, why: &str, first: Duration, now: Instant) {
         let batch = &mut outgoing.batch;
         batch.note_attempt(setback == Setback::Retry { maybe: true });
@@ -169,7 +169,7 @@ impl Core {
         partition.set_back(outgoing, setback, why, |failures| backoff(first, max, failures), now);
     }
 
-    /// Moves the partition to the leader that the response names (KIP-951), or fetches metadata.
+    /// Moves the partition to the leader that the response names (KIP-951). If that is not possible, fetches metadata.
     fn follow(self: &Arc<Self>, outgoing: &Outgoing, answer: &PartitionProduceResponse) {
         let named = &answer.current_leader;
         let is_known = named.leader_id >= 0 && self.cluster.address(named.leader_id).is_some();
@@ -182,7 +182,7 @@ impl Core {
     }
 }
 
-/// Returns the result for a batch, by its topic's name or id according to the version; `None` if the response has none.
+/// Finds the result of a batch in the response, by the topic's name or id depending on the version.
 fn find<'a>(
     response: &'a ProduceResponse,
     outgoing: &Outgoing,

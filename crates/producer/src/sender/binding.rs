@@ -1,47 +1,47 @@
-//! Detection of a window (idempotence) that limits throughput on a long path; it is reported once.
+//! Detects that the window of an idempotent producer limits throughput on a long path. This is reported once.
 //!
-//! Pure: time is an argument. A window binds where full batches wait for acknowledgements alone, the connection could
-//! carry more, and acknowledgements keep coming. A broker that sends no response for a while does not count.
+//! A window binds if full batches wait only for acknowledgements, the connection could carry more, and acknowledgements
+//! keep coming. A broker that sends no response for a while does not count. Time is an argument.
 
 use crate::partition::LONG_PATH;
 use std::time::{Duration, Instant};
 
-/// Time for which the window must bind before the report.
+/// How long the window must bind before the report.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Longest pause between acknowledgements that keep coming: two round trips, and at least this time.
+/// Acknowledgements keep coming if the pauses between them are at most two round trips, or this time if it is longer.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
-/// Detector of a binding window.
+/// Detects a window that binds.
 #[derive(Debug, Default)]
 pub(super) struct Binding {
     since: Option<Instant>,
-    /// Time of the last check at which the window bound; `None` after a check at which it did not.
+    /// When the last check found that the window binds. `None` if it found that it does not.
     bound_at: Option<Instant>,
-    /// Total time for which the window has bound.
+    /// How long the window has bound in all.
     bound: Duration,
-    /// Bytes acknowledged at the last check that found them grown, and the time of that check.
+    /// The number of acknowledged bytes at the last check that found it grown, and the time of that check.
     delivered: Option<(u64, Instant)>,
     is_reported: bool,
 }
 
-/// Result of a check of a broker's connections.
+/// The result of looking at a broker's connections.
 pub(super) struct BindingLook {
-    /// True if full batches wait for the window alone.
+    /// True if full batches wait only for the window.
     pub(super) binds: bool,
-    /// Round trip.
+    /// The round trip.
     pub(super) rtt: Option<Duration>,
-    /// Bytes acknowledged on all connections.
+    /// How many bytes were acknowledged on all connections.
     pub(super) delivered: u64,
     pub(super) now: Instant,
 }
 
 impl Binding {
-    /// Returns the total time for which the window has bound.
+    /// Returns how long the window has bound in all.
     pub(super) fn bound(&self) -> Duration {
         self.bound
     }
 
-    /// Evaluates a check. Returns true once, when the window has bound for `PATIENCE`.
+    /// Evaluates a check. Returns true only once, when the window has bound for `PATIENCE`.
     pub(super) fn look(&mut self, look: &BindingLook) -> bool {
         let now = look.now;
         if let Some(before) = self.bound_at {
@@ -70,8 +70,8 @@ mod tests {
 
     const FAR: Option<Duration> = Some(Duration::from_millis(150));
 
-    /// Makes a check each 100 ms from `from` to `to`, in tenths of a second. `delivered` returns the bytes acknowledged
-    /// at a tenth. Returns the tenth of the first report; `None` without a report.
+    /// Makes a check every 100 ms from `from` to `to`, which are in tenths of a second. `delivered` returns the bytes
+    /// acknowledged by then. Returns the tenth of the first report, or `None` without a report.
     fn reported(
         binding: &mut Binding,
         start: Instant,
@@ -94,7 +94,7 @@ mod tests {
         assert!(!binding.look(&BindingLook { binds: false, rtt: FAR, delivered: 10, now }), "it did not last");
         assert_eq!(reported(&mut binding, start, 20, 90, FAR, |at| at), Some(40));
         assert_eq!(reported(&mut binding, start, 90, 190, FAR, |at| at), None, "once");
-        // The window binds until 1 s, and from 2 s on.
+        // The window binds until 1 s, and again from 2 s on.
         assert_eq!(binding.bound(), Duration::from_millis(1_000 + 16_900));
         let near = Some(Duration::from_micros(100));
         assert_eq!(reported(&mut Binding::default(), start, 0, 90, near, |at| at), None);

@@ -1,57 +1,57 @@
-//! Number of connections to a broker, if the configuration does not set it: one, and more as long as each increase
-//! carries more bytes.
+//! Decides how many connections to a broker there are, if the configuration does not. There is one at first, and more
+//! as long as each increase carries more bytes.
 //!
-//! Pure: time is an argument. More connections help if a connection is the limit, by its own congestion window or by
-//! the far end's buffers; only a trial shows whether they do. The trial begins when batches have waited for a
-//! connection in most checks of an epoch (some round trips) and the rate no longer grows. It doubles the number of
-//! connections. If that does not increase the rate by a fifth in a few epochs, the number is halved again. The next
-//! trial is then delayed, longer each time. The number is also halved if no batch has waited for half a minute.
-//! Invariant: if a request takes less than [`LEAST`], there is one connection, since further connections only cost on a
-//! short path.
+//! More connections help if a connection is the limit, by its own congestion window or by the far end's buffers. Only a
+//! trial shows whether they do. The trial begins when batches have waited for a connection in most checks of an epoch
+//! (some round trips) and the rate no longer grows. It doubles the number of connections. If that does not increase the
+//! rate by a fifth in a few epochs, the number is halved again. The next trial is then delayed, longer each time. The
+//! number is also halved if no batch has waited for half a minute. Time is an argument. Invariant: if a request takes
+//! less than [`LEAST`], there is one connection, since further connections only cost on a short path.
 
 use std::time::{Duration, Instant};
 
-/// Most connections to a broker.
+/// Maximum number of connections to a broker.
 const LANES_MAX: usize = 8;
-/// Shortest round trip for which more connections may help.
+/// More connections are not tried if the round trip is shorter than this.
 const LEAST: Duration = Duration::from_millis(5);
-/// Length of an epoch, in shortest round trips.
+/// The length of an epoch, as a multiple of the shortest round trip.
 const EPOCH_ROUNDS: u32 = 6;
-/// Shortest epoch: it must have more than a few samples.
+/// The minimum length of an epoch, which needs more than a few samples.
 const EPOCH_MIN: Duration = Duration::from_millis(100);
-/// Checks per epoch.
+/// The number of checks per epoch.
 const SAMPLES: u32 = 16;
-/// Factor by which a trial must increase the rate.
+/// A trial is a success if it increases the rate by this factor.
 const GAIN: f64 = 1.2;
-/// Growth in an epoch below which a rate counts as steady.
+/// A rate counts as steady if it grows by less than this factor in an epoch.
 const STEADY: f64 = 1.1;
-/// Epochs of a trial.
+/// The number of epochs of a trial.
 const TRIAL_EPOCHS: u32 = 5;
-/// Pauses after a failed trial: the first, and the longest.
+/// How long the sender pauses after a failed trial. The pause doubles with each further failure.
 const PAUSE: Duration = Duration::from_secs(60);
+/// Maximum pause after a failed trial.
 const PAUSE_MAX: Duration = Duration::from_secs(960);
-/// Time after which connections are closed if no batch has waited.
+/// Connections are closed if no batch has waited for this time.
 const UNUSED: Duration = Duration::from_secs(30);
 
-/// Observations of a check.
+/// The observations of a check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Look {
     pub(super) now: Instant,
     pub(super) lanes: usize,
-    /// Bytes acknowledged on all connections since the start.
+    /// How many bytes were acknowledged on all connections since the start.
     pub(super) delivered: u64,
-    /// Shortest round trip of a request.
+    /// The shortest round trip of a request.
     pub(super) least: Duration,
-    /// True if every connection is full, and there are batches that more connections could carry.
+    /// True if every connection is full and there are batches that more connections could carry.
     pub(super) pressed: bool,
 }
 
-/// Estimate of the number of connections.
+/// Estimates how many connections are worthwhile.
 #[derive(Debug)]
 pub(super) struct Demand {
     wanted: usize,
     epoch: Option<Epoch>,
-    /// Rate of the last epoch.
+    /// The rate of the last epoch.
     last_rate: f64,
     trial: Option<Trial>,
     no_trial_before: Option<Instant>,
@@ -88,17 +88,17 @@ impl Demand {
         }
     }
 
-    /// Returns the number of connections wanted.
+    /// Returns how many connections are wanted.
     pub(super) fn wanted(&self) -> usize {
         self.wanted
     }
 
-    /// Returns true if the next check is due; a check has a cost.
+    /// Returns true if it is time for the next check. Each check has a cost.
     pub(super) fn is_due(&self, now: Instant) -> bool {
         self.epoch.is_none_or(|epoch| epoch.next_look <= now)
     }
 
-    /// Notes that the broker accepts no more connections than `lanes`.
+    /// Notes that the broker accepts no more than `lanes` connections.
     pub(super) fn refused(&mut self, lanes: usize, now: Instant) {
         self.give_up(lanes, now);
     }
@@ -116,14 +116,14 @@ impl Demand {
             return;
         }
         let Some(epoch) = self.epoch.as_mut().filter(|_| look.lanes == self.wanted) else {
-            // A new epoch also begins while a connection is being opened: samples of that time mean nothing.
+            // While a connection is being opened, samples mean nothing. A new epoch begins.
             self.epoch = Some(Epoch::new(look));
             return;
         };
         epoch.looks += 1;
         epoch.pressed += u32::from(look.pressed);
-        // The first round trip is too long, since it includes its connection's slow start. The epoch therefore ends by
-        // the shortest round trip known now.
+        // The first round trip is too long, because it includes the slow start of its connection. The epoch therefore
+        // ends by the shortest round trip that is known now.
         epoch.ends = epoch.ends.min(epoch.began + length(look.least));
         epoch.next_look = now + (epoch.ends - epoch.began) / SAMPLES;
         if now >= epoch.ends {
@@ -138,7 +138,7 @@ impl Demand {
         let rate = look.delivered.saturating_sub(epoch.delivered) as f64 / took;
         let before = std::mem::replace(&mut self.last_rate, rate);
         if epoch.pressed * 4 < epoch.looks * 3 {
-            // Fewer than three quarters of the checks found batches that waited: the connections are enough.
+            // Batches waited in fewer than three quarters of the checks, so there are enough connections.
             self.trial = None;
             return;
         }
@@ -169,7 +169,7 @@ impl Demand {
     }
 }
 
-/// Returns the length of an epoch for a shortest round trip of `least`.
+/// Returns the length of an epoch if `least` is the shortest round trip.
 fn length(least: Duration) -> Duration {
     (least * EPOCH_ROUNDS).max(EPOCH_MIN)
 }
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     /// Runs for a time with a rate that depends on the number of connections, which open and close at once. Returns the
-    /// largest number of connections.
+    /// largest number of connections that were open.
     fn run(demand: &mut Demand, at: &mut Look, time: Duration, pressed: bool, rate: impl Fn(usize) -> f64) -> usize {
         let (end, step) = (at.now + time, Duration::from_millis(10));
         let mut most = at.lanes;

@@ -1,7 +1,7 @@
-//! Content of a Produce request: the next batch of each partition that may send one, as many as fit.
+//! Chooses the content of a Produce request: the next batch of each partition that may send one, as many as fit.
 //!
-//! Pure: time is in the [`Round`]. Invariant: a request has at most one batch of a partition. A partition whose batch
-//! did not fit is the first of the next request.
+//! Invariant: a request has at most one batch of a partition. A partition whose batch did not fit is the first of the
+//! next request. Time is in the [`Round`].
 
 use crate::partition::{Listing, Outgoing, Partition, Round, Take};
 use crate::window::ProducerIdAndEpoch;
@@ -9,19 +9,19 @@ use crate::worklist::Worklist;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Content of a request, and the state of the partitions.
+/// The batches of a request, and what the other partitions wait for.
 #[derive(Default)]
 pub(super) struct Gathered {
     pub(super) batches: Vec<Outgoing>,
-    /// Time of the next check for batches that are not ready.
+    /// The time of the next check for batches that are not ready.
     pub(super) next: Option<Instant>,
-    /// True if some partition has a full batch that waits for its window alone.
+    /// True if some partition has a full batch that waits only for its window.
     pub(super) window_binds: bool,
 }
 
 /// Takes batches of `active` partitions for a request of at most `max` bytes. Partitions without work leave the list.
-/// `identity` returns a producer id other than its argument, or None. `join` requests that the coordinator adds a
-/// partition to the transaction.
+/// `identity` returns a producer id other than its argument, if there is one. `join` requests that the coordinator adds
+/// a partition to the transaction.
 pub(super) fn gather(
     active: &mut Vec<Listing>,
     work: &Arc<Worklist<Listing>>,
@@ -72,7 +72,7 @@ pub(super) fn gather(
     gathered
 }
 
-/// Returns the earlier of two times, the only one, or None.
+/// Returns the earlier of two times. If there is only one, returns it.
 pub(super) fn earlier(one: Option<Instant>, other: Option<Instant>) -> Option<Instant> {
     [one, other].into_iter().flatten().min()
 }

@@ -1,7 +1,7 @@
-//! Connection to a broker, with the estimate of what it may have in flight, and the request being written.
+//! A connection to a broker, with the estimate of what it may have in flight, and the request that is being written.
 //!
-//! The choice of batches is not here (see `sender`), nor the number of connections (see `lanes`). Invariant: one
-//! request is written at a time; the connection gets no other before the socket has accepted it.
+//! The batches are chosen in `sender`, and the number of connections in `lanes`. Invariant: one request is written at a
+//! time. The connection gets no other before the socket has accepted it.
 
 use crate::pipe::{Pipe, SharedPipe};
 use fullbore_client::tokio::Connection;
@@ -11,13 +11,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-/// Future that is polled in the background.
+/// A future that is polled in the background.
 pub(super) type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Connection to a broker.
+/// A connection to a broker.
 pub(super) struct ProduceLane {
     pub(super) connection: Connection,
-    /// Number of the connection, which no other connection of this producer to the broker has had.
+    /// The number of the connection. No other connection of this producer to the broker ever has the same.
     pub(super) path: u64,
     pub(super) pipe: SharedPipe,
     writing: Option<BoxFuture<()>>,
@@ -28,12 +28,12 @@ impl ProduceLane {
         ProduceLane { connection, path, pipe: Arc::new(Mutex::new(pipe)), writing: None }
     }
 
-    /// Returns true if the connection accepts another request now.
+    /// Returns true if the connection can take another request now.
     pub(super) fn has_room(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Returns true if the connection accepts a batch that those in flight on it may wait for.
+    /// Returns true if the connection can take a batch that the batches in flight on it may wait for.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }
@@ -43,7 +43,8 @@ impl ProduceLane {
         self.writing.is_none() && self.pipe.lock().requests() == 0
     }
 
-    /// Begins to write a request; [`ProduceLane::poll`] continues when the socket does not accept all at once.
+    /// Begins to write a request. If the socket does not accept the whole request without a wait, [`ProduceLane::poll`]
+    /// continues.
     pub(super) async fn write(&mut self, request: BoxFuture<()>) {
         debug_assert!(self.writing.is_none());
         self.writing = Some(request);

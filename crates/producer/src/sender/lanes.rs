@@ -1,4 +1,4 @@
-//! Connections to one broker: opened, counted, closed.
+//! Opens, counts and closes the connections to one broker.
 //!
 //! Invariant: a connection listed here was open at the last check. A partition's home depends only on the number of
 //! connections, so that every caller gets the same home.
@@ -12,19 +12,19 @@ use fullbore_client::tokio::Connection;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// Connections to one broker.
+/// The connections to one broker.
 pub(super) struct Lanes {
     pub(super) open: Vec<ProduceLane>,
-    /// Connections that are closed once their requests have responses.
+    /// Connections that will be closed once their requests have responses.
     leaving: Vec<ProduceLane>,
     opening: Option<BoxFuture<Result<Connection, MetadataError>>>,
-    /// Number of connections wanted.
+    /// How many connections are wanted.
     pub(super) wanted: usize,
     pub(super) failures: u32,
-    /// Time before which no further attempt to open a connection begins.
+    /// When the next attempt to open a connection may begin.
     retry_at: Option<Instant>,
     next_path: u64,
-    /// Counter that changes when a connection is added or removed.
+    /// A counter that changes whenever a connection is added or removed.
     pub(super) changes: u64,
 }
 
@@ -51,7 +51,8 @@ impl Lanes {
         (self.failures, self.retry_at) = (0, None);
     }
 
-    /// Removes connections that have ended. The batches in flight on them have their results already, or get them now.
+    /// Removes connections that have ended. The batches that were in flight on them already have their results, or get
+    /// them now.
     pub(super) fn prune(&mut self) {
         let before = self.open.len();
         self.open.retain(|lane| !lane.connection.is_closed());
@@ -62,8 +63,8 @@ impl Lanes {
         }
     }
 
-    /// Removes connections beyond the number wanted. Requests in flight complete on them; their partitions move
-    /// afterwards.
+    /// Removes connections that are no longer wanted. Their requests in flight still complete. Only then do their
+    /// partitions move.
     pub(super) fn shrink(&mut self) {
         if self.open.len() > self.wanted {
             self.leaving.extend(self.open.drain(self.wanted..));
@@ -74,41 +75,41 @@ impl Lanes {
         }
     }
 
-    /// Returns the number of requests in flight on all connections.
+    /// Returns how many requests are in flight on all connections.
     pub(super) fn requests(&self) -> usize {
         self.open.iter().chain(&self.leaving).map(|lane| lane.pipe.lock().requests()).sum()
     }
 
-    /// Returns the time of the oldest request in flight on any connection; `None` if none is in flight.
+    /// Returns when the oldest request in flight on any connection was sent, or `None` if none is in flight.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.open.iter().chain(&self.leaving).filter_map(|lane| lane.connection.oldest_request()).min()
     }
 
-    /// Closes all connections. Batches in flight have their results when this returns.
+    /// Closes all connections. Batches in flight have their results when this function returns.
     pub(super) fn close(&mut self) {
         self.open.iter().chain(&self.leaving).for_each(|lane| lane.connection.close());
         self.prune();
     }
 
-    /// Returns the bytes acknowledged on the open connections.
+    /// Returns how many bytes were acknowledged on the open connections.
     pub(super) fn delivered(&self) -> u64 {
         self.open.iter().map(|lane| lane.pipe.lock().delivered()).sum()
     }
 
-    /// Returns the shortest round trip of a request on any connection; `None` before the first response.
+    /// Returns the shortest round trip of a request on any connection, or `None` before the first response.
     pub(super) fn least(&self) -> Option<Duration> {
         self.open.iter().filter_map(|lane| lane.pipe.lock().min_rtt()).min()
     }
 
-    /// Returns the connection with the least in flight among connections that accept a request and are not in `tried`
-    /// (bits); None if there is none.
+    /// Returns the connection with the least in flight that can take another request. Connections in `tried`, a set of
+    /// bits, are left out.
     pub(super) fn freest(&self, tried: u32) -> Option<usize> {
         let free = (0..self.open.len()).filter(|at| tried & 1 << at == 0 && self.open[*at].has_room());
         free.min_by_key(|at| self.open[*at].pipe.lock().bytes())
     }
 
-    /// Begins to open another connection if one is wanted; `connect` opens it. Returns the time of the next attempt
-    /// after a failed one; None if there is nothing to wait for.
+    /// Begins to open another connection with `connect`, if one is wanted. Returns the time of the next attempt after a
+    /// failed one, or `None` if there is nothing to wait for.
     pub(super) fn grow(
         &mut self,
         now: Instant,
@@ -124,7 +125,7 @@ impl Lanes {
         None
     }
 
-    /// Returns ready when a write has ended, or an attempt to open a connection.
+    /// Returns ready when a write or an attempt to open a connection has ended.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, config: &ProducerConfig) -> Poll<()> {
         let mut news = Poll::Pending;
         for lane in self.open.iter_mut().chain(&mut self.leaving) {

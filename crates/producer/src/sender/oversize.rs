@@ -1,7 +1,7 @@
-//! Handling of a batch refused for its size: fetches the topic's limit, and names the setting in a notice.
+//! Handles a batch that was refused for its size. Fetches the topic's limit and names the setting in a notice.
 //!
-//! The search for the limit where the cluster does not return it is not here (see `limit`). Invariant: the limit of a
-//! topic is requested once, after the first refusal.
+//! If the cluster does not return the limit, `limit` searches for it. Invariant: the limit of a topic is requested
+//! once, after the first refusal.
 
 use crate::core::Core;
 use crate::error::{self, ProduceError};
@@ -11,13 +11,13 @@ use fullbore_wire::{ErrorCode, Text};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Kafka's `ConfigResource.Type` of a topic.
+/// The `ConfigResource.Type` of a topic in Kafka.
 const TOPIC: i8 = 2;
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 
 impl Core {
-    /// Handles a batch that a broker refused as too large, and of which no attempt was written: it is split, or fails
-    /// if it is one record.
+    /// Handles a batch that a broker refused as too large. The batch is split, or fails if it is a single record. None
+    /// of its attempts may have been written.
     pub(super) fn refused(self: &Arc<Self>, outgoing: Outgoing, code: ErrorCode, message: &str, now: Instant) {
         let Outgoing { partition, ticket, batch, .. } = outgoing;
         let (size, why) = (batch.size(), format!("the broker answered {}", error::answer(code, message)));
@@ -33,8 +33,8 @@ impl Core {
         }
     }
 
-    /// Fetches the topic's limit, and adds a notice. `largest` is the size of the largest record of a batch that has
-    /// several. If that record alone is too large, there is no notice, since its error has the same content.
+    /// Fetches the topic's limit and adds a notice. `largest` is the size of the largest record of a batch with several
+    /// records. If that record alone is too large, there is no notice, because its error has the same content.
     fn first_refused(
         self: &Arc<Self>,
         partition: &Arc<Partition>,
@@ -62,7 +62,7 @@ impl Core {
         });
     }
 
-    /// Returns the topic's `max.message.bytes`; `None` if no broker responds, or this client may not read it.
+    /// Returns the topic's `max.message.bytes`. Returns `None` if no broker responds or this client may not read it.
     async fn max_message_bytes(&self, topic: &Text) -> Option<usize> {
         let resource = DescribeConfigsResource {
             resource_type: TOPIC,
@@ -79,7 +79,7 @@ impl Core {
         config.value?.parse().ok().filter(|bytes| *bytes > 0)
     }
 
-    /// Adds a notice with the cause and the remedy of batches that are refused for their size.
+    /// Adds a notice that explains why batches are refused for their size, and how to avoid it.
     fn notice_too_large(&self, topic: &Text, setting: &str, size: usize) {
         self.notices.add(format!(
             "{setting} of topic {topic} is smaller than batches of {size} bytes: they are split, and later ones stay \

@@ -1,4 +1,4 @@
-//! Meaning of the broker's errors for a batch: a table.
+//! Defines the meaning of the broker's errors for a batch, as a table.
 //!
 //! Invariant: an error counts as "certainly not written" only where the broker decides it before it appends. With
 //! acks=all a leader may append, and then answer NOT_LEADER_OR_FOLLOWER or REQUEST_TIMED_OUT while it waits for
@@ -7,14 +7,14 @@
 use crate::window::Setback;
 use fullbore_wire::ErrorCode;
 
-/// Consequence of an error for a batch.
+/// The consequence of an error for a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
     /// The batch is in the log.
     Written,
-    /// The batch is sent again.
+    /// The batch must be sent again.
     SetBack(Setback),
-    /// The batch is split and sent again.
+    /// The batch must be split and sent again.
     TooLarge,
     /// An earlier attempt may be in the log, and the broker can no longer recognise it.
     Unresolved,
@@ -26,16 +26,16 @@ pub(crate) enum Verdict {
 pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     match code {
         ErrorCode::NONE | ErrorCode::DUPLICATE_SEQUENCE_NUMBER => Verdict::Written,
-        // An earlier attempt may be in the log, written before the limit was lowered or by another leader: the broker
-        // would not recognise the parts.
+        // An earlier attempt may be in the log. It was written before the limit was lowered, or by another leader. The
+        // broker would not recognise the parts.
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE if ambiguous => Verdict::Unresolved,
         ErrorCode::MESSAGE_TOO_LARGE | ErrorCode::RECORD_LIST_TOO_LARGE => Verdict::TooLarge,
         ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER => Verdict::SetBack(Setback::OutOfOrder),
-        // The broker has forgotten the producer, or knows a newer epoch: it cannot recognise a retry.
+        // The broker has forgotten the producer, or knows a newer epoch. It cannot recognise a retry.
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH if ambiguous => Verdict::Unresolved,
         ErrorCode::UNKNOWN_PRODUCER_ID | ErrorCode::INVALID_PRODUCER_EPOCH => Verdict::SetBack(Setback::Fenced),
-        // CONCURRENT_TRANSACTIONS: the previous transaction is still being completed. Brokers return every code of this
-        // arm before they append.
+        // Brokers return every code of this arm before they append. CONCURRENT_TRANSACTIONS means that the previous
+        // transaction is still being completed.
         ErrorCode::CONCURRENT_TRANSACTIONS
         | ErrorCode::NOT_ENOUGH_REPLICAS
         | ErrorCode::CORRUPT_MESSAGE
@@ -46,7 +46,7 @@ pub(crate) fn of(code: ErrorCode, ambiguous: bool) -> Verdict {
     }
 }
 
-/// Returns true if the error means that leaders, or topic ids, have changed.
+/// Returns true if the error means that leaders or topic ids have changed.
 pub(crate) fn is_stale_metadata(code: ErrorCode) -> bool {
     matches!(
         code,

@@ -1,15 +1,15 @@
-//! The window against the broker's own rules, over a network and with brokers that fail in every known way.
+//! Tests the window against the broker's own rules, over a network and with brokers that fail in every known way.
 //!
 //! A schedule is a setup and a list of steps. Proptest makes it from a fixed seed, so that a failure repeats and
-//! shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules; `FULLBORE_SEED` sets another seed.
+//! shrinks. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED` sets another seed.
 //!
-//! Checked in each step: a record is in the log once, and in the order of sending. It is never in the log after it was
-//! reported as certainly not written. A record reported as written is in the log at the reported offset, and a correct
-//! broker knows that offset. Checked at the end: each record has one result, and gets it soon after the faults have
+//! Each step checks that a record is in the log once, in the order of sending, and never after it was reported as
+//! certainly not written. A record reported as written must be in the log at the reported offset, and a correct broker
+//! must know that offset. At the end each record must have one result, and must have got it soon after the faults have
 //! stopped.
 //!
-//! Two cases are not covered, since no producer can detect them. One is a broker that forgets a producer while batches
-//! are in flight. The other is late copies under an abandoned producer id, which the new id does not fence.
+//! Two cases are not covered, because no producer can detect them. One is a broker that forgets a producer while
+//! batches are in flight. The other is late copies under an abandoned producer id, which the new id does not fence.
 
 mod broker;
 mod world;
@@ -21,7 +21,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed, TestError, TestRunner};
 use world::{LANES, World};
 
-/// Violation of an invariant; with a record where there is one.
+/// A violation of an invariant, with the record if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Breach {
     Duplicate(u32),
@@ -34,7 +34,7 @@ enum Breach {
     Hangs,
 }
 
-/// Planted fault that the checks must find.
+/// A planted fault that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     /// The producer's window is one larger than the broker's memory.
@@ -57,15 +57,16 @@ enum Bug {
 
 #[derive(Clone, Copy, Debug)]
 struct Setup {
-    /// Number of batches that each node retains.
+    /// How many batches each node retains.
     retain: [usize; 2],
-    /// Number of batches that a node parks; above 0 a partition is striped over several connections.
+    /// How many batches a node parks. Above 0, a partition uses several connections at once.
     parks: usize,
-    /// True if brokers restore only the newest batch, and answer out of order to batches that they forgot.
+    /// True if brokers restore only the newest batch, and answer OUT_OF_ORDER_SEQUENCE_NUMBER to batches that they
+    /// forgot.
     kafka: bool,
-    /// Number of records before sequences wrap.
+    /// How many records there are before sequences wrap.
     before_wrap: Option<i32>,
-    /// Number of records sent in all.
+    /// How many records are sent in all.
     records: u32,
 }
 
@@ -91,7 +92,7 @@ enum Step {
         lane: u8,
         most: usize,
     },
-    /// A connection ends; see [`World::cut`].
+    /// A connection ends, as in [`World::cut`].
     Cut {
         lane: u8,
         arrives: usize,
@@ -110,13 +111,13 @@ enum Step {
         node: u8,
         batches: usize,
     },
-    /// A node changes the largest batch that it accepts.
+    /// A node changes how large a batch it accepts.
     RecordsMax {
         node: u8,
         records: u32,
     },
     Restart,
-    /// The batches parked longest reach the time limit.
+    /// The batches that have been parked longest reach the time limit.
     ExpireParked {
         most: usize,
     },
@@ -124,7 +125,7 @@ enum Step {
     TimeOut {
         batches: usize,
     },
-    /// All producers expire at the brokers, if nothing is in flight.
+    /// All brokers forget all producers, if nothing is in flight.
     ExpireProducers,
 }
 
@@ -169,8 +170,8 @@ fn schedule(window: usize, steps: usize) -> impl Strategy<Value = (Setup, Vec<St
     (setup(window), prop::collection::vec(step(window), 1..steps))
 }
 
-/// Returns schedules with few kinds of steps and few records, so that late copies, restarts and parking coincide. In
-/// such a schedule the order of responses decides what each of them proves.
+/// Returns schedules with few kinds of steps and few records. Late copies, restarts and parking then often coincide,
+/// and the order of responses decides what each of them proves.
 fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     let kind = prop_oneof![1 => Just((0, true)), 2 => Just((5, false))];
     let setup = kind.prop_map(|(parks, kafka)| Setup { retain: [5; 2], parks, kafka, before_wrap: None, records: 40 });
@@ -189,7 +190,7 @@ fn narrow() -> impl Strategy<Value = (Setup, Vec<Step>)> {
     (setup, prop::collection::vec(step, 1..80))
 }
 
-/// Runs a schedule, then lets everything complete.
+/// Runs a schedule and then lets everything complete.
 fn run(setup: Setup, steps: &[Step], bug: Option<Bug>) -> Result<(), Breach> {
     let mut world = World::new(setup, bug);
     for step in steps {
@@ -242,8 +243,8 @@ fn once_in_order_and_with_one_result_where_late_copies_meet_parking_and_restarts
     holds(6000, narrow());
 }
 
-/// Schedules that are too special for chance. Each would violate an invariant if one rule of the window or of the table
-/// of errors were missing.
+/// Schedules that are too special to occur by chance. Each would violate an invariant if one rule of the window or of
+/// the table of errors were missing.
 #[test]
 fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let (send, arrive) = (|lane, most| Step::Send { lane, most }, |lane, most| Step::Arrive { lane, most });
@@ -252,15 +253,16 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     let first = || vec![send(0, 1), arrive(0, 1), answer(0, 1)];
     let setup = Setup { retain: [5; 2], parks: 0, kafka: false, before_wrap: None, records: 40 };
 
-    // The second of two batches overtakes, waits in vain and is refused. Then the first is acknowledged, and its
-    // response overtakes that refusal. A late copy of the second is appended after that: the refusal is no evidence.
+    // The second of two batches overtakes the first, waits in vain and is refused. Then the first is acknowledged, and
+    // its response overtakes that refusal. A late copy of the second is appended after that, so the refusal is no
+    // evidence.
     let mut overtaken = first();
     overtaken.extend([send(0, 2), cut(), send(0, 1), send(1, 1), arrive(1, 1), Step::ExpireParked { most: 1 }]);
     overtaken.extend([arrive(0, 1), answer(0, 1), answer(1, 1), send(0, 1), late(), late(), arrive(0, 1)]);
     assert_eq!(run(Setup { parks: 5, ..setup }, &overtaken, None), Ok(()));
 
     // Two of three batches are out of order in one round, and late copies of all three are appended. The broker forgets
-    // all but the last, so that in the next round the first is out of order. The responses of the previous round are no
+    // all but the last, so the first is out of order in the next round. The responses of the previous round are no
     // evidence for the others.
     let mut forgotten = first();
     let refused = Step::ArriveTo { lane: 0, fault: Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS) };
@@ -268,8 +270,8 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     forgotten.extend([Step::Restart, send(0, 1), arrive(0, 1), answer(0, 1), send(0, 3), arrive(0, 3)]);
     assert_eq!(run(Setup { kafka: true, ..setup }, &forgotten, None), Ok(()));
 
-    // A batch is written and its response lost; the next leader finds it too large. It must not be split: its parts
-    // would be other batches.
+    // A batch is written and its response is lost. The next leader finds the batch too large. It must not be split,
+    // because its parts would count as other batches.
     let split = [
         send(0, 1),
         arrive(0, 1),
@@ -282,7 +284,7 @@ fn once_in_order_and_with_one_result_by_schedules_made_for_one_rule_each() {
     assert_eq!(run(setup, &split, None), Ok(()));
 }
 
-/// The checks find each planted fault, by the right violation.
+/// Each planted fault must be found, and reported as the right violation.
 #[test]
 fn planted_faults_are_found() {
     let found = |bug: Bug, window: usize| {

@@ -1,7 +1,8 @@
-//! Decisions of a window once none of its batches is in flight: whether its epoch can go on, and the start of another.
+//! Decides, once none of a window's batches is in flight, whether its epoch can go on. If it cannot, starts another
+//! epoch.
 //!
-//! The meaning of a single response is not here. Invariant: a batch is only renumbered if no attempt under the old
-//! number is, or ever will be, in the log that it is for now. Where that is uncertain the batch fails as unresolved.
+//! Single responses are handled in `window`. Invariant: a batch gets a new number only if no attempt under the old
+//! number is, or ever will be, in the log that it is now for. If that is uncertain the batch fails as unresolved.
 
 use super::{Fate, ProducerIdAndEpoch, Slot, SlotState, Window, sequence_add};
 use fullbore_wire::Uuid;
@@ -12,7 +13,7 @@ impl<B> Window<B> {
         self.idempotent && (self.hole.is_some() || self.fenced || self.renew || self.holes > 0)
     }
 
-    /// Starts a new epoch if the old one cannot go on; does nothing while a batch is in flight.
+    /// Starts a new epoch if the old one cannot go on. Does nothing while a batch is in flight.
     pub(super) fn settle(&mut self) {
         if self.in_flight > 0 {
             return;
@@ -20,7 +21,7 @@ impl<B> Window<B> {
         let Some(identity) = self.identity else { return };
         let all_out_of_order = self.is_all_out_of_order();
         let dead_end = match self.hole {
-            // If a batch was certainly not written, no later batch can have been written.
+            // If a batch was certainly not written, no later batch can have been written either.
             Some(certain) => certain || self.retries == 0,
             None => false,
         };
@@ -32,7 +33,7 @@ impl<B> Window<B> {
         }
         self.settle_where(Fate::Written, Window::is_proven);
         if self.renew {
-            // The old log is gone, and with it the attempts that it has.
+            // The old log is gone, and with it any attempt that was written to it.
             self.settle_where(Fate::Unresolved, Window::may_be_in_log);
         } else {
             self.give_up_what_may_be_written();
@@ -45,14 +46,14 @@ impl<B> Window<B> {
         }
     }
 
-    /// Lets the window of a transactional producer take its epochs from [`Window::begin_epoch`] alone.
+    /// Sets whether the producer is transactional. Its window takes new epochs only from [`Window::begin_epoch`].
     pub(crate) fn transactional(self, transactional: bool) -> Self {
         Window { transactional, ..self }
     }
 
-    /// Continues with the identity from the transaction coordinator; a new one begins at sequence 0. Returns false
+    /// Continues with the identity from the transaction coordinator. A new identity begins at sequence 0. Returns false
     /// while batches of the old identity are not resolved. `established` is true if the broker accepts only 0 as the
-    /// first sequence of an epoch, as with `transaction.version` 2: several batches may then leave at once.
+    /// first sequence of an epoch, as with `transaction.version` 2. Several batches may then leave at once.
     pub(crate) fn begin_epoch(&mut self, identity: ProducerIdAndEpoch, established: bool) -> bool {
         if self.identity == Some(identity) {
             return true;
@@ -65,14 +66,14 @@ impl<B> Window<B> {
         true
     }
 
-    /// Returns true if every batch that was sent in this epoch is in the log, so that the next sequence is the one that
+    /// Returns true if every batch that was sent in this epoch is in the log. The next sequence is then the one that
     /// the broker expects.
     pub(crate) fn is_clean(&self) -> bool {
         self.slots.is_empty() && !self.must_settle()
     }
 
-    /// Settles the batches that wait to be sent again, because no epoch begins before the transaction has ended. A
-    /// recreated topic alone is no failure of the epoch.
+    /// Settles the batches that wait to be sent again, because no new epoch begins before the transaction ends. If only
+    /// the topic was recreated, the epoch has not failed.
     fn refuse_retries(&mut self) {
         self.renew = false;
         self.settle_where(Fate::Written, Window::is_proven);
@@ -85,11 +86,11 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Returns true if the broker has refused as out of order the next batch expected, and every waiting batch that may
-    /// be written. Other batches, which were certainly not written, give no evidence.
+    /// Returns true if the broker has refused the next expected batch as out of order, and also every waiting batch
+    /// that may be written. Batches that were certainly not written give no evidence.
     fn is_all_out_of_order(&self) -> bool {
         let refused = |slot: &Slot<B>| slot.out_of_order && slot.sent == self.generation;
-        // With nothing in flight, the front is a waiting batch if there are batches.
+        // With nothing in flight, the front is a waiting batch, if there is a front.
         if !self.slots.front().is_some_and(refused) {
             return false;
         }
@@ -97,7 +98,7 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles as unresolved the batches that may be in the log although all are out of order. A hole that may be
+    /// Settles as unresolved those batches that may be in the log although all are out of order. A hole that may be
     /// written could be the newest batch, which was then not sent again. The hole's batch could also arrive late, and
     /// late copies of later batches would then be appended. A fenced producer gets no more responses for its batches.
     fn give_up_what_may_be_written(&mut self) {
@@ -117,7 +118,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Returns true if some attempt may have been written to the log that batches are for now.
+    /// Returns true if some attempt may have been written to the log that batches are now for.
     fn may_be_in_log(&self, at: usize) -> bool {
         self.slots[at].maybe_in.is_some_and(|log| log == self.log || log == Uuid::default())
     }
@@ -130,7 +131,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Takes a batch out of the window, if it waits to be sent again.
+    /// Takes a batch out of the window if it waits to be sent again.
     pub(super) fn settle_slot(&mut self, at: usize, fate: Fate) {
         let slot = &mut self.slots[at];
         if let SlotState::Retry(_) = slot.state
@@ -141,7 +142,7 @@ impl<B> Window<B> {
         }
     }
 
-    /// Numbers the waiting batches from 0 on, under a new identity.
+    /// Gives the waiting batches new numbers from 0 on, under a new identity.
     pub(super) fn start_epoch(&mut self, identity: ProducerIdAndEpoch) {
         debug_assert_eq!(self.in_flight, 0);
         self.identity = Some(identity);
@@ -153,8 +154,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in this log. Another log remains recorded: it counts as gone, but may still be
-            // the topic's.
+            // No attempt of the batch is in this log. Another log stays recorded. It counts as gone, but may still be
+            // the topic's log.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

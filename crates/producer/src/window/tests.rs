@@ -1,4 +1,4 @@
-//! Each rule of the window by example; `model` checks all of them against the broker's own rules.
+//! Tests each rule of the window by example. `model` checks all of them against the broker's own rules.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn window() -> Window<u32> {
     window
 }
 
-/// Returns a window whose first batch is acknowledged, with `n` more of one record each in flight.
+/// Returns a window whose first batch is acknowledged. `n` more batches of one record each are in flight.
 fn in_flight(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     let (first, _) = window.open(1);
@@ -143,7 +143,7 @@ fn without_idempotence_there_are_no_sequences_and_no_window() {
     assert!(window.may_open());
 }
 
-/// Sends all retries that may leave, and returns their sequences.
+/// Sends all retries that may leave and returns their sequences.
 fn resent(window: &mut Window<u32>) -> Vec<i32> {
     std::iter::from_fn(|| window.next_retry(false)).map(|(_, stamp, _)| stamp.base_sequence).collect()
 }
@@ -173,7 +173,7 @@ fn a_round_keeps_to_a_grant_that_shrank_since_its_batches_left() {
     for (ticket, batch) in tickets.iter().zip(0..) {
         window.set_back(*ticket, Setback::Retry { maybe: false }, batch);
     }
-    // The new leader retains five.
+    // The new leader retains five batches.
     window.grant(5);
     assert_eq!(resent(&mut window), [1, 2, 3, 4, 5]);
     window.acked(tickets[1]);
@@ -193,7 +193,7 @@ fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised()
         window.set_back(*ticket, Setback::Retry { maybe: true }, batch);
     }
     window.grant(5);
-    // All twenty batches are in the new leader's log, and it retains the last five.
+    // All twenty batches are in the new leader's log, but it retains only the last five.
     for part in tickets[..15].chunks(5) {
         assert_eq!(resent(&mut window).len(), 5);
         for ticket in part {
@@ -214,17 +214,17 @@ fn leader_retains_few_batches_retries_leave_one_by_one_until_one_is_recognised()
 fn out_of_order_is_no_evidence_if_something_was_acknowledged_since_the_batch_left() {
     let (mut window, _) = in_flight(0);
     let tickets: Vec<Ticket> = (0..2).map(|_| window.open(1).0).collect();
-    // The connection ends; both batches may come late. They are sent again over two connections, where the second
+    // The connection ends, and both batches may arrive late. They are sent again over two connections, where the second
     // overtakes, waits in vain for the first and is refused. Then the first arrives, and its response overtakes that
     // refusal.
     tickets.iter().for_each(|ticket| window.set_back(*ticket, Setback::Retry { maybe: true }, 7));
     assert_eq!(resent(&mut window), [1, 2]);
     window.acked(tickets[0]);
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
-    // A late copy of the second batch may now be appended: the batch must not get another number.
+    // A late copy of the second batch may now be appended, so the batch must not get another number.
     let (ticket, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (0, 2));
-    // A second refusal, with nothing acknowledged in between, proves that the batch is not in the log.
+    // A second refusal, without an acknowledgement in between, proves that the batch is not in the log.
     window.set_back(ticket, Setback::OutOfOrder, 7);
     let (_, stamp, _) = window.next_retry(false).unwrap();
     assert_eq!((stamp.producer_epoch, stamp.base_sequence), (1, 0));
@@ -239,7 +239,7 @@ fn a_refusal_of_an_earlier_round_is_no_evidence() {
     window.set_back(tickets[0], Setback::Retry { maybe: false }, 7);
     window.set_back(tickets[1], Setback::OutOfOrder, 7);
     window.set_back(tickets[2], Setback::OutOfOrder, 7);
-    // Late copies of all three are now appended, and the broker restarts and retains the last.
+    // Late copies of all three are now appended. Then the broker restarts and retains only the last.
     let (first, ..) = window.next_retry(false).unwrap();
     window.set_back(first, Setback::OutOfOrder, 7);
     assert_eq!(resent(&mut window), [2, 3], "the others are sent again first");
@@ -275,7 +275,7 @@ fn producer_fenced_possibly_written_batches_fail_and_the_rest_is_sent_under_anot
     window.set_back(tickets[0], Setback::Retry { maybe: true }, 1);
     window.set_back(tickets[2], Setback::Retry { maybe: true }, 3);
     window.set_back(tickets[1], Setback::Fenced, 2);
-    // No batch behind the second can be written, since the second was certainly not written.
+    // No batch behind the second can have been written, because the second was certainly not written.
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
     assert_eq!(window.wants_identity(), Some(Some(9)));
     window.adopt(ProducerIdAndEpoch { producer_id: 10, epoch: 0 });
@@ -323,7 +323,7 @@ fn a_producer_that_rested_sends_one_batch_first() {
     assert!(window.may_open());
 }
 
-/// The cost of a batch, in slots visited, does not grow with the window.
+/// The cost of a batch, in visited slots, does not grow with the window.
 #[test]
 fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
     for size in [1024, WINDOW_MAX] {
@@ -358,7 +358,7 @@ fn a_batch_costs_the_same_at_a_window_of_ten_thousand() {
 const OLD: Uuid = Uuid([1; 16]);
 const NEW: Uuid = Uuid([2; 16]);
 
-/// Returns the same as [`in_flight`], for a log that is then replaced: its topic was recreated.
+/// Returns the same as [`in_flight`], for a log that is then replaced because its topic was recreated.
 fn in_flight_to_old(n: usize) -> (Window<u32>, Vec<Ticket>) {
     let mut window = window();
     assert!(!window.write_to(OLD), "the first that is known");
@@ -386,7 +386,7 @@ fn log_replaced_batch_possibly_written_by_name_is_unresolved() {
     assert_eq!(window.settled(), [(1, Fate::Unresolved)]);
 }
 
-/// A broker is behind for long: its metadata still has the old id after another broker's metadata had the new id.
+/// A broker is behind for long. Its metadata still has the old id after another broker's metadata had the new one.
 #[test]
 fn log_counted_as_gone_returns_batch_possibly_in_it_is_unresolved() {
     let (mut window, tickets) = in_flight_to_old(1);

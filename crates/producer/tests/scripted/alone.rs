@@ -1,14 +1,14 @@
-//! Producer with a batch for each record, so that a test can count batches by counting records.
+//! A producer with a batch for each record, so that a test can count batches by counting records.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord};
 use std::time::Duration;
 
-/// Value long enough that no two records fit into a request of 1,024 bytes; a request has at most one of each
-/// partition.
+/// A value that is long enough that no two records fit into a request of 1,024 bytes. A request has at most one record
+/// of each partition.
 pub const PADDING: [u8; 600] = [b'p'; 600];
 
-/// Makes a producer with short pauses, and with the settings `more`.
+/// Creates a producer with short pauses, and with the settings `more`.
 pub fn producer(fake: &Fake, more: &[(&str, &str)]) -> Producer {
     let bootstrap = fake.bootstrap();
     let base = [

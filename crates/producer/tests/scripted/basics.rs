@@ -1,4 +1,4 @@
-//! Behaviour without failures, and the limits of a producer.
+//! Tests the behaviour without failures, and the limits of a producer.
 
 use crate::fake::{Fake, Fate};
 use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord, SendError};
@@ -120,7 +120,7 @@ async fn compressed_batches_grow_beyond_a_request_and_are_split_once_records_sto
         char::from(b'!' + (seed >> 33) as u8 % 90)
     };
     for number in 0..900 {
-        // The first batches show the compression ratio of letters; the later ones are held back and grow by it.
+        // The first batches show how well letters compress. The later ones are held back and grow by this ratio.
         let (letters, held) = (number < 600, number >= 400);
         fake.hold(held);
         let value: String = (0..100).map(|_| if letters { 'a' } else { noise() }).collect();
@@ -322,7 +322,7 @@ async fn retries_end_when_their_number_is_reached() {
 async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let fake = Fake::start(1, 1).await;
     fake.script(|_| Fate::Refused(ErrorCode::NOT_ENOUGH_REPLICAS));
-    // No attempt is in flight at the timeout: otherwise the attempt's outcome would be unknown.
+    // No attempt is in flight at the timeout. Otherwise the outcome of the attempt would be unknown.
     let pauses = [("retry.backoff.ms", "850"), ("retry.backoff.max.ms", "60000")];
     let producer =
         producer(&fake, &[&[("delivery.timeout.ms", "4000"), ("request.timeout.ms", "1000")], &pauses[..]].concat());
@@ -363,7 +363,8 @@ async fn requests_have_the_client_id() {
     let producer = Producer::from_properties([("bootstrap.servers", address.as_str()), ("client.id", "me")]).unwrap();
     assert!(matches!(producer.try_send(ProducerRecord::new("t", b"v")), Err(SendError::NoMetadata)));
     let (mut socket, _) = listener.accept().await.unwrap();
-    // Length, API, version and correlation id precede the client id, which has a length of two bytes.
+    // The length, the API, the version and the correlation id come before the client id, whose own length takes two
+    // bytes.
     let mut start = [0; 4 + 2 + 2 + 4 + 2 + 2];
     socket.read_exact(&mut start).await.unwrap();
     assert_eq!(&start[12..], b"\0\x02me");
@@ -423,8 +424,8 @@ async fn many_threads_share_a_producer_and_each_keeps_its_order() {
 #[tokio::test]
 async fn every_connection_takes_the_detour() {
     let fake = Fake::start(1, 1).await;
-    // The name does not resolve, so that the bootstrap works only through the detour; then the cluster returns its own
-    // names.
+    // The name does not resolve, so the bootstrap works only through the detour. After that, the cluster returns its
+    // own names.
     let mut relayed = Vec::new();
     let mut detours = HashMap::new();
     for at in ["nowhere.invalid:1".to_owned(), fake.bootstrap()] {
@@ -461,7 +462,7 @@ async fn a_broker_that_is_known_by_two_names_is_connected_to_once() {
 #[tokio::test]
 async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let fake = Fake::start(1, 1).await;
-    // With idempotence an overdue response would let the second record leave.
+    // With idempotence, an overdue response would let the second record leave.
     let producer = producer(&fake, &[("linger.ms", "20"), ("enable.idempotence", "false")]);
     let send = |value: &'static str| producer.send(ProducerRecord::new("t", value.as_bytes()));
     send("0").await.unwrap().await.unwrap();
@@ -469,7 +470,7 @@ async fn a_record_lingers_no_longer_because_another_has_no_answer_yet() {
     let held = send("1").await.unwrap();
     fake.until("it has come", |state| state.seen.iter().any(|seen| seen.values == ["1"])).await;
     let behind = send("2").await.unwrap();
-    // The response to the first record is held, so that only the time lets the second one leave.
+    // The response to the first record is held back, so only the linger time lets the second one leave.
     fake.until("it has come, too", |state| state.seen.iter().any(|seen| seen.values == ["2"])).await;
     fake.hold(false);
     held.await.unwrap();

@@ -1,5 +1,5 @@
-//! Order, no loss and no duplicate under faults of the network and the cluster. Batches get random fates, connections
-//! end, leaders move, and a broker forgets all but one batch. A seed replays a schedule of fates.
+//! Tests order, and that nothing is lost or duplicated, under faults of the network and the cluster. Batches get random
+//! fates, connections end, leaders move, and a broker forgets all but one batch. A seed replays a schedule of fates.
 
 use crate::fake::{Fake, Fate, Says};
 use fullbore_producer::{Producer, ProducerRecord};
@@ -68,7 +68,7 @@ async fn run_against(seed: u64, settings: &[(&str, &str)], says: [Says; 2]) {
             ProducerRecord::new("t", value.as_bytes()).key(&[b'k'; 100]).partition((i % PARTITIONS as u32) as i32);
         deliveries.push(producer.send(record).await.unwrap());
         if i % 7 == 0 {
-            // Waits until the present batches have left, so that later ones are new.
+            // This waits until the present batches have left, so that later ones are new.
             let arrived = fake.lock().seen.len();
             fake.until("something arrives", |state| state.seen.len() > arrived).await;
         }
@@ -96,7 +96,7 @@ fn check(fake: &Fake, seed: u64) {
         let expected: Vec<String> =
             (0..RECORDS).filter(|i| (i % PARTITIONS as u32) as i32 == partition).map(|i| i.to_string()).collect();
         assert_eq!(fake.values(partition), expected, "seed {seed} partition {partition}");
-        // Row 22: batches with the same stamp have the same bytes.
+        // Batches with the same stamp must have the same bytes (row 22).
         let mut first = HashMap::new();
         for seen in fake.seen(partition) {
             let stamp = (seen.stamp.producer_id, seen.stamp.producer_epoch, seen.stamp.base_sequence);

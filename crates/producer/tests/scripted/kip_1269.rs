@@ -1,5 +1,5 @@
-//! KIP-1269's own test plan for a producer, by its items where `learning` does not name them. Also rows 2 and 27 of the
-//! test plan, and a broker whose responses have ids of other requests. An old producer is tested with the broker.
+//! The items of KIP-1269's own test plan for a producer that `learning` does not name. Also tests rows 2 and 27 of the
+//! test plan, and a broker whose responses have the ids of other requests. An old producer is tested with the broker.
 
 use crate::alone::{self, PADDING};
 use crate::fake::{Fake, Fate, Garble, Says, State};
@@ -21,7 +21,7 @@ async fn send(producer: &Producer, partition: i32, values: std::ops::Range<usize
     deliveries
 }
 
-/// Waits until every record is written, at the offsets from `first` on.
+/// Waits until every record is written. The offsets must begin at `first`.
 async fn written(deliveries: Vec<Delivery>, first: usize) {
     for (at, delivery) in (first..).zip(deliveries) {
         let settled = tokio::time::timeout(Duration::from_secs(60), delivery).await;
@@ -33,7 +33,7 @@ fn numbers(count: usize) -> Vec<String> {
     (0..count).map(|value| value.to_string()).collect()
 }
 
-/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
+/// Asserts that `condition` holds for a while. This is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -114,7 +114,7 @@ async fn two_brokers_with_different_values_get_as_many_as_each_retains() {
 async fn an_old_broker_gets_five_at_most() {
     let fake = Fake::start(1, 1).await;
     fake.lock().old = true;
-    // The response's version has no field for the value.
+    // This version of the response has no field for the value.
     fake.lock().says[0].retain = 20;
     let producer = producer(&fake, "100");
     written(send(&producer, 0, 0..1).await, 0).await;
@@ -133,8 +133,8 @@ async fn row_2_the_window_stalls_on_its_oldest_batch_and_the_retry_gets_the_orig
         fake.lock().says[0].retain = window as i32;
         let producer = producer(&fake, "1000");
         written(send(&producer, 0, 0..1).await, 0).await;
-        // The response to the first of many has an error; the others are acknowledged; the response to the second
-        // attempt is held.
+        // The response to the first of many has an error, and the others are acknowledged. The response to the second
+        // attempt is held back.
         let gate = fake.clone();
         let mut tries = 0;
         fake.script(move |seen| {

@@ -1,4 +1,4 @@
-//! Several connections to one broker: a partition uses one of them, or all of them where the broker puts batches in
+//! Tests several connections to one broker. A partition uses one of them, or all of them if the broker puts batches in
 //! order.
 
 use crate::alone::{self, send, settle};
@@ -23,7 +23,7 @@ async fn flood(producer: &Producer, partitions: i32, values: std::ops::Range<usi
     deliveries
 }
 
-/// Sends one record at a time until `lanes` connections are open. Returns the number of records.
+/// Sends one record at a time until `lanes` connections are open. Returns how many records it sent.
 async fn open(producer: &Producer, lanes: usize) -> usize {
     let mut sent = 0;
     while producer.brokers().first().is_none_or(|broker| broker.lanes.len() < lanes) {
@@ -81,7 +81,7 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     let before = fake.lock().seen.len();
-    // The requests of one connection are always read last.
+    // The broker always reads the requests of one connection last.
     let stall = tokio::spawn({
         let fake = fake.clone();
         async move {
@@ -101,8 +101,8 @@ async fn a_striped_partition_uses_every_connection_and_keeps_its_order() {
     assert!(!seen.is_sorted_by_key(|batch| batch.stamp.base_sequence), "some were early");
 }
 
-/// A batch that is alone in flight does not permit reordering: a broker that forgot the producer would hold it for
-/// fullbore.reorder.wait.ms.
+/// A batch that is alone in flight does not permit reordering. A broker that forgot the producer would otherwise hold
+/// it for fullbore.reorder.wait.ms.
 #[tokio::test]
 async fn a_batch_alone_does_not_permit_reordering() {
     let fake = striped(64, 63).await;
@@ -152,7 +152,8 @@ async fn a_connection_that_dies_mid_way_costs_neither_order_nor_records() {
         fake.hold(false);
         settle(deliveries).await;
         assert_eq!(fake.values(0), expected(begin + 200));
-        // Batches with a lost response were sent again, in one round over one connection, and were recognised.
+        // Batches whose response was lost were sent again, in one round over one connection, and the broker recognised
+        // them.
         let seen = fake.lock().seen[before..].to_vec();
         let mut firsts = HashSet::new();
         let (again, first): (Vec<_>, Vec<_>) = seen.iter().partition(|batch| !firsts.insert(batch.stamp.base_sequence));
@@ -175,7 +176,8 @@ async fn all_lanes_but_one_die_the_missing_batch_reaches_those_that_wait() {
     let producer = producer(&fake, FOUR);
     let first = open(&producer, 4).await;
     for connection in 1..4 {
-        // Requests over these three connections are lost: the broker reads none before the connections end.
+        // Requests over these three connections are lost, because the broker reads none of them before the connections
+        // end.
         fake.lock().stalled.insert(connection);
     }
     let before = fake.lock().seen.len();
@@ -282,14 +284,14 @@ async fn the_leader_moves_while_a_partition_is_striped() {
 #[tokio::test]
 async fn producer_idle_or_blocked_its_task_does_not_spin() {
     let fake = striped(64, 63).await;
-    // A connection is refused again and again. The pause is long enough for a busy task to make many passes.
+    // The broker refuses a connection again and again. The pause is long enough for a busy task to make many passes.
     fake.lock().connections_max = 3;
     let settings =
         [("connections.per.broker", "4"), ("reconnect.backoff.ms", "10000"), ("reconnect.backoff.max.ms", "10000")];
     let producer = producer(&fake, &settings);
     let first = open(&producer, 3).await;
     let quiet = async |what: &str| {
-        // Waits until the requests in flight have ended, and the task makes no pass for a while.
+        // This waits until the requests in flight have ended and the task makes no pass for a while.
         let mut before = turns(&producer);
         for _ in 0..100 {
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -1,4 +1,4 @@
-//! Windows that brokers grant to a producer (KIP-1269), and the producer's behaviour before it knows them.
+//! Tests the windows that brokers grant to a producer (KIP-1269), and the producer's behaviour before it knows them.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate, Says, State};
@@ -20,7 +20,8 @@ async fn flood(producer: &Producer, partitions: std::ops::Range<i32>, count: usi
     deliveries
 }
 
-/// Sends more than any window while responses are held, and returns how many batches of each partition arrive.
+/// Sends more batches than any window allows while responses are held back. Returns how many batches of each partition
+/// arrive.
 async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i32>, expected: usize) {
     let before = fake.lock().seen.len();
     fake.hold(true);
@@ -36,7 +37,7 @@ async fn arrive(fake: &Fake, producer: &Producer, partitions: std::ops::Range<i3
     settle(deliveries).await;
 }
 
-/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
+/// Asserts that `condition` holds for a while. This is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -75,7 +76,8 @@ async fn value_learnt_on_one_partition_holds_for_the_others_of_the_node() {
     let fake = Fake::start(1, 2).await;
     let producer = producer(&fake, MANY);
     fake.lock().says[0].retain = 12;
-    // The second partition needs an acknowledgement of its own. It learns the broker's grant from the first partition.
+    // The second partition needs an acknowledgement of its own, but it knows the broker's grant from the first
+    // partition.
     written(&producer, 1).await;
     fake.lock().says[0].retain = 20;
     written(&producer, 0).await;
@@ -94,7 +96,7 @@ async fn a_new_leader_starts_at_five_and_an_old_one_is_remembered() {
         state.leaders[partition] = broker;
         state.leader_epoch += 1;
     };
-    // Broker 1 has the default, and sends no value.
+    // Broker 1 has the default window and sends no value.
     lead(0, 1);
     written(&producer, 0).await;
     arrive(&fake, &producer, 0..1, 5).await;
@@ -133,7 +135,7 @@ async fn value_out_of_bounds_is_replaced_by_the_nearest_bound() {
         if window == 5 {
             arrive(&fake, &producer, 0..1, window).await;
         } else {
-            // Ten thousand batches are allowed; hundreds suffice for the test.
+            // Ten thousand batches are allowed, but hundreds are enough for the test.
             let before = fake.lock().seen.len();
             fake.hold(true);
             let deliveries = flood(&producer, 0..1, window).await;
@@ -158,7 +160,7 @@ async fn a_broker_gets_one_request_until_its_first_success() {
     deliveries.extend(flood(&producer, 3..4, 3).await);
     fake.until("one request each", |state| state.requests == 2).await;
     stays(&fake, |state| state.requests == 2).await;
-    // A refusal is no success.
+    // A refusal does not count as a success.
     let mut left = 3;
     fake.script(move |seen| {
         if seen.broker == 0 && left > 0 {

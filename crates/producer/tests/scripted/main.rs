@@ -1,4 +1,4 @@
-//! The producer against a scripted cluster.
+//! Tests the producer against a scripted cluster.
 
 mod alone;
 mod basics;

@@ -1,5 +1,5 @@
-//! Peers that hang, in whole or in part, and unreachable partitions: reachable ones continue, and every record gets its
-//! result in time.
+//! Tests brokers that hang, in whole or in part, and unreachable partitions. Reachable ones must continue, and every
+//! record must get its result in time.
 
 use crate::fake::Fake;
 use fullbore_producer::{Delivery, Producer, ProducerRecord, SendError};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-/// Limit that ends a hang; it asserts nothing about speed.
+/// A limit that ends a test that hangs. It asserts nothing about speed.
 const LONG: Duration = Duration::from_secs(60);
 
 fn producer(bootstrap: &str, more: &[(&str, &str)]) -> Producer {
@@ -57,7 +57,7 @@ async fn brokers_without_response_to_metadata_hang_another_is_reached() {
     let fake = Fake::start(5, 1).await;
     let producer = producer(&fake.bootstrap(), &[("request.timeout.ms", "2000"), ("delivery.timeout.ms", "60000")]);
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The leader hangs, and so do all others but the last when they get a metadata request.
+    // The leader hangs. The other brokers, except the last one, hang when they get a metadata request.
     fake.silence(|broker, api| broker == 0 || (broker < 4 && api == ApiKey::Metadata));
     (fake.lock().leaders[0], fake.lock().leader_epoch) = (4, 1);
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap();
@@ -75,7 +75,7 @@ async fn every_broker_hangs_delivery_timeout_is_kept() {
     fake.silence(|_, _| true);
     let started = Instant::now();
     in_time("the second", send(&producer, 0, b"1").await).await.unwrap_err();
-    // Nothing of this further record was sent.
+    // Nothing of this later record was sent.
     in_time("the third", send(&producer, 0, b"2").await).await.unwrap_err();
     assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
 }
@@ -86,7 +86,7 @@ async fn a_broker_that_takes_nothing_more_without_acks_is_left_after_the_request
     let settings = [("acks", "0"), ("request.timeout.ms", "1000"), ("delivery.timeout.ms", "60000")];
     let producer = producer(&fake.bootstrap(), &settings);
     in_time("the first", send(&producer, 0, b"0").await).await.unwrap();
-    // The broker no longer reads from the connection in use. Bytes in the system's buffers count as written.
+    // The broker no longer reads from the connection in use. Bytes in the system's buffers still count as written.
     fake.until("a connection", |state| state.connections[0] > 0).await;
     let used = 0..fake.lock().connections[0];
     fake.lock().stalled.extend(used);
@@ -122,7 +122,7 @@ async fn unreachable_partition_leaves_memory_to_the_others() {
     for i in 0..200 {
         in_time(&format!("record {i}"), send(&producer, 0, &value).await).await.unwrap();
     }
-    // Records for any partition go where there is memory.
+    // Records for any partition go to one that has memory.
     for i in 0..200 {
         let record = ProducerRecord::new("t", &value);
         let delivery = in_time(&format!("room for record {i}"), producer.send(record)).await.unwrap();
@@ -148,7 +148,8 @@ fn runtime_of_callers_ends_during_sends_other_callers_continue() {
             Err(error) => break assert_eq!(error, SendError::Full),
         }
     }
-    // Some callers wait for memory, for metadata, for their results or for a flush. A task that is done counts itself.
+    // Some callers wait for memory, others for metadata, for their results or for a flush. A task counts itself when it
+    // is done.
     let ended = Arc::new(AtomicUsize::new(0));
     let sends = |runtime: &Runtime| {
         let (producer, ended) = (producer.clone(), ended.clone());
@@ -226,7 +227,7 @@ async fn leader_hangs_batches_move_once_another_broker_leads() {
     }
     fake.silence(|broker, _| broker == 0);
     let deliveries = [send(&producer, 0, b"1").await, send(&producer, 1, b"1").await];
-    // The batches do not move at once: first the producer checks in vain who leads.
+    // The batches do not move at once. First the producer checks who leads, which is of no use yet.
     fake.until("somebody else is asked", |state| state.connections[1..].iter().any(|count| *count > 0)).await;
     (fake.lock().leaders, fake.lock().leader_epoch) = (vec![1, 2], 1);
     for delivery in deliveries {
@@ -251,7 +252,8 @@ async fn leader_hangs_a_single_request_moves_too() {
     assert_eq!(fake.values(0), ["0", "1"]);
 }
 
-/// Returns a producer with a record for broker 1, which leads by then, and hangs during the connection's handshake.
+/// Returns a producer with a record for broker 1. By then this broker leads, and it hangs during the connection's
+/// handshake.
 async fn connecting_to_a_leader_that_hangs(fake: &Fake) -> (Producer, Delivery) {
     let settings = [("request.timeout.ms", "600000"), ("delivery.timeout.ms", "1200000")];
     let producer = producer(&fake.bootstrap(), &settings);

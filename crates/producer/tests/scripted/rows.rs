@@ -1,4 +1,4 @@
-//! Bugs of other producers (table 4b of the test plan), each as a test against a scripted broker.
+//! Tests bugs of other producers (table 4b of the test plan) against a scripted broker.
 
 use crate::alone::{producer, send};
 use crate::fake::{Fake, Fate, Seen, State};
@@ -22,7 +22,7 @@ async fn send_all(producer: &Producer, values: &[&str]) -> Vec<Delivery> {
     deliveries
 }
 
-/// Returns a script with a fate for the first attempt of each named value; later attempts and other values are normal.
+/// Returns a script with a fate for the first attempt of each named value. Later attempts and other values are normal.
 fn once(fates: &[(&'static str, Fate)]) -> impl FnMut(&Seen) -> Fate + Send + 'static {
     let mut left = fates.to_vec();
     move |seen| match left.iter().position(|(value, _)| seen.values.iter().any(|v| v == value)) {
@@ -112,7 +112,7 @@ async fn row_21_after_a_lost_response_the_same_sequence_goes_again() {
     written(&producer, 0, "0").await;
     fake.script(once(&[("1", Fate::ResponseLost)]));
     assert_eq!(written(&producer, 0, "1").await.offset, 1);
-    // A broker that has forgotten the offset only returns that the batch is a duplicate, which is success too.
+    // A broker that has forgotten the offset only answers that the batch is a duplicate. This is a success too.
     let duplicate = Fate::Refused(ErrorCode::DUPLICATE_SEQUENCE_NUMBER);
     fake.script(once(&[("2", Fate::ResponseLost), ("2", duplicate)]));
     assert_eq!(written(&producer, 0, "2").await.offset, -1);
@@ -165,7 +165,7 @@ async fn row_23_a_topic_that_is_unknown_for_a_while_keeps_its_sequences() {
 
 #[tokio::test]
 async fn row_24_a_topic_created_again_takes_new_records_from_the_start() {
-    // With topic ids the broker refuses the old id, without ids the old sequence; a lenient broker refuses neither.
+    // With topic ids the broker refuses the old id, and without ids the old sequence. A lenient broker refuses neither.
     for (old, lenient) in [(false, false), (true, false), (true, true)] {
         let fake = Fake::start(1, 1).await;
         (fake.lock().old, fake.lock().lenient) = (old, lenient);
@@ -194,7 +194,7 @@ async fn row_25_records_that_expired_in_flight_are_neither_swallowed_nor_repeate
         written(&producer, 0, "0").await;
         fake.script(move |_| fate);
         fake.hold(true);
-        // All records are in flight before the first is read, because after a closed connection one batch goes alone.
+        // All records are in flight before the first one is read. After a closed connection, one batch would go alone.
         fake.lock().stalled.extend(0..100);
         let five = ["1", "2", "3", "4", "5"];
         let deliveries = send_all(&producer, &five).await;
@@ -258,7 +258,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
         }
     }
     let counts = |s: &State| [0, 1, 2].map(|p| s.seen.iter().filter(|seen| seen.partition == p).count());
-    // Before its first acknowledgement a broker has one request in flight.
+    // Before its first acknowledgement, a broker has one request in flight.
     fake.until("one", move |s| counts(s) == [1, 0, 0]).await;
     stays(&fake, move |s| counts(s) == [1, 0, 0]).await;
     fake.script(|seen| if seen.nth == 1 { Fate::WrittenBut(ErrorCode::REQUEST_TIMED_OUT) } else { Fate::Normal });
@@ -290,7 +290,7 @@ async fn row_27_the_window_bounds_each_partition_and_max_in_flight_the_connectio
     (0..3).for_each(|partition| assert_eq!(fake.values(partition), expected));
 }
 
-/// Asserts that `condition` holds for a while, which is the only way to see that an event does not happen.
+/// Asserts that `condition` holds for a while. This is the only way to see that an event does not happen.
 async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
     for _ in 0..30 {
         assert!(condition(&fake.lock()));
@@ -300,7 +300,7 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 #[tokio::test]
 async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch() {
-    // fluss#2826: the first of many batches is unresolved while later batches are acknowledged.
+    // As in fluss#2826, the first of many batches is unresolved while later batches are acknowledged.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "50")]);
     written(&producer, 0, "0").await;
@@ -315,7 +315,7 @@ async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch()
 
 #[tokio::test]
 async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
-    // Kafka 4.3 with lost responses and a restart: Java's producer writes duplicates, librdkafka's fails.
+    // Kafka 4.3 loses responses and restarts. In this case Java's producer writes duplicates, and librdkafka's fails.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[]);
     written(&producer, 0, "0").await;
@@ -336,7 +336,7 @@ async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
 
 #[tokio::test]
 async fn a_new_topic_loses_nothing_on_a_broker_that_takes_any_first_sequence() {
-    // KAFKA-15591: the first batch is refused while its successors would be accepted.
+    // As in KAFKA-15591, the first batch is refused although its successors would be accepted.
     for _ in 0..50 {
         let fake = Fake::start(1, 1).await;
         fake.lock().lenient = true;

@@ -1,11 +1,11 @@
-//! Producers in a runtime of the caller.
+//! Tests producers in a runtime of the caller.
 
 use crate::fake::Fake;
 use fullbore_producer::{ProduceError, Producer, ProducerConfig, ProducerRecord};
 use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
-/// Runtime of producers alone, so that its tasks are theirs.
+/// A runtime that runs only producers, so that all of its tasks are theirs.
 struct Shared(Option<Runtime>);
 
 impl Shared {
@@ -15,7 +15,8 @@ impl Shared {
 
     fn producer(&self, fake: &Fake) -> Producer {
         let bootstrap = fake.bootstrap();
-        // A request without a response must not keep its connection for so long.
+        // The timeouts are longer than the test waits. A stop must close the connection of a request without a
+        // response.
         let timeouts = [("request.timeout.ms", "300000"), ("delivery.timeout.ms", "600000")];
         let settings = [("bootstrap.servers", bootstrap.as_str()), ("linger.ms", "0")];
         let settings = settings.into_iter().chain(timeouts);

@@ -1,11 +1,11 @@
-//! A batch that the broker finds too large: it is split until the parts fit or are one record.
+//! Tests batches that the broker finds too large. They are split until the parts fit or are single records.
 
 use crate::fake::{Fake, Fate, State};
 use fullbore_producer::{ProduceError, Producer, ProducerRecord};
 use fullbore_wire::ErrorCode;
 use std::time::Duration;
 
-/// Most bytes of a batch that the broker accepts.
+/// Maximum size of a batch that the broker accepts, in bytes.
 const BATCH_MAX: usize = 3000;
 
 /// Refuses batches for their size, as max.message.bytes and segment.bytes do.
@@ -27,7 +27,7 @@ fn producer(fake: &Fake, codec: &str) -> Producer {
     Producer::from_properties(settings).unwrap()
 }
 
-/// Returns text of about this length that no codec makes much smaller, and that differs from that of other seeds.
+/// Returns text of about this length that no codec makes much smaller. Each seed gives another text.
 fn noise(seed: u64, length: usize) -> String {
     let mut state = seed;
     let mut next = || {
@@ -55,7 +55,7 @@ async fn a_batch_too_large_is_split_until_its_parts_fit_and_every_record_is_writ
             assert_eq!(fake.values(0), values, "{codec}");
             let seen = fake.seen(0);
             assert_eq!(seen[0].values.len(), 60, "{codec}: it was one batch");
-            // Each part is compressed again, as the batch was.
+            // Each part is compressed again, like the whole batch before.
             assert!(seen.iter().all(|seen| (seen.bytes[22] & 7 == 0) == (codec == "none")), "{codec}");
             producer.close(Duration::from_secs(10)).await;
         }
@@ -103,7 +103,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
         ("delivery.timeout.ms", "61000"),
     ];
     let producer = Producer::from_properties(settings).unwrap();
-    // After a first acknowledgement both halves are sent before either gets a response.
+    // After a first acknowledgement, both halves are sent before either gets a response.
     drop(producer.send(ProducerRecord::new("t", b"first")).await.unwrap());
     producer.flush().await;
     let (mut whole, mut first_half) = (true, true);
@@ -130,7 +130,7 @@ async fn a_half_that_may_be_written_is_not_surely_lost_where_the_other_half_is_r
     assert!(error.may_have_been_written(), "{error}");
 }
 
-/// Sends `records` records of 100 bytes, which are in a few large batches, and returns the notices.
+/// Sends `records` records of 100 bytes, which end up in a few large batches. Returns the notices.
 async fn send_all(fake: &Fake, records: u64) -> Vec<String> {
     fake.hold(true);
     let bootstrap = fake.bootstrap();

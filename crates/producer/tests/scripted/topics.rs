@@ -1,4 +1,4 @@
-//! Topics that get more partitions, or are created again with fewer, while a producer writes to them.
+//! Tests topics that get more partitions, or are recreated with fewer, while a producer writes to them.
 
 use crate::alone::{producer, send, settle};
 use crate::fake::{Fake, Fate};
@@ -6,7 +6,7 @@ use fullbore_producer::{ProducerRecord, SendError};
 use fullbore_wire::{ErrorCode, Uuid};
 use std::time::Duration;
 
-/// Key that chooses partition 3 of 4.
+/// A key that goes to partition 3 of 4.
 const KEY: &[u8] = b"k14";
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn a_topic_created_again_with_fewer_partitions_gets_records_for_those_it_h
     assert!(matches!(gone, SendError::NoPartition { partition: 3, .. }), "{gone}");
 }
 
-/// A batch is in flight to a recreated topic when a broker that is behind returns metadata with the old topic.
+/// A batch is in flight to a recreated topic. Then a broker that is behind returns metadata with the old topic.
 #[tokio::test]
 async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again() {
     let fake = Fake::start(2, 1).await;
@@ -76,8 +76,8 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     assert_eq!(fake.seen(0).last().map(|seen| seen.stamp.producer_epoch), Some(1), "one epoch for each topic");
 }
 
-/// The response to a batch for the old topic comes after the new topic is known, and names the leader of the old one.
-/// (With idempotence the connection would be closed once another broker leads and the response is overdue.)
+/// The response to a batch for the old topic names the old topic's leader. It comes after the new topic is known. (With
+/// idempotence the connection would be closed once another broker leads and the response is overdue.)
 #[tokio::test]
 async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one() {
     let fake = Fake::start(2, 1).await;
@@ -107,7 +107,8 @@ async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one(
     assert_eq!(fake.values(0), ["1", "2"]);
 }
 
-/// Metadata of a broker that was behind made the producer take an older topic of this name for the newest one.
+/// A broker that was behind sent metadata with an older topic of this name, and the producer took it for the newest
+/// one.
 #[tokio::test]
 async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     let fake = Fake::start(1, 1).await;
@@ -116,7 +117,7 @@ async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     fake.lock().logs.clear();
     for id in [9, 8] {
         fake.lock().topic_id = Uuid([id; 16]);
-        // The leader refuses the known id, so that the producer fetches metadata.
+        // The leader refuses the known id, so the producer fetches metadata.
         settle(vec![send(&producer, 0, &id.to_string()).await]).await;
         fake.lock().logs.clear();
     }
@@ -125,7 +126,7 @@ async fn leader_refuses_the_new_id_the_previous_one_is_used_again() {
     assert_eq!(fake.values(0), ["1"]);
 }
 
-/// As with Kafka 2.8 to 4.0, the topic is missing for a while, and then recreated.
+/// The topic is missing for a while and then recreated, as with Kafka 2.8 to 4.0.
 #[tokio::test]
 async fn topic_was_missing_refused_batches_go_to_the_one_created_later() {
     let fake = Fake::start(1, 1).await;

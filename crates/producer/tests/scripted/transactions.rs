@@ -1,4 +1,4 @@
-//! Transactions in both versions: by example, and by seed against a coordinator that loses and refuses requests.
+//! Tests transactions in both versions, by example and by seed. The coordinator loses and refuses requests.
 
 use crate::fake::{Fake, Fate, Says, TransactionFate, Transactions};
 use fullbore_producer::{
@@ -195,7 +195,7 @@ async fn commit_has_failed_unobserved_the_next_transaction_skips_no_offsets() {
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
     let ending = first.commit();
-    // Transactions end in order: once this one has ended, the first has its outcome too.
+    // Transactions end in order. Once this one has ended, the first has its outcome too.
     producer.begin().await.expect("begun").abort().await.expect("aborted");
     let next = producer.begin().await.expect("begun");
     let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");
@@ -363,8 +363,8 @@ async fn call_that_the_state_does_not_allow_is_refused_without_effect() {
     assert!(matches!(plain.begin().await.err(), Some(TransactionError::State(_))));
 }
 
-/// Many transactions against a cluster that refuses and loses requests at random. Each value is committed exactly if
-/// its transaction is, once and in order.
+/// Runs many transactions against a cluster that refuses and loses requests at random. Each value must be committed
+/// exactly if its transaction is, once and in order.
 #[test]
 fn transactions_hold_by_seed_under_lost_and_refused_requests() {
     run_each(40, 4, |seed| {
@@ -432,8 +432,8 @@ async fn schedule(seed: u64) -> Result<(), String> {
             }
             values[partition].push(value);
         }
-        // A transaction that began before the outcome of the previous one was known must not skip the previous one's
-        // records.
+        // A transaction may have begun before the outcome of the previous one was known. It must not skip the previous
+        // one's records.
         let mut passes_over = false;
         if let Some(before) = last.take() {
             passes_over = !settle(before, &mut expected).await?;
@@ -457,15 +457,15 @@ async fn schedule(seed: u64) -> Result<(), String> {
     if found == expected { Ok(()) } else { Err(format!("committed {found:?}, expected {expected:?}")) }
 }
 
-/// Transaction that is being committed.
+/// A transaction that is being committed.
 struct Committing<'a> {
     ending: Ending<'a>,
     values: [Vec<String>; 2],
-    /// True if it must fail, since the previous one has.
+    /// True if it must fail because the previous one has failed.
     passes_over: bool,
 }
 
-/// Adds the values of a transaction to `expected` if it is committed. Returns false if it is not.
+/// If a transaction is committed, adds its values to `expected`. Returns false if it is not.
 async fn settle(of: Committing<'_>, expected: &mut [Vec<String>; 2]) -> Result<bool, String> {
     match of.ending.await {
         Ok(()) if of.passes_over => Err("a transaction passed over the records of the last one".to_owned()),

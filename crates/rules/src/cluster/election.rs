@@ -1,27 +1,27 @@
-//! Choice of a partition's leader, and of the members that leave its ISR, by the state of the brokers.
+//! Chooses the leader of a partition and the members of its ISR, given which brokers are alive.
 
 use fullbore_wire::ErrorCode;
 
 use crate::replica::epochs::Position;
 use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
-/// End of a replica's log, as reported by its broker.
+/// The end of a replica's log, as its broker has reported it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogEndReport {
     pub broker_id: i32,
-    /// Epoch of the broker when it reported the end. A report of an older epoch does not count: the broker may have
-    /// lost records since.
+    /// The epoch of the broker when it reported the end. A report from an older epoch does not count, because the
+    /// broker may have lost records since then.
     pub broker_epoch: i64,
-    /// End of the log, and the epoch of its last record.
+    /// The end of the log, and the epoch of the last record before it.
     pub position: Position,
 }
 
-/// Returns the `min.insync.replicas` in force, which is at most the number of replicas (Kafka 3.7).
+/// Returns the `min.insync.replicas` in force. It is never more than the number of replicas, as in Kafka since 3.7.
 pub fn min_insync(partition: &PartitionRegistration, min_insync_replicas: usize) -> usize {
     min_insync_replicas.min(partition.replicas.len())
 }
 
-/// Returns true if [`follow_up`] certainly changes nothing. Copies no partition, so it costs less than [`follow_up`].
+/// Returns true if [`follow_up`] certainly changes nothing. This check is cheaper, since it copies no partition.
 pub fn is_settled(partition: &PartitionRegistration, brokers: &Brokers, may_be_unclean: bool) -> bool {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let whole = || partition.isr.iter().chain(&partition.elr);
@@ -40,11 +40,12 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
     brokers.get(&id).is_some_and(|broker| broker.is_fit())
 }
 
-/// Chooses leader and ISR by the brokers that are alive. A fit leader stays; otherwise the first replica with every
-/// committed record leads. Unfit members leave the ISR if a fit member leads. Returns None if nothing changes.
+/// Chooses the leader and the ISR from the brokers that are alive. A fit leader stays. Otherwise the first replica that
+/// has every committed record becomes the leader. Unfit members leave the ISR if a fit member leads. Returns None if
+/// nothing changes.
 ///
-/// A leader with a full disk hands over to members of the ISR only: the leader's log is whole, and may have records
-/// that the ELR lacks.
+/// A leader with a full disk hands over only to members of the ISR. Its own log is complete, and may have records that
+/// the ELR lacks.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -58,14 +59,14 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
         .or_else(|| first(&partition.isr, &is_fit))
         .or_else(|| partition.leader.filter(stays))
         .or_else(|| first(&partition.elr, &is_fit))
-        // In the order of preference: a replica with a full disk, one that is about to stop, no leader.
+        // The next best choices are a replica with a full disk, then one that is about to stop, then no leader.
         .or_else(|| first(&partition.isr, &stays))
         .or_else(|| partition.leader.filter(lives))
         .or_else(|| first(&partition.isr, &lives))
         .or_else(|| first(&partition.elr, &lives));
     let Some(leader) = leader else { return elected(partition, None, &partition.isr, min_isr) };
     let isr: Vec<i32> = match partition.isr.contains(&leader) {
-        // A leader with a full disk appends nothing, so no record waits for a member with a full disk: such members may
+        // A leader with a full disk appends nothing, so no record waits for a member with a full disk. Such members may
         // stay.
         true if !is_fit(&leader) && stays(&leader) => partition.isr.iter().copied().filter(stays).collect(),
         true => partition.isr.iter().copied().filter(|id| *id == leader || is_fit(id)).collect(),
@@ -74,9 +75,9 @@ pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usi
     elected(partition, Some(leader), &isr, min_isr)
 }
 
-/// Returns the partition after a change of the live brokers, or None if nothing changes. First [`settle`] chooses the
-/// leader. If it finds none, [`elect_among_lost`] elects one. If that fails too and `may_be_unclean`, the first live
-/// replica leads.
+/// Updates the partition after brokers have come or gone. Returns None if nothing changes. First [`settle`] looks for a
+/// leader. If it finds none, [`elect_among_lost`] tries. If that fails too and `may_be_unclean` is true, the first live
+/// replica becomes the leader.
 pub fn follow_up(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -93,11 +94,11 @@ pub fn follow_up(
     elect_among_lost(now, brokers, ends).ok().or_else(unclean).or(settled)
 }
 
-/// Returns the partition led by its first replica.
+/// Makes the first replica the leader, which is the preferred one.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if the first replica leads already; PREFERRED_LEADER_NOT_AVAILABLE if it is not fit or not in
-/// sync.
+/// Fails with ELECTION_NOT_NEEDED if the first replica is already the leader, and with PREFERRED_LEADER_NOT_AVAILABLE
+/// if it is not fit or not in sync.
 pub fn elect_preferred(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -114,11 +115,12 @@ pub fn elect_preferred(
     elected(partition, Some(preferred), &partition.isr, min_isr).ok_or(ErrorCode::ELECTION_NOT_NEEDED)
 }
 
-/// Returns the partition led by the first live replica, whatever its log lacks (`unclean.leader.election.enable`, or a
-/// request for an unclean election). A replica with every committed record goes first.
+/// Makes a live replica the leader even if its log lacks records, for `unclean.leader.election.enable` or a client's
+/// request for an unclean election. A replica that has every committed record is preferred.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if the leader is alive; ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is alive.
+/// Fails with ELECTION_NOT_NEEDED if the leader is alive, and with ELIGIBLE_LEADERS_NOT_AVAILABLE if no replica is
+/// alive.
 pub fn elect_unclean(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -135,8 +137,9 @@ pub fn elect_unclean(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the candidates for [`elect_among_lost`]: the `lost` replicas, or all replicas if none is `lost`. Empty if
-/// the partition has a leader, or a replica in the ISR or ELR, which will lead once its broker is back.
+/// Returns the candidates for [`elect_among_lost`]. These are the `lost` replicas, or all replicas if none is `lost`.
+/// There are no candidates if the partition has a leader. There are also none if a replica in the ISR or ELR can lead
+/// when its broker is back.
 pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     let PartitionRegistration { leader, isr, elr, lost, replicas, .. } = partition;
     match leader.is_some() || !isr.is_empty() || !elr.is_empty() {
@@ -146,12 +149,12 @@ pub fn contenders(partition: &PartitionRegistration) -> &[i32] {
     }
 }
 
-/// Elects the replica whose log ends last, once no replica is left that certainly has all records. All [`contenders`]
-/// must be back, and have reported the ends of their logs.
+/// Elects the replica whose log ends last, when no replica is left that certainly has all records. All [`contenders`]
+/// must be alive again and must have reported where their logs end.
 ///
 /// # Errors
-/// ELECTION_NOT_NEEDED if there are no contenders; ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is fenced, or has not
-/// reported its log end.
+/// Fails with ELECTION_NOT_NEEDED if there are no contenders, and with ELIGIBLE_LEADERS_NOT_AVAILABLE if a contender is
+/// fenced or has not reported the end of its log.
 pub fn elect_among_lost(
     partition: &PartitionRegistration,
     brokers: &Brokers,
@@ -161,7 +164,7 @@ pub fn elect_among_lost(
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     match contenders {
         [] => return Err(ErrorCode::ELECTION_NOT_NEEDED),
-        // A single contender leads without a comparison of log ends.
+        // A single contender leads at once, since there are no log ends to compare.
         [only] if lives(only) => return Ok(begun_anew(partition, *only)),
         _ => {}
     }
@@ -180,7 +183,7 @@ pub fn elect_among_lost(
     Ok(begun_anew(partition, leader))
 }
 
-/// Returns the partition led by `leader`, the only member of the ISR. Its log is the partition's from now on, whatever
+/// Makes `leader` the leader and the only member of the ISR. From now on its log is that of the partition, whatever
 /// records it lacks.
 fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegistration {
     PartitionRegistration {
@@ -194,7 +197,7 @@ fn begun_anew(partition: &PartitionRegistration, leader: i32) -> PartitionRegist
     }
 }
 
-/// Returns the partition with this leader and this ISR, or None if it has both already.
+/// Sets the leader and the ISR of a partition. Returns None if nothing changes.
 fn elected(
     partition: &PartitionRegistration,
     leader: Option<i32>,
@@ -214,9 +217,9 @@ fn elected(
     })
 }
 
-/// Returns the partition under a changed `min.insync.replicas`, or None if nothing changes. If enough replicas are in
-/// sync for the new value, they commit records without the others. ELR and `lost` are then cleared, because none of the
-/// others may lead.
+/// Adapts the partition to a changed `min.insync.replicas`. Returns None if nothing changes. If the ISR is now large
+/// enough, it can commit records without the other replicas. ELR and `lost` are then cleared, because none of the
+/// others may lead any more.
 pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<PartitionRegistration> {
     let is_enough = partition.leader.is_some() && partition.isr.len() >= min_insync(partition, min_isr);
     let may_others_lead = !partition.elr.is_empty() || !partition.lost.is_empty();
@@ -226,9 +229,9 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
     })
 }
 
-/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR. It keeps every committed
-/// record, because nothing is committed while the ISR is that small. With enough members in sync, ELR and `lost`
-/// are cleared.
+/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR. Nothing is committed while
+/// the ISR is that small, so this member keeps every committed record. Once the ISR is large enough, ELR and `lost` are
+/// cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

@@ -1,12 +1,12 @@
-//! Changes of the ISR that a leader requests (KIP-497, Kafka's `AlterPartition`).
+//! Decides on changes of the ISR that a leader requests (KIP-497, Kafka's `AlterPartition`).
 
 use fullbore_wire::ErrorCode;
 
 use super::election::{is_fit, set_isr, settle};
 use crate::replica::{AlterPartition, BrokerState, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 
-/// Returns the partition with the ISR that `from` requests; unchanged if it has this ISR already. A leader that is
-/// about to stop, or has a full disk, hands over to a member that joins.
+/// Returns the partition with the ISR that `from` requests, or unchanged if it already has this ISR. A leader that is
+/// about to stop or has a full disk hands over to a member that joins.
 ///
 /// # Errors
 ///
@@ -42,7 +42,7 @@ pub fn alter_isr(
         let is_leader = member.broker_id == from.broker_id;
         brokers.get(&member.broker_id).is_some_and(|broker| {
             let is_the_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
-            // This check lets a member of the ISR with a full disk stay. [`settle`] removes that member.
+            // A member of the ISR with a full disk passes this check. [`settle`] removes it.
             let may = broker.is_fit() || (broker.stays() && partition.isr.contains(&member.broker_id));
             is_leader || (is_the_same && may)
         })

@@ -1,5 +1,5 @@
-//! Failure detection: a broker is considered failed if its last heartbeat in the database is old. Less age suffices if
-//! its port refuses connections.
+//! Detects failed brokers. A broker is considered failed if its last heartbeat in the database is too old. A younger
+//! heartbeat is enough if the broker's port refuses connections.
 //!
 //! ```text
 //! this broker's heartbeats   | | | |      outage      | | | | | | | | | |
@@ -7,50 +7,51 @@
 //!                                                     '-- whole timeout --' only now the peer may be considered failed
 //! ```
 //!
-//! After an outage of the database, every broker's last heartbeat is old. So a broker considers others failed only
-//! after its own heartbeats have arrived for a whole timeout: in that time every live broker has sent a heartbeat. The
-//! detector does not keep a failed broker from serving; epochs do that.
+//! After an outage of the database, the last heartbeat of every broker is old. So a broker considers others failed only
+//! after its own heartbeats have arrived for a whole timeout. In that time, every live broker has sent a heartbeat. The
+//! detector does not stop a failed broker from serving. Epochs do that.
 
-/// Evidence that a broker has on the state of another one.
+/// The evidence that a broker has about the state of another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerEvidence {
-    /// Age of the peer's last heartbeat by the database's clock, ms.
+    /// The age of the peer's last heartbeat, measured by the database's clock, in ms.
     pub beat_age_ms: i64,
-    /// True if a connection to the peer closed after its last heartbeat, and its port refuses a new connection: the
-    /// process is gone.
+    /// True if a connection to the peer has closed since its last heartbeat, and its port refuses new connections. The
+    /// process is gone then.
     pub refuses: bool,
 }
 
-/// Divisor of the session timeout. The quotient is the longest time between two heartbeats without a gap.
+/// Two heartbeats have a gap between them if they are further apart than the session timeout divided by this number.
 const GAPS_PER_TIMEOUT: u64 = 4;
 
-/// Failure detector of one broker for all others (`broker.session.timeout.ms`).
+/// Decides for a broker which of the others have failed (`broker.session.timeout.ms`).
 #[derive(Clone, Debug)]
 pub struct FailureDetector {
     session_timeout_ms: i64,
-    /// Times of the first and the last of the broker's own heartbeats without a gap between them.
+    /// The times of this broker's first and last heartbeat since the last gap; `None` before the first heartbeat.
     beaten: Option<(i64, i64)>,
 }
 
-/// Divisor of the longest time without a gap. The quotient is the longest interval of heartbeats.
+/// How often heartbeats are sent in the longest time that does not count as a gap.
 const BEATS_PER_GAP: u64 = 2;
 
-/// Returns the interval of heartbeats, ms: `wanted_ms`, or a shorter one if `wanted_ms` would make gaps. A broker with
-/// gaps never considers another one failed.
+/// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker
+/// with gaps never considers another one failed.
 pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
 
-/// Age of the last heartbeat, ms, at which a peer whose port refuses is considered failed: two heartbeats are missing.
+/// The age of the last heartbeat, in ms, at which a peer whose port refuses connections is considered failed. Two
+/// heartbeats are missing then.
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {
-    /// Creates the detector before the first heartbeat.
+    /// Creates a detector that has seen no heartbeat yet.
     pub fn new(session_timeout_ms: i64) -> FailureDetector {
         FailureDetector { session_timeout_ms, beaten: None }
     }
 
-    /// Records that the broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
+    /// Records that this broker's own heartbeat has arrived at `now_ms` of a monotonic clock.
     pub fn beat(&mut self, now_ms: i64) {
         self.beaten = match self.beaten {
             Some((first, last)) if !self.is_gap(last, now_ms) => Some((first, now_ms)),
@@ -58,13 +59,14 @@ impl FailureDetector {
         };
     }
 
-    /// Returns true if more than a quarter of the session timeout lies between `last_ms` and `now_ms`. Heartbeats of
-    /// other brokers may be missing for that time as well.
+    /// Returns true if there is a gap between `last_ms` and `now_ms`, which is more than a quarter of the session
+    /// timeout. The heartbeats of other brokers may be missing for that time as well.
     fn is_gap(&self, last_ms: i64, now_ms: i64) -> bool {
         now_ms.saturating_sub(last_ms) > self.session_timeout_ms / GAPS_PER_TIMEOUT as i64
     }
 
-    /// Returns true if this broker's heartbeats have arrived for a whole timeout until now.
+    /// Returns true if this broker's heartbeats have arrived for a whole timeout until now, so that it can judge
+    /// others.
     pub fn may_judge(&self, now_ms: i64) -> bool {
         self.beaten.is_some_and(|(first, last)| {
             !self.is_gap(last, now_ms) && last.saturating_sub(first) >= self.session_timeout_ms
@@ -111,7 +113,7 @@ mod tests {
         assert!(detector.is_dead(&SILENT, 59_000));
     }
 
-    /// With a timeout below 2 s, heartbeats every 500 ms would be gaps.
+    /// If the timeout is below 2 s, heartbeats every 500 ms would count as gaps.
     #[test]
     fn short_timeout_heartbeats_are_no_gaps() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {

@@ -1,27 +1,28 @@
-//! Decisions on the cluster's metadata: members, leaders, ISRs, failed brokers.
+//! Decisions about a cluster's metadata: its brokers, leaders, ISRs and failures.
 //!
-//! Every decision is a function of the newest metadata and of a request. Any broker may decide, any number of times: a
-//! repeated decision changes nothing.
+//! Every decision is a function of the newest metadata and a request. Any broker may make it, any number of times,
+//! because a repeated decision changes nothing.
 //!
-//! - `registration`: a broker joins; its log may have lost records.
-//! - `election`: leaders and departures from the ISR, by the live brokers.
+//! - `registration`: a broker joins, and its log may have lost records.
+//! - `election`: who leads a partition and who leaves its ISR, given the live brokers.
 //! - `isr`: changes of the ISR that a leader requests.
-//! - [`lease`]: brokers that are considered failed.
-//! - [`room`]: reports of full disks.
-//! - [`store`]: reports of lost object stores.
-//! - `zones`: the broker of each zone for a partition that every broker serves.
+//! - [`lease`]: which brokers are considered failed.
+//! - [`room`]: when a broker reports a full disk.
+//! - [`store`]: when a broker reports that it has lost the object store.
+//! - `zones`: which broker of a zone serves a partition that every broker can serve.
 //!
-//! Not here: databases, sockets and clocks. A decision is valid once it is committed, and only on the metadata that it
-//! was made on. Safety rests on the epochs and the ISR alone: a lease only triggers an election.
+//! Databases, sockets and clocks are in other crates. A decision is valid once it is committed, and only on the
+//! metadata that it was made on. Safety depends on the epochs and the ISR alone. The failure detector only triggers
+//! elections.
 //!
-//! Invariants: a new leader comes from the ISR or the ELR, with a log that has kept its end. Only [`elect_unclean`] and
-//! [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a live member leads on.
-//! Each election has its own leader epoch, each change its own partition epoch.
+//! Invariants: a new leader comes from the ISR or the ELR, and its log has lost nothing at the end. Only
+//! [`elect_unclean`] and [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a
+//! live member takes over. Each election has its own leader epoch, and each change its own partition epoch.
 //!
-//! Rules: Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager` (4.3), KIP-966
-//! (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose machine stays up
-//! has lost nothing: the system has its pages. The last ISR stays while all its members are down, and the first of them
-//! that returns whole leads.
+//! The rules are those of Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager`
+//! (4.3), KIP-966 (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose
+//! machine stays up has lost nothing, because the system still has its pages. And the last ISR stays while all its
+//! members are down, so the first of them that returns with a complete log leads.
 
 mod election;
 mod isr;

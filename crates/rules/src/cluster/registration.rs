@@ -1,44 +1,44 @@
-//! Registration of a broker: how the former process with its id ended, and which replicas may therefore lack records.
+//! Registers a broker. How the previous process with the same id ended decides which replicas may lack records.
 
 use fullbore_wire::ErrorCode;
 
 use super::election::settle;
 use crate::replica::{BrokerRegistration, Brokers, PartitionRegistration};
 
-/// End of the former process, as the data directory shows it.
+/// How the previous process of the broker ended, as the data directory shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreviousShutdown {
     /// The process closed its logs.
     Clean,
-    /// The process was killed. The machine has not booted since, so that all its writes are there.
+    /// The process was killed. The machine has not booted since then, so all its writes are there.
     Killed,
-    /// The machine has booted since: writes that were not flushed may be gone.
+    /// The machine has booted since then, so writes that were not flushed may be gone.
     Lost,
-    /// The process used another directory, or a newer state of this one: any record that it wrote may be missing here.
+    /// The process used another directory, or a newer state of this one. Any record that it wrote may be missing here.
     Elsewhere,
 }
 
 /// A broker of the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Epoch and state, for decisions about replicas.
+    /// The epoch and state of the broker, as decisions about replicas need them.
     pub registration: BrokerRegistration,
-    /// Id of the broker's data directory, stored in it.
+    /// The id of the broker's data directory, which is stored in the directory.
     pub folder: u128,
-    /// Random number of the process (Kafka's incarnation id).
+    /// A random number that identifies the process (Kafka's incarnation id).
     pub process: u128,
 }
 
 impl Member {
-    /// Returns true if the process is registered in this epoch. The process may have been registered again, in a later
-    /// epoch, by an attempt that it had given up. Its older epoch then counts as replaced: its requests are refused,
-    /// and it stays out of ISRs.
+    /// Returns true if this process is registered with this epoch. The process may also be registered with a later
+    /// epoch, by an earlier request that it had given up. Its own epoch then counts as replaced, so its requests are
+    /// refused and it stays out of ISRs.
     pub fn is_held_by(&self, process: u128, epoch: i64) -> bool {
         self.process == process && self.registration.epoch == epoch
     }
 }
 
-/// Numbers in a data directory by which an older copy differs from the newest state.
+/// Numbers in a data directory that show whether the directory is an older copy.
 ///
 /// ```text
 /// directory   1   2   3   4       a process writes the next number before each of its heartbeats,
@@ -46,49 +46,49 @@ impl Member {
 ///               '-- copy, 2       restored after the process reported 3: an older copy
 /// ```
 ///
-/// Copies taken between the same two heartbeats have one number: nothing shows which of them is newer.
+/// Copies made between the same two heartbeats have the same number, so nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FolderMarks {
-    /// Processes that the directory names as its users: one of the two used this state last. None if the directory
-    /// names none.
+    /// The two processes that may have used this state of the directory last. None if the directory does not name them.
     pub users: Option<[u128; 2]>,
-    /// Last number that any process wrote to the directory; None if a power loss may have lost later numbers.
+    /// The last number that a process wrote to the directory. None if a power loss may have lost later numbers.
     pub noted: Option<u64>,
 }
 
 impl FolderMarks {
-    /// Returns true if the `registered` process used a newer state of the directory. `told` is the newest number that
-    /// this process reported to the database, 0 if none.
+    /// Returns true if the `registered` process used a newer state of the directory than this one. `told` is the newest
+    /// number that it reported to the database, or 0 if it reported none.
     pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
         names_others || self.noted.is_some_and(|noted| noted < told)
     }
 }
 
-/// Request of a process to be registered as its broker.
+/// The request of a process to be registered as a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
     /// See [`Member::folder`].
     pub folder: u128,
     /// See [`Member::process`].
     pub process: u128,
-    /// End of the former process, as this process reports it.
+    /// How the previous process ended, as this process has found it.
     pub ended: PreviousShutdown,
-    /// Numbers of the data directory.
+    /// The numbers in the data directory.
     pub marks: FolderMarks,
-    /// Newest number that the former process reported to the database; 0 if none.
+    /// The newest number that the previous process reported to the database; 0 if it reported none.
     pub told: u64,
 }
 
-/// Returns the member for this process, and the state of the former process's logs. The member is fenced until it is
-/// known to have the metadata; its epoch is larger than all before. A directory of which the former process used a
-/// newer state counts as another directory (Kafka compares the previous broker epoch, KIP-966).
+/// Registers a process, and returns the new member and how the previous process ended. The member is fenced until it
+/// has the current metadata. Its epoch is larger than all earlier ones. If the previous process used a newer state of
+/// the directory, the directory counts as another one. Kafka compares the previous broker epoch for this (KIP-966).
 ///
-/// A repeated request of the same process returns the member as it is: the first response may have been lost.
+/// If the same process repeats its request, the member is returned as it is, because the first response may have been
+/// lost.
 ///
 /// # Errors
-/// DUPLICATE_BROKER_REGISTRATION: the registered broker is alive, and has another directory or a newer state of this
-/// one.
+/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and has another directory or a newer
+/// state of this one.
 pub fn register(
     before: Option<&Member>,
     joining: &Joining,
@@ -112,13 +112,13 @@ fn fenced(joining: &Joining, epoch: i64) -> Member {
     Member { registration, folder: joining.folder, process: joining.process }
 }
 
-/// Returns the partition once another process is registered as this broker, or None if nothing changes. `ended` is the
-/// end of the former process; `others` are the brokers with this one fenced.
+/// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how
+/// the previous process ended, and `others` are the brokers with this one fenced.
 ///
-/// Another eligible replica takes over the leadership, and the new process joins the ISR by fetching. If there is no
-/// such replica and the log is whole, the partition stays as it is, and the new process leads on in the same epoch.
+/// If another replica can lead, it does, and the new process joins the ISR again by fetching. If no other replica can
+/// lead and the log is complete, the partition stays as it is. The new process then leads in the same epoch.
 ///
-/// The caller then elects by the brokers as they are now (see [`super::follow_up`]).
+/// Afterwards the caller elects a leader among the brokers as they are now (see [`super::follow_up`]).
 pub fn replace(
     partition: &PartitionRegistration,
     broker_id: i32,
@@ -138,33 +138,33 @@ pub fn replace(
     settle(left, others, min_isr).filter(|settled| settled.leader.is_some()).or(lost)
 }
 
-/// Returns the brokers, with `broker_id` fenced.
+/// Returns the brokers, but with `broker_id` fenced.
 pub fn without(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_fenced = true);
     others
 }
 
-/// State of a log that its broker cannot write any more.
+/// The state of a log that its broker can no longer write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ResignedLog {
-    /// No write to the log has failed; its directory takes no files.
+    /// No write to the log has failed, but no file can be created in its directory.
     Whole,
-    /// A write or an fsync has failed: acknowledged records may be missing on the disk.
+    /// A write or an fsync has failed, so acknowledged records may be missing on the disk.
     Unsure,
 }
 
-/// Returns the brokers, with the disk of `broker_id` marked full.
+/// Returns the brokers, but with the disk of `broker_id` marked as full.
 pub fn without_room(brokers: &Brokers, broker_id: i32) -> Brokers {
     let mut others = brokers.clone();
     others.entry(broker_id).and_modify(|broker| broker.is_full = true);
     others
 }
 
-/// Returns the partition without this broker in ISR and ELR, once its log may lack records at the end: after an unclean
-/// shutdown, or a failed write or fsync. None if nothing changes.
+/// Removes this broker from ISR and ELR, because its log may lack records at the end. This happens after an unclean
+/// shutdown, or after a failed write or fsync. Returns None if nothing changes.
 ///
-/// The caller then elects (see [`super::settle`]).
+/// Afterwards the caller elects a leader (see [`super::settle`]).
 pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let was_whole = partition.isr.contains(&broker_id) || partition.elr.contains(&broker_id);
     was_whole.then(|| {
@@ -174,10 +174,10 @@ pub fn lose(partition: &PartitionRegistration, broker_id: i32) -> Option<Partiti
     })
 }
 
-/// Returns the partition once this broker has another log of unknown contents; None if nothing changes.
+/// Updates a partition whose broker now has another log with unknown contents. Returns None if nothing changes.
 ///
-/// If the former log was the last with every record, all replicas compete. The replicas in `lost` may lack more than
-/// others, because the former log grew without them.
+/// If the former log was the last one with every record, all replicas become candidates. The replicas in `lost` may
+/// lack more than the others, because the former log grew without them.
 fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<PartitionRegistration> {
     let PartitionRegistration { isr, elr, lost, .. } = partition;
     let was_whole = [isr, elr].iter().any(|ids| ids.contains(&broker_id));
@@ -190,7 +190,7 @@ fn forget(partition: &PartitionRegistration, broker_id: i32) -> Option<Partition
     })
 }
 
-/// Returns the partition after the broker has left leadership, ISR, ELR and `lost`.
+/// Removes the broker from leadership, ISR, ELR and `lost`.
 fn left_by(partition: &PartitionRegistration, broker_id: i32) -> PartitionRegistration {
     let without = |ids: &[i32]| ids.iter().copied().filter(|id| *id != broker_id).collect();
     let leader = partition.leader.filter(|leader| *leader != broker_id);

@@ -1,4 +1,4 @@
-//! Times at which a broker reports that its disk is full or hangs, or that the disk has room and responds again.
+//! Decides when a broker reports that its disk is full or hangs, and when it reports that the disk is usable again.
 //!
 //! ```text
 //! disk      room | full | 4 MiB | full | 4 MiB | full | room ................................
@@ -6,15 +6,15 @@
 //!                 '- 1 s -'                             '-- 5 s, or longer -'
 //! ```
 //!
-//! A disk that gets a little room now and then counts as full, since each report costs elections. Leaving is quick,
-//! coming back slow, and slower each time that the disk is full again soon after. If a partition takes no writes
-//! without the broker, the broker comes back after the shortest time. A hanging disk is reported at once, since the
-//! write has waited for long already. Nothing here frees space or refuses writes.
+//! A disk that gets a little room now and then still counts as full, because each report costs elections. So a broker
+//! leaves quickly and comes back slowly, and even more slowly if its disk fills up again soon after. If a partition
+//! takes no writes without the broker, the broker comes back as early as it may. A hanging disk is reported at once,
+//! since the write has already waited for long. This module frees no space and refuses no writes.
 
 use super::election::min_insync;
 use crate::replica::PartitionRegistration;
 
-/// State of the disk, as its broker finds it.
+/// The state of the disk, as its broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskRoom {
     /// A write does not complete.
@@ -23,37 +23,39 @@ pub enum DiskRoom {
     Unwritable,
     /// A write found no room.
     Full,
-    /// The last write found room, but little room is left.
+    /// The last write found room, but there is little left.
     Tight,
-    /// The disk reserve is whole, and more space is free beside it.
+    /// The disk reserve has its full size, and there is free space beside it.
     Ample,
 }
 
-/// A report of a broker to its cluster.
+/// A report that a broker sends to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoomReport {
-    /// The disk is full, hangs, or takes no files.
+    /// The disk is full or hangs, or no file can be created.
     Full,
-    /// The disk has room again, and responds.
+    /// The disk has room again and responds.
     Room,
 }
 
-/// Time from the first write without room to the report, ms.
+/// How long a disk must be full before the broker reports it, in ms.
 const FULL_MS: i64 = 1_000;
-/// Shortest and longest time with ample room before the report of room, ms.
+/// How long a disk must have ample room before the broker reports it, in ms. The wait doubles if the disk soon fills up
+/// again.
 const ROOM_MIN_MS: i64 = 5_000;
+/// Maximum of that wait, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
-/// Time after a report of room, ms. A disk that is full again within this time must next have room for twice as long.
+/// How soon after a report of room a disk must fill up again, in ms, for the next wait to be twice as long.
 const SOON_MS: i64 = 60_000;
 
-/// State of a broker's disk, from which its reports follow.
+/// Watches a broker's disk, and decides when to report its state.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// Time of the first write without room; None once the disk has had ample room for long enough. A hang counts as
-    /// begun [`FULL_MS`] before it was found, or earlier.
+    /// When the first write found no room. `None` once the disk has had ample room for long enough. A hang is found
+    /// late, so it counts from at least [`FULL_MS`] before.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,
-    /// Time of the last report of room.
+    /// When the last report of room was made.
     back_ms: Option<i64>,
     room_ms: i64,
 }
@@ -65,9 +67,9 @@ impl Default for RoomWatch {
 }
 
 impl RoomWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_full` is the broker's
-    /// state in the metadata: a report stays due until the metadata has it. `is_missed` returns true if a partition has
-    /// too few replicas in sync without this broker; it is called only when its result matters.
+    /// Returns the report that is due at `now_ms` of a monotonic clock, if any. `is_full` is the broker's state in the
+    /// metadata, and a report stays due until the metadata shows it. `is_missed` returns true if a partition has too
+    /// few replicas in sync without this broker. It is called only if its result matters.
     pub fn report(
         &mut self,
         now_ms: i64,
@@ -113,8 +115,7 @@ impl RoomWatch {
     }
 }
 
-/// Returns true if this broker has a replica of the partition that is out of sync, and too few others are in sync for
-/// acks=all.
+/// Returns true if acks=all fails because this broker's replica of the partition is out of sync.
 pub fn is_missed(partition: &PartitionRegistration, broker_id: i32, min_insync_replicas: usize) -> bool {
     let is_out = partition.replicas.contains(&broker_id) && !partition.isr.contains(&broker_id);
     is_out && partition.isr.len() < min_insync(partition, min_insync_replicas)
@@ -125,7 +126,7 @@ mod tests {
     use super::*;
     use DiskRoom::{Ample, Full, Hung, Tight};
 
-    /// A broker that polls each half second, and whose reports take effect at once.
+    /// A broker that polls its disk every half second. Its reports take effect at once.
     #[derive(Default)]
     struct Broker {
         watch: RoomWatch,
@@ -135,7 +136,7 @@ mod tests {
     }
 
     impl Broker {
-        /// Polls a disk in this state for `for_ms`. Returns the reports, each with its time since the start.
+        /// Polls a disk in this state for `for_ms`. Returns the reports, each with the time since the start.
         fn reports(&mut self, for_ms: i64, disk: DiskRoom) -> Vec<(i64, RoomReport)> {
             let began_ms = self.now_ms;
             let mut reports = Vec::new();

@@ -1,24 +1,24 @@
-//! Times at which a broker reports that it has lost the object store, or that the store responds again.
+//! Decides when a broker reports that it has lost the object store, and when it reports that the store responds again.
 //!
-//! A broker that has reported the loss is left out: it serves no diskless partition. A store that fails for all brokers
-//! is no reason to leave one out. The last broker that serves reports nothing, and a broker that is left out comes back
-//! if no other one serves. The times are those of [`RoomWatch`]: a store that responds now and then counts as lost.
-//! Single requests are not judged here.
+//! After it has reported the loss, the broker is left out and serves no diskless partition. A store that fails for all
+//! brokers is no reason to leave any of them out. So the last broker that serves reports nothing, and a broker comes
+//! back if no other one serves. The times are those of [`RoomWatch`], so a store that responds now and then counts as
+//! lost. Single requests are judged elsewhere.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 
-/// State of the object store, as a broker finds it.
+/// The state of the object store, as a broker finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreState {
-    /// Requests have failed or made no progress for seconds, and none has succeeded.
+    /// For seconds, requests have failed or made no progress, and none has succeeded.
     Lost,
-    /// Requests fail, or the last probe has no response.
+    /// Requests fail, or the last probe has had no response.
     Unsure,
     /// The last probe succeeded, or no request has failed.
     Answers,
 }
 
-/// A report of a broker to its cluster.
+/// A report that a broker sends to its cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StoreReport {
     /// The broker has lost the store.
@@ -27,13 +27,13 @@ pub enum StoreReport {
     Back,
 }
 
-/// State of a broker's object store, from which its reports follow.
+/// Watches a broker's object store, and decides when to report its state.
 #[derive(Clone, Debug, Default)]
 pub struct StoreWatch(RoomWatch);
 
 impl StoreWatch {
-    /// Returns the report that is due at `now_ms` of a monotonic clock; None if none is. `is_left_out` is the broker's
-    /// state in the metadata: a report stays due until the metadata has it. `others_serve` is true if another broker
+    /// Returns the report that is due at `now_ms` of a monotonic clock, if any. `is_left_out` is the broker's state in
+    /// the metadata, and a report stays due until the metadata shows it. `others_serve` is true if another broker
     /// serves diskless partitions.
     pub fn report(
         &mut self,
@@ -64,7 +64,7 @@ mod tests {
     use super::StoreReport::{Back, Lost};
     use super::*;
 
-    /// Brokers that poll each half second one after another, and whose reports take effect at once.
+    /// Brokers that poll their stores every half second, one after another. Their reports take effect at once.
     struct Brokers {
         watches: Vec<StoreWatch>,
         serve: Vec<bool>,
@@ -76,7 +76,7 @@ mod tests {
             Brokers { watches: vec![StoreWatch::default(); count], serve: vec![true; count], now_ms: 0 }
         }
 
-        /// Polls stores in these states for `for_ms`. Returns the reports, each with its time since the start.
+        /// Polls stores in these states for `for_ms`. Returns the reports, each with the time since the start.
         fn report(&mut self, for_ms: i64, stores: &[StoreState]) -> Vec<(i64, usize, StoreReport)> {
             let (began_ms, mut reports) = (self.now_ms, Vec::new());
             while self.now_ms < began_ms + for_ms {

@@ -1,4 +1,4 @@
-//! Each rule alone; `sim/` runs all of them together.
+//! Tests of each rule on its own. `sim/` tests all of them together.
 
 use fullbore_wire::ErrorCode;
 
@@ -50,7 +50,7 @@ fn member_that_leaves_an_isr_below_min_insync_may_still_lead() {
     assert_eq!(shown(&settled), (Some(1), &[1][..], &[2][..], 4, 8));
     let led_by_2 = settle(&settled, &brokers(&[1]), 2).expect("2 has every committed record");
     assert_eq!(shown(&led_by_2), (Some(2), &[2][..], &[1][..], 5, 9));
-    // With min.insync.replicas 1, broker 1 may have committed alone.
+    // Since min.insync.replicas is 1, broker 1 may have committed records alone.
     let alone = settle(&partition(&[1, 2], &[], Some(1)), &brokers(&[2]), 1).expect("it leaves");
     assert_eq!(shown(&alone), (Some(1), &[1][..], &[][..], 4, 8));
 }
@@ -326,7 +326,7 @@ mod settled {
     use proptest::prelude::*;
     use proptest::sample::subsequence;
 
-    /// Brokers 1 to 3, each unknown or in any state.
+    /// Any subset of the brokers 1 to 3, each in any state.
     fn any_brokers() -> impl Strategy<Value = Brokers> {
         proptest::collection::vec(proptest::option::of(any::<(bool, bool, bool)>()), 3).prop_map(|states| {
             let known = (1..).zip(states).filter_map(|(id, state)| state.map(|state| (id, state)));
@@ -347,7 +347,7 @@ mod settled {
             led: bool, is_lost: bool, min_isr in 1..4_usize, may_be_unclean: bool,
         ) {
             let mut of = partition(&isr, &[], isr.first().copied().filter(|_| led));
-            // Only an ISR below min.insync.replicas leaves others that have, or had, every committed record.
+            // Replicas outside the ISR can have every committed record only if the ISR is below min.insync.replicas.
             if isr.len() < min_isr {
                 let others: Vec<i32> = others.into_iter().filter(|id| !isr.contains(id)).collect();
                 *(if is_lost { &mut of.lost } else { &mut of.elr }) = others;

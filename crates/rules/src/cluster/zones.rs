@@ -1,22 +1,22 @@
-//! Choice of a broker for a client by the client's zone, for a partition that every broker serves.
+//! Chooses a broker in the client's zone, for a partition that every broker can serve.
 //!
-//! This is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition, and the
-//! heaviest of a zone is the partition's broker there. A broker that joins takes its share from all others of its zone;
-//! one that leaves gives its share to all of them. Nothing else moves.
+//! The choice is rendezvous hashing (Thaler and Ravishankar 1998). Every broker has a weight for every partition. The
+//! heaviest broker of a zone serves the partition there. A broker that joins takes an equal share from all others in
+//! its zone. A broker that leaves gives an equal share to each of them. No other partition moves.
 //!
-//! Not here: which brokers are alive, and which zone a client is in. Invariant: the result depends only on ids and zone
-//! names. So all brokers agree, through restarts and across versions of the program.
+//! The caller decides which brokers are alive and which zone a client is in. Invariant: the result depends only on ids
+//! and names of zones. So all brokers agree on it, even after restarts and across versions of the program.
 
 use std::collections::BTreeMap;
 
-/// Brokers to choose from, by zone. Brokers without a zone form one of their own.
+/// The brokers to choose from, by zone. The brokers without a zone form a zone of their own.
 #[derive(Clone, Debug, Default)]
 pub struct Zones<'z> {
     by_name: BTreeMap<Option<&'z str>, Vec<i32>>,
 }
 
 impl<'z> Zones<'z> {
-    /// Creates the zones of these brokers, each given once.
+    /// Creates the zones from brokers, each of which must be given once.
     pub fn new(brokers: impl IntoIterator<Item = (i32, Option<&'z str>)>) -> Self {
         let mut by_name: BTreeMap<Option<&str>, Vec<i32>> = BTreeMap::new();
         for (id, zone) in brokers {
@@ -25,9 +25,9 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`: the zone of this name, or else the only zone whose name,
-    /// followed by a dash, begins `name`. None if there is no such zone, or more than one. Kafka Connect and Streams
-    /// append such suffixes to the configured client.id.
+    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone
+    /// whose name and a dash are at the beginning of `name`. None if no zone or more than one matches. Kafka Connect
+    /// and Streams append such suffixes to the configured client.id.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));
@@ -37,14 +37,14 @@ impl<'z> Zones<'z> {
         })
     }
 
-    /// Returns the broker of a partition (topic id and number) in this zone; None if the zone has no broker.
+    /// Returns the broker in this zone that serves a partition (topic id and number); None if the zone has no broker.
     pub fn broker_in(&self, zone: &str, partition: (u128, i32)) -> Option<i32> {
         Some(heaviest(self.by_name.get(&Some(zone))?, partition)?.1)
     }
 
-    /// Returns the broker of a partition in each zone, in the order of the zones' names. The broker for this client's
-    /// zone comes first. For a client without a zone, or whose zone has no brokers, the heaviest broker of all comes
-    /// first. Empty if there are no brokers.
+    /// Returns a broker for the partition from each zone, in the order of the zones' names. The broker for the client's
+    /// own zone comes first. If the client has no zone, or its zone has no broker, the heaviest broker of all comes
+    /// first. The list is empty if there are no brokers.
     pub fn brokers_of(&self, partition: (u128, i32), client: Option<&str>) -> Vec<i32> {
         let heaviest_by_zone = self.by_name.iter().filter_map(|(zone, ids)| Some((*zone, heaviest(ids, partition)?)));
         let of_zones: Vec<_> = heaviest_by_zone.collect();
@@ -57,7 +57,7 @@ impl<'z> Zones<'z> {
     }
 }
 
-/// Returns the heaviest of these brokers, with its weight; None if there are none.
+/// Returns the broker with the largest weight, if there is one.
 fn heaviest(ids: &[i32], partition: (u128, i32)) -> Option<(u64, i32)> {
     ids.iter().map(|id| (weight(partition, *id), *id)).max()
 }
@@ -68,8 +68,7 @@ fn weight((topic, number): (u128, i32), broker: i32) -> u64 {
     ids.into_iter().fold(0, |hash, id| mixed(hash ^ id))
 }
 
-/// Returns the result of one step of SplitMix64 (Steele, Lea and Flood 2014): each bit of the input changes half of the
-/// output bits.
+/// Does a step of SplitMix64 (Steele, Lea and Flood 2014): each input bit changes half of the output bits.
 fn mixed(word: u64) -> u64 {
     let word = word.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -173,7 +172,7 @@ mod tests {
         let zones = zones(&brokers);
         for (client, share) in [(None, 1000), (Some("a"), 2000), (Some("b"), 2000), (Some("c"), 1000)] {
             let mut count = HashMap::new();
-            // Topics of one partition, and a topic of many.
+            // Many topics with one partition each, and one topic with many partitions.
             let partitions = (0..3000).flat_map(|topic| [(topic, 0), (7, i32::try_from(topic).expect("small"))]);
             for partition in partitions {
                 *count.entry(zones.brokers_of(partition, client)[0]).or_insert(0) += 1;
@@ -184,7 +183,7 @@ mod tests {
         }
     }
 
-    /// Brokers of two versions are in one cluster during an upgrade.
+    /// During an upgrade, a cluster has brokers of two versions.
     #[test]
     fn the_choice_is_the_same_in_every_version() {
         let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);

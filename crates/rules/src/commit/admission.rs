@@ -1,15 +1,14 @@
-//! Admission of a producer's batches for one partition, before they are committed.
+//! Decides which batches of a producer a broker may take for a partition before they are committed.
 //!
-//! Admission fixes the order, and the coordinator's commit confirms it. A batch is checked against the committed state
-//! known to this broker, and against the pending batches. A stale state can accept a batch, but not refuse one. Before
-//! a refusal, and at a producer's first batch, the caller reads the committed state again: the producer may have
-//! written through another broker.
+//! Admission fixes the order of the batches, and the coordinator's commit confirms it. A batch is checked against the
+//! committed state that this broker knows, and against the pending batches. If the known state is stale, a batch may be
+//! accepted, but it is not refused. The producer may have written through another broker. So the caller reads the
+//! committed state again before a refusal, and at a producer's first batch.
 //!
-//! Not here: bytes and waits.
+//! The bytes of the batches are not here, and nothing waits here.
 //!
-//! Invariants: the pending batches of a producer have consecutive sequences within each epoch. Once a batch fails, no
-//! batch admitted behind it stays pending, and none behind it is taken for the first of an unknown producer
-//! ([`RefusedBatches`]).
+//! Invariants: within each epoch, the pending batches of a producer have consecutive sequences. Once a batch fails, no
+//! batch admitted after it stays pending, and none is taken for the first of an unknown producer ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -22,47 +21,47 @@ use crate::sequence::{
     HALF_RANGE, RefusedBatches, SequenceRefusal, Stamp, TransactionOfBatch, Verdict, sequence_add, sequence_distance,
 };
 
-/// Ticket of an admitted batch, unique to its broker.
+/// Identifies an admitted batch. The number is unique to its broker.
 pub type TicketId = u64;
 
-/// Verdict on a batch.
+/// The decision about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// The caller takes the batch, then calls [`PartitionAdmission::admitted`].
+    /// The batch is accepted. The caller puts it into an object, and then calls [`PartitionAdmission::admitted`].
     Admit,
-    /// A copy is pending: the batch shares the copy's outcome.
+    /// A copy of the batch is pending, and this one gets the same outcome.
     Shares(TicketId),
-    /// The batch is committed already: the caller repeats the first response.
+    /// The batch is already committed. The caller repeats the first response.
     Duplicate {
-        /// Offset of the first record of the committed copy.
+        /// The offset of the first record in the committed copy.
         base_offset: i64,
-        /// Timestamp at which the committed copy was appended, in ms.
+        /// When the committed copy was appended, in ms.
         timestamp: i64,
     },
-    /// The caller must read the committed state of the partition again, then check again.
+    /// The caller must read the partition's committed state again and repeat the check.
     Ask,
-    /// The caller responds with the error.
+    /// The batch is refused. The caller responds with the error.
     Refuse(SequenceRefusal),
 }
 
-/// Freshness of the state that a batch is checked against.
+/// How fresh the state is that a batch is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Freshness {
-    /// Another broker may have committed since the state was read.
+    /// Another broker may have committed batches since the state was read.
     MayBeStale,
     /// The state was read after the batch arrived.
     Current,
 }
 
-/// Relation of a transactional batch to the open transaction of its producer.
+/// How a transactional batch relates to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// The batch continues a transaction that is open, or that a pending batch opens.
+    /// The batch continues a transaction that is open or that a pending batch opens.
     Open {
-        /// Value for [`ObjectBatch::verified`](super::ObjectBatch::verified).
+        /// The value to use for [`ObjectBatch::verified`](super::ObjectBatch::verified).
         verified: Option<Verified>,
     },
-    /// The batch opens a transaction, which the coordinator must confirm first.
+    /// The batch opens a transaction. The coordinator must confirm this first.
     Unverified,
 }
 
@@ -70,20 +69,20 @@ pub enum Opening {
 struct PendingBatch {
     stamp: Stamp,
     ticket: TicketId,
-    /// Confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
+    /// The coordinator's confirmation of the batch, as in [`ObjectBatch::verified`](super::ObjectBatch::verified).
     verified: Option<Verified>,
 }
 
-/// Pending batches of one partition.
+/// The pending batches of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct PartitionAdmission {
     by_producer: HashMap<i64, VecDeque<PendingBatch>>,
-    /// Refused batches that their clients must send again before any other.
+    /// Batches that were refused and that their clients must resend before any other.
     refused: RefusedBatches,
 }
 
 impl PartitionAdmission {
-    /// Decides on a batch at `now`. `committed` is the committed state, as far as this broker knows it.
+    /// Decides on a batch at the time `now`. `committed` is the committed state, as far as this broker knows it.
     pub fn check(&self, stamp: &Stamp, committed: &PartitionState, freshness: Freshness, now: Duration) -> Admission {
         if !stamp.is_idempotent() {
             return Admission::Admit;
@@ -106,7 +105,7 @@ impl PartitionAdmission {
         }
         let is_known = committed.producers.knows(stamp.producer_id);
         let verdict = match committed.check(stamp) {
-            // The batch would follow the committed state, but not the pending batches of its producer.
+            // The batch follows the committed state, but not the producer's pending batches.
             Verdict::Append if newest.is_some() => Verdict::Refuse(SequenceRefusal::OutOfOrderSequence),
             verdict => verdict,
         };
@@ -118,8 +117,8 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns the number of sequences missing between the last committed or pending batch and this batch; 0 if the
-    /// batch is not ahead. See [`Producers::ahead`](crate::sequence::Producers::ahead).
+    /// Returns how many sequences are missing between the producer's last committed or pending batch and this one; 0 if
+    /// the batch is not ahead. See [`Producers::ahead`](crate::sequence::Producers::ahead).
     pub fn ahead(&self, stamp: &Stamp, committed: &PartitionState) -> i32 {
         match self.newest(stamp.producer_id, committed) {
             Some(newest) if stamp.producer_epoch < newest.producer_epoch => 0,
@@ -132,20 +131,19 @@ impl PartitionAdmission {
         }
     }
 
-    /// Returns a producer's newest pending batch. None if it has no pending batch, or if that batch or a later one is
-    /// committed. In the second case another broker has committed it, and the producer continues after the committed
-    /// batches.
+    /// Returns the newest pending batch of a producer. Returns None if there is none, or if another broker has
+    /// committed that batch or a later one. The producer then continues after the committed batches.
     fn newest(&self, producer_id: i64, committed: &PartitionState) -> Option<Stamp> {
         let newest = self.by_producer.get(&producer_id)?.back()?.stamp;
         (!committed.producers.has_passed(&newest)).then_some(newest)
     }
 
-    /// Returns true if the batch must wait for batches that other brokers may be committing. The batch is ahead, and
-    /// was sent without `reorder`; `committed` was read after the batch arrived.
+    /// Returns true if the batch must wait for batches that other brokers may be committing. The caller has found the
+    /// batch to be ahead and sent without `reorder`, and has read `committed` after the batch arrived.
     ///
-    /// On a recreated partition, a batch waits if its producer has written to the partition. It also waits if it would
-    /// be the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a
-    /// classic partition: the missing batches went to the deleted partition. The client cannot resend them while later
+    /// On a recreated partition, a batch waits if its producer has already written there. It also waits if it would be
+    /// the first batch of a producer whose state may be forgotten. Any other batch is refused at once, as on a classic
+    /// partition, because the missing batches went to the deleted partition. The client cannot resend these while later
     /// batches fill its requests in flight.
     pub fn awaits_others(&self, stamp: &Stamp, committed: &PartitionState, now: Duration) -> bool {
         let producer_id = stamp.producer_id;
@@ -155,16 +153,16 @@ impl PartitionAdmission {
             Admission::Refuse(SequenceRefusal::OutOfOrderSequence) => {
                 has_written() || !committed.producers.has_predecessor()
             }
-            // An earlier batch was refused here, and its client resends it.
+            // An earlier batch was refused here, and the client resends it.
             Admission::Refuse(_) => false,
             Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. } => false,
         }
     }
 
-    /// Returns the relation of a transactional batch that [`PartitionAdmission::check`] admits to the open transactions
-    /// known here. A transaction that seems open may have ended, if another broker has committed its marker. With
-    /// transaction version 1 the commit then refuses the batch as [`Unverified`](super::Refusal::Unverified), and the
-    /// coordinator must verify the resent batch.
+    /// Returns how a transactional batch relates to the open transactions that this broker knows.
+    /// [`PartitionAdmission::check`] has admitted the batch before. A transaction that seems open may have ended, if
+    /// another broker has committed its marker. With transaction version 1, the commit then refuses the batch as
+    /// [`Unverified`](super::Refusal::Unverified). The client resends it, and the coordinator must verify it.
     pub fn transaction_of(&self, stamp: &Stamp, committed: &PartitionState) -> Opening {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         let pending = newest.filter(|newest| newest.stamp.producer_epoch == stamp.producer_epoch);
@@ -173,13 +171,13 @@ impl PartitionAdmission {
         }
         match committed.producers.transaction_of(stamp, true) {
             Ok(TransactionOfBatch::Begins) => Opening::Unverified,
-            // After an error the batch goes on: the commit checks it again, and refuses it if necessary.
+            // After an error the batch goes on, because the commit checks it again and can still refuse it.
             Ok(TransactionOfBatch::None | TransactionOfBatch::Ongoing) | Err(_) => Opening::Open { verified: None },
         }
     }
 
-    /// Records that the batch is in an object, which makes it pending. `verified` is the confirmation in the object's
-    /// batch. Markers are not recorded here.
+    /// Makes a batch pending, once it is in an object. `verified` is the confirmation in the object's batch. Markers
+    /// are not recorded here.
     pub fn admitted(&mut self, stamp: &Stamp, ticket: TicketId, verified: Option<Verified>) {
         if stamp.is_idempotent() {
             let pending = self.by_producer.entry(stamp.producer_id).or_default();
@@ -188,7 +186,7 @@ impl PartitionAdmission {
         }
     }
 
-    /// Removes a pending batch that this broker or another one has committed.
+    /// Removes a pending batch that has been committed by this broker or another one.
     pub fn committed(&mut self, stamp: &Stamp, ticket: TicketId) {
         if let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) {
             if let Some(at) = place(pending, ticket) {
@@ -200,9 +198,9 @@ impl PartitionAdmission {
         }
     }
 
-    /// Removes a batch that failed at `now` with `code`, and all of its producer admitted after it. Returns the tickets
-    /// of those later batches, in order. They are dead: the client sends them again, so none of these copies may be
-    /// committed.
+    /// Removes a batch that failed with `code` at the time `now`, and all batches of its producer that were admitted
+    /// after it. Returns the tickets of those later batches, in order. They must not be committed, because the client
+    /// sends all of them again.
     #[must_use = "the waiting requests need a response"]
     pub fn failed(&mut self, stamp: &Stamp, ticket: TicketId, code: ErrorCode, now: Duration) -> Vec<TicketId> {
         let Some(pending) = self.by_producer.get_mut(&stamp.producer_id) else { return Vec::new() };
@@ -215,56 +213,56 @@ impl PartitionAdmission {
         dead
     }
 
-    /// Notes that a batch is refused at `now` with `code` before it was admitted.
+    /// Records that a batch was refused with `code` at the time `now`, before it was admitted.
     pub fn turned_away(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         self.refused.note(stamp, code, now);
     }
 
-    /// Returns the refusal of a batch that is out of order: the retriable error of an earlier refused batch of its
-    /// producer, if there is one; otherwise OUT_OF_ORDER_SEQUENCE_NUMBER.
+    /// Returns the error for a batch that is out of order. If an earlier batch of its producer was refused with a
+    /// retriable error, this is the same error. Otherwise it is OUT_OF_ORDER_SEQUENCE_NUMBER.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.refused.of_early(stamp, now)
     }
 
-    /// Forgets the batches that were refused long ago.
+    /// Forgets batches whose refusal is long ago.
     pub fn forget_old(&mut self, now: Duration) {
         self.refused.forget_old(now);
     }
 
-    /// Forgets all batches that were refused.
+    /// Forgets all refused batches.
     pub fn forget_refused(&mut self) {
         self.refused.clear();
     }
 
-    /// Returns true if any batch of a producer is pending.
+    /// Returns true if a batch of this producer is pending.
     pub fn has_pending(&self, producer_id: i64) -> bool {
         self.by_producer.contains_key(&producer_id)
     }
 
-    /// Returns true if the newest pending batch of a batch's producer is of the same epoch.
+    /// Returns true if the producer's newest pending batch has the same epoch as this batch.
     pub fn has_pending_of_epoch(&self, stamp: &Stamp) -> bool {
         let newest = self.by_producer.get(&stamp.producer_id).and_then(VecDeque::back);
         newest.is_some_and(|newest| newest.stamp.producer_epoch == stamp.producer_epoch)
     }
 
-    /// Returns true if a batch is pending, and not dead.
+    /// Returns true if the batch is still pending, so its object may commit it.
     pub fn is_pending(&self, stamp: &Stamp, ticket: TicketId) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|pending| place(pending, ticket).is_some())
     }
 
-    /// Returns true if no idempotent producer has a pending batch, or a refused batch to resend.
+    /// Returns true if no batch of an idempotent producer is pending or must be resent.
     pub fn is_empty(&self) -> bool {
         self.by_producer.is_empty() && self.refused.is_empty()
     }
 }
 
-/// Returns the index of the pending batch with this ticket; None if there is none. Tickets are in ascending order.
+/// Returns the index of the pending batch with this ticket. The tickets are in ascending order.
 fn place(pending: &VecDeque<PendingBatch>, ticket: TicketId) -> Option<usize> {
     pending.binary_search_by_key(&ticket, |of| of.ticket).ok()
 }
 
-/// Returns the pending copy of a batch; None if there is none. The search relies on sequences without a gap in each
-/// epoch.
+/// Returns the pending copy of a batch, if there is one. The search relies on the sequences of each epoch having no
+/// gap.
 fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a PendingBatch> {
     let from = pending.partition_point(|of| of.stamp.producer_epoch < stamp.producer_epoch);
     let first = pending.get(from)?.stamp.base_sequence;
@@ -276,7 +274,7 @@ fn same<'a>(pending: &'a VecDeque<PendingBatch>, stamp: &Stamp) -> Option<&'a Pe
     pending.get(at).filter(|of| of.stamp == *stamp)
 }
 
-/// Returns true if a batch is the next one after `newest` of its producer, or the first of a later epoch.
+/// Returns true if a batch is the next one after the producer's `newest`, or the first one of a later epoch.
 fn follows(stamp: &Stamp, newest: &Stamp) -> bool {
     if stamp.producer_epoch == newest.producer_epoch {
         stamp.base_sequence == sequence_add(newest.last_sequence(), 1)
@@ -297,7 +295,7 @@ mod tests {
         Stamp { producer_id, producer_epoch: 0, base_sequence, record_count: 1 }
     }
 
-    /// Returns the producer state of a deleted partition: producer 7 wrote ten batches, and producer 8 one.
+    /// Returns the producer state of a deleted partition to which producer 7 wrote ten batches and producer 8 one.
     fn tails() -> ProducerTails {
         let mut deleted = PartitionState::new(5);
         (0..10)
@@ -306,7 +304,7 @@ mod tests {
         deleted.producers.tails()
     }
 
-    /// The missing batches were refused while the topic did not exist. A client has at most five batches in flight
+    /// The missing batches were refused while the topic did not exist. The client has at most five batches in flight
     /// then.
     #[test]
     fn recreated_topic_refuses_an_out_of_order_batch_at_once() {
@@ -325,7 +323,8 @@ mod tests {
         assert!(!admission.awaits_others(&stamp(7, 10), &committed, AT), "the next one is taken");
     }
 
-    /// The producer begins an epoch at another broker, while a batch of the older epoch waits here for a slow store.
+    /// The producer begins a new epoch at another broker, while a batch of the older epoch still waits here for a slow
+    /// store.
     #[test]
     fn later_epoch_is_committed_older_pending_batches_do_not_count() {
         let of_epoch = |producer_epoch, base_sequence| Stamp { producer_epoch, ..stamp(7, base_sequence) };
@@ -344,7 +343,7 @@ mod tests {
         assert_eq!(check(of_epoch(0, 2), &committed), Admission::Refuse(SequenceRefusal::InvalidProducerEpoch));
     }
 
-    /// The producer has resent its pending batches to another broker, and sends the next ones here.
+    /// The producer resends its pending batches to another broker, and then sends the next ones here.
     #[test]
     fn pending_batches_are_committed_elsewhere_the_next_follows_the_committed_ones() {
         let (mut committed, mut admission) = (PartitionState::new(5), PartitionAdmission::default());
@@ -398,7 +397,7 @@ mod tests {
         assert!(admission.awaits_others(&stamp(7, 10), &committed, AT));
     }
 
-    /// librdkafka's producer ends at UNKNOWN_PRODUCER_ID, the refusal of a batch that has waited.
+    /// A batch that has waited is refused with UNKNOWN_PRODUCER_ID, which is fatal for librdkafka's producer.
     #[test]
     fn producer_may_have_written_to_the_deleted_partition_its_batch_is_taken_at_once() {
         let mut committed = PartitionState::new(5);

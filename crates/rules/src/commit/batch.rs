@@ -1,66 +1,66 @@
-//! Batches on their way into a diskless topic, and the ids of their partitions and objects.
+//! Batches on their way into a diskless topic, and the ids of partitions and objects.
 
 use crate::sequence::{Marker, Producers, Stamp, VersionedMarker};
 
-/// Id of a partition of a diskless topic, never reused.
+/// The id of a partition of a diskless topic, which is never reused.
 pub type DisklessPartitionId = i64;
 
-/// Id of an object in the store, never reused.
+/// The id of an object in the store, which is never reused.
 pub type ObjectId = i64;
 
-/// Batch in an object, in the order in which its broker has admitted it.
+/// A batch in an object. The batches are in the order in which their broker has admitted them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ObjectBatch {
-    /// Partition of the batch.
+    /// The partition that the batch belongs to.
     pub partition: DisklessPartitionId,
-    /// Position of the batch's first byte in the object.
+    /// The position of the batch's first byte in the object.
     pub position: u32,
     /// Length of the batch in bytes.
     pub size: u32,
-    /// Stamp of its producer; `record_count` is the number of offsets that the batch takes. A marker has no sequence,
-    /// and takes one offset.
+    /// The producer's stamp. `record_count` is the number of offsets that the batch takes. A marker has no sequence and
+    /// takes one offset.
     pub stamp: Stamp,
-    /// Largest timestamp of the batch's records in ms; the broker's time if the topic has LogAppendTime.
+    /// The largest timestamp of the batch's records in ms. With LogAppendTime, this is the broker's time.
     pub max_timestamp: i64,
-    /// Role of the batch in a transaction.
+    /// How the batch takes part in a transaction.
     pub kind: BatchKind,
-    /// Confirmation by the coordinator that the partition is in the producer's transaction; None for a batch that was
-    /// not verified. The commit requires it of a batch that opens a transaction here. For a marker, the state when the
-    /// marker was requested.
+    /// The coordinator's confirmation that the partition is in the producer's transaction; None if the batch was not
+    /// verified. A batch that opens a transaction here can be committed only with it. For a marker, this is the state
+    /// when the marker was requested.
     pub verified: Option<Verified>,
 }
 
-/// Confirmation by a transaction's coordinator that the partition is in it (KIP-890).
+/// A confirmation by the transaction's coordinator that a partition is in the transaction (KIP-890).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verified {
-    /// Next offset of the partition that the broker knew before the verification. A marker at that offset or later may
+    /// The partition's next offset, as the broker knew it before the verification. A marker at that offset or later may
     /// have ended the transaction.
     pub next_offset: i64,
-    /// True if the coordinator has added the partition for the batch (transaction version 2): a producer without state
-    /// here begins with sequence 0.
+    /// True if the coordinator has added the partition for this batch (transaction version 2). A producer without state
+    /// here must then begin with sequence 0.
     pub is_added: bool,
 }
 
-/// Role of a batch in a transaction.
+/// How a batch takes part in a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchKind {
-    /// Records in no transaction.
+    /// The records are not in a transaction.
     Plain,
-    /// Records of the producer's transaction.
+    /// The records belong to the producer's transaction.
     Transactional,
-    /// A control batch that ends the producer's transaction.
+    /// The batch is a control batch that ends the producer's transaction.
     Marker {
-        /// Leader epoch of the partition of `__transaction_state` that decided.
+        /// The leader epoch of the partition of `__transaction_state` whose coordinator decided to end it.
         coordinator_epoch: i32,
-        /// True to commit, false to abort. In a row of producer state always false.
+        /// True to commit, false to abort. In a row of producer state this is always false.
         is_commit: bool,
-        /// True if the marker has the epoch after that of its transaction, as with transaction version 2.
+        /// True if the marker has the epoch after that of its transaction, as in transaction version 2.
         has_next_epoch: bool,
     },
 }
 
 impl BatchKind {
-    /// Returns the kind of a marker that WriteTxnMarkers or the coordinator requests.
+    /// Returns the kind of a batch with this marker, which WriteTxnMarkers or the coordinator has requested.
     pub fn marker(marker: &Marker, transaction_version: i8) -> BatchKind {
         let &Marker { coordinator_epoch, is_commit, .. } = marker;
         let has_next_epoch = transaction_version >= VersionedMarker::BUMPED_FROM;
@@ -74,52 +74,52 @@ impl BatchKind {
 }
 
 impl ObjectBatch {
-    /// Returns true if the batch is checked by its producer's sequence: it is idempotent, and not a marker.
+    /// Returns true if the batch is checked by its sequence, which holds for idempotent batches that are not markers.
     pub fn is_sequenced(&self) -> bool {
         self.stamp.is_idempotent() && !self.kind.is_marker()
     }
 
-    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
+    /// Returns the marker in this batch with its transaction version (1 or 2); None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 }
 
-/// Batches of one producer that one commit has appended to one partition.
+/// The batches of a producer that one commit has appended to a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppendedBatches {
     pub partition: DisklessPartitionId,
     pub producer_id: i64,
-    /// The batches in the order of their offsets, possibly of several epochs.
+    /// The batches in the order of their offsets. They may be of several epochs.
     pub batches: Vec<AppendedBatch>,
 }
 
-/// Appended batch of a producer.
+/// A batch of a producer that has been appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AppendedBatch {
-    /// Stamp of the batch. `base_sequence` of a marker is the sequence with which the producer continues.
+    /// The stamp of the batch. For a marker, `base_sequence` is the sequence with which the producer continues.
     pub stamp: Stamp,
-    /// Offset of the batch's first record.
+    /// The offset of the batch's first record.
     pub base_offset: i64,
-    /// Timestamp in the response to a retry, in ms.
+    /// The timestamp that the response to a retry has, in ms.
     pub timestamp: i64,
-    /// Role of the batch in a transaction.
+    /// How the batch takes part in a transaction.
     pub kind: BatchKind,
 }
 
 impl AppendedBatch {
-    /// Returns a batch outside transactions.
+    /// Creates a batch that is not in a transaction.
     pub fn plain(stamp: Stamp, base_offset: i64, timestamp: i64) -> AppendedBatch {
         AppendedBatch { stamp, base_offset, timestamp, kind: BatchKind::Plain }
     }
 
-    /// Returns the marker in this batch, with transaction version 1 or 2; None if the batch is not a marker.
+    /// Returns the marker in this batch with its transaction version (1 or 2); None if the batch is not a marker.
     pub fn marker(&self) -> Option<VersionedMarker> {
         marker(&self.stamp, self.kind)
     }
 
-    /// Records the batch in a partition's producer state, which retains `window` batches of each producer. A batch that
-    /// the state has already is ignored.
+    /// Records the batch in a partition's producer state, which keeps the newest `window` batches of each producer.
+    /// Ignores a batch that the state already has.
     pub fn remember(&self, producers: &mut Producers, now_ms: i64, window: usize) {
         let AppendedBatch { stamp, base_offset, timestamp, kind } = self;
         if producers.has_reached(stamp.producer_id, *base_offset) {

@@ -1,4 +1,4 @@
-//! The decision of one commit.
+//! Decides which batches of a commit are appended, and at which offsets.
 
 use std::collections::HashMap;
 
@@ -8,34 +8,34 @@ use super::run::BatchRun;
 use super::state::PartitionState;
 use crate::sequence::{self, AbortedTransaction, Producers, SequenceRefusal};
 
-/// State on which a commit is decided: the newest state of every partition in the commit.
+/// The state that a commit is decided on. It has the newest state of every partition in the commit.
 #[derive(Debug)]
 pub struct Coordinator<'a> {
-    /// Existing partitions, which the commit changes. A partition that is not in the map is deleted.
+    /// The existing partitions, which the commit changes. A partition that is not in the map was deleted.
     pub partitions: &'a mut HashMap<DisklessPartitionId, PartitionState>,
-    /// Producer state of deleted partitions, if the index still has it. A batch in one of its windows was committed
-    /// before the deletion.
+    /// The producer state of deleted partitions, as far as the index still has it. A batch that this state remembers
+    /// was committed before the deletion.
     pub deleted: &'a HashMap<DisklessPartitionId, Producers>,
-    /// Wall clock in ms, from which the idleness of producers counts.
+    /// The wall clock in ms, from which the idle time of producers is counted.
     pub now_ms: i64,
 }
 
-/// Decision of a commit: the verdicts, and the rows to write.
+/// The decision about a commit: the verdicts, and the rows to write.
 #[derive(Clone, Debug, Default)]
 pub struct CommitDecision {
-    /// Verdicts on the batches of each object, in their order.
+    /// The verdicts on the batches of each object, in the same order.
     pub verdicts: Vec<Vec<CommitVerdict>>,
-    /// Objects that this commit commits. Objects of earlier commits are not repeated here.
+    /// The objects that become committed. Objects of earlier commits are not repeated here.
     pub objects: Vec<CommittedObject>,
-    /// Extents of the appended batches, in the order of the objects.
+    /// The extents of the appended batches, in the order of the objects.
     pub runs: Vec<BatchRun>,
-    /// Appended batches and markers of each idempotent producer, one row a producer and partition.
+    /// The appended batches and markers of idempotent producers, one row for each producer and partition.
     pub producers: Vec<AppendedBatches>,
-    /// Transactions aborted by markers, in the order of the markers.
+    /// The transactions that markers have aborted, in the order of the markers.
     pub aborted: Vec<PartitionAborted>,
 }
 
-/// Aborted transaction of a partition.
+/// A transaction that was aborted in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PartitionAborted {
     pub partition: DisklessPartitionId,
@@ -45,11 +45,11 @@ pub struct PartitionAborted {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommittedObject {
     pub id: ObjectId,
-    /// Bytes of the object's appended batches. An object with 0 is never read.
+    /// The number of bytes in the object's appended batches. An object with 0 bytes is never read.
     pub live_bytes: i64,
 }
 
-/// Decides on objects in the order in which their broker closed them. Leaves the partitions in their state after the
+/// Decides on objects, in the order in which their broker closed them. The partitions are left in their state after the
 /// commit. Unless the commit is certainly written, the caller must read the partitions again.
 pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> CommitDecision {
     let mut deciding = Deciding { coordinator, decided: CommitDecision::default(), rows: HashMap::new() };
@@ -70,13 +70,13 @@ pub fn commit(coordinator: &mut Coordinator<'_>, objects: &[FinishedObject]) -> 
     deciding.decided
 }
 
-/// Producers with a batch refused in this commit, each with the newest epoch of such a batch. Later batches of these
-/// producers are not appended: an unknown producer could otherwise begin with one of them. Markers are still decided
-/// on.
+/// The producers that had a batch refused in this commit, each with the newest epoch of such a batch. Their later
+/// batches are not appended, because an unknown producer could otherwise begin with one of them. Markers are still
+/// decided on.
 type FailedProducers = HashMap<(DisklessPartitionId, i64), i16>;
 
-/// Records a refused batch. An appended marker removes its producer from `failed`: the marker makes the epoch known, so
-/// the next transaction can only begin with sequence 0.
+/// Records that a batch was refused. An appended marker removes its producer from `failed`. The marker makes the epoch
+/// known, so the next transaction can begin only with sequence 0.
 fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &CommitVerdict) {
     let (key, epoch) = ((batch.partition, batch.stamp.producer_id), batch.stamp.producer_epoch);
     let is_refused = matches!(verdict, CommitVerdict::Refused(_));
@@ -88,19 +88,19 @@ fn note_outcome(failed: &mut FailedProducers, batch: &ObjectBatch, verdict: &Com
     }
 }
 
-/// Commit that is being decided on.
+/// A commit while it is being decided.
 struct Deciding<'a, 'b> {
     coordinator: &'a mut Coordinator<'b>,
     decided: CommitDecision,
-    /// Index of each producer's row in [`CommitDecision::producers`].
+    /// The index of each producer's row in [`CommitDecision::producers`].
     rows: HashMap<(DisklessPartitionId, i64), usize>,
 }
 
 impl Deciding<'_, '_> {
     fn append(&mut self, object: &FinishedObject, failed: &mut FailedProducers) -> Vec<CommitVerdict> {
         let (first_run, mut live_bytes) = (self.decided.runs.len(), 0);
-        // Partition of the last extent, and position at which a batch would extend it. Adding up the extent for each
-        // batch would take quadratic time.
+        // The partition of the last extent, and the position at which a batch would extend it. Computing the position
+        // from the extent for each batch would take quadratic time.
         let mut run_end = None;
         let mut verdicts = Vec::with_capacity(object.batches.len());
         for batch in &object.batches {
@@ -178,7 +178,8 @@ impl Deciding<'_, '_> {
     }
 }
 
-/// Returns true if the extents of each partition have no gap between them, and none before the partition's next offset.
+/// Returns true if the extents leave no gap in any partition, neither between them nor before the partition's next
+/// offset.
 fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, PartitionState>) -> bool {
     let mut ends = HashMap::new();
     let adjoins =
@@ -187,8 +188,8 @@ fn are_unbroken(runs: &[BatchRun], partitions: &HashMap<DisklessPartitionId, Par
     adjoin && ends.iter().all(|(id, end)| partitions.get(id).is_some_and(|partition| partition.next_offset == *end))
 }
 
-/// Returns the verdict on a batch of an object that was committed before: by its extent, or by the present state if it
-/// has no extent.
+/// Decides on a batch whose object was committed before. Its extent shows that the batch was appended. Without an
+/// extent, the present state decides.
 fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) -> CommitVerdict {
     let in_partition = runs.iter().filter(|run| run.partition == batch.partition);
     if let Some(base_offset) = in_partition.filter_map(|run| run.offset_at(batch.position)).next() {
@@ -197,12 +198,12 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     let Some(partition) = coordinator.partitions.get(&batch.partition) else { return gone(coordinator.deleted, batch) };
     if let Some(marker) = batch.marker() {
         return match partition.check_marker(&marker) {
-            // The marker was refused, or was appended and its extent is deleted. The coordinator writes the marker once
-            // more.
+            // The marker was refused, or it was appended and its extent is deleted. The coordinator writes it again.
             Ok(()) if partition.has_overtaken(batch, marker.transaction_version) => {
                 CommitVerdict::Refused(Refusal::Unverified)
             }
-            // A refused marker would be refused again. This marker was therefore appended, and its extent is deleted.
+            // The marker was appended and its extent is deleted. If it had been refused, it would be refused now as
+            // well.
             Ok(()) => CommitVerdict::Duplicate { base_offset: -1, timestamp: -1 },
             Err(why) => CommitVerdict::Refused(Refusal::Sequence(why)),
         };
@@ -214,8 +215,8 @@ fn again(coordinator: &Coordinator<'_>, batch: &ObjectBatch, runs: &[BatchRun]) 
     }
 }
 
-/// Decides on a batch of a deleted partition. A batch that was written there is a duplicate. If it were refused
-/// instead, its producer would resend it to the recreated topic, without the later batches that were acknowledged.
+/// Decides on a batch of a deleted partition. A batch that was written there is a duplicate. If it were refused, its
+/// producer would resend it to the recreated topic, without the later batches that were acknowledged.
 fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) -> CommitVerdict {
     let left = deleted.get(&batch.partition).filter(|_| batch.is_sequenced());
     let Some(left) = left.filter(|left| left.knows(batch.stamp.producer_id)) else {
@@ -223,7 +224,7 @@ fn gone(deleted: &HashMap<DisklessPartitionId, Producers>, batch: &ObjectBatch) 
     };
     match left.check(&batch.stamp, 0) {
         sequence::Verdict::Duplicate { base_offset, timestamp } => CommitVerdict::Duplicate { base_offset, timestamp },
-        // An older batch was written too: the state holds only the newest commit of each producer.
+        // An older batch was written as well, because the state has only the newest commit of each producer.
         _ if left.is_before_retained(&batch.stamp) => {
             CommitVerdict::Refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence))
         }

@@ -1,24 +1,26 @@
-//! Start-time fair queueing: the order in which bytes of several producers are served.
+//! Start-time fair queueing: decides in which order the bytes of several producers are served.
 //!
-//! A unit is a number of bytes of one producer, served together. It starts at the end of its producer's previous unit,
-//! or at the clock's time if that is later. Units are served in the order of their starts. So a producer with little to
-//! send overtakes the backlogs of others, and backlogs are served at one rate.
+//! A unit is a number of bytes of one producer that are served together. It starts at the end of the producer's
+//! previous unit, or at the clock's time if that is later. Units are served in the order of their starts. So a producer
+//! with little to send overtakes the backlogs of others, and all backlogs are served at the same rate.
 //!
-//! Not a queue: callers sort. Invariant: the units of one producer have growing starts, in the order of `begin`.
+//! The callers keep the units and sort them. Invariant: the units of a producer have growing starts, in the order of
+//! the calls of `begin`.
 
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// The next sweep is due at twice the producers that the last sweep left, plus this number.
+/// Ends that are in the past are removed when there are twice as many producers as after the last time, plus this
+/// number.
 const SWEEP_AFTER: usize = 64;
 
-/// Virtual time in bytes, for producers identified by `K`.
+/// A clock that counts virtual time in bytes. `K` identifies a producer.
 #[derive(Debug)]
 pub struct FairClock<K> {
     now: u64,
-    /// End of the newest unit of each producer.
+    /// The end of the newest unit of each producer.
     ends: HashMap<K, u64>,
-    /// Length of `ends` at which ends before `now` are dropped.
+    /// The length of `ends` at which ends in the past are removed.
     sweep_at: usize,
 }
 
@@ -29,7 +31,7 @@ impl<K> Default for FairClock<K> {
 }
 
 impl<K: Eq + Hash> FairClock<K> {
-    /// Returns the start of a producer's next unit of `cost` bytes.
+    /// Returns the time at which a producer's next unit, of `cost` bytes, starts.
     pub fn begin(&mut self, producer: K, cost: usize) -> u64 {
         let end = self.ends.entry(producer).or_insert(self.now);
         let start = self.now.max(*end);
@@ -37,7 +39,7 @@ impl<K: Eq + Hash> FairClock<K> {
         start
     }
 
-    /// Moves the clock to the start of a unit that is served.
+    /// Moves the clock to the start of the unit that is being served.
     pub fn serve(&mut self, start: u64) {
         self.now = self.now.max(start);
         if self.ends.len() >= self.sweep_at {
@@ -46,7 +48,7 @@ impl<K: Eq + Hash> FairClock<K> {
         }
     }
 
-    /// Forgets all producers. The caller must have no unit waiting.
+    /// Forgets all producers. The caller must not have any waiting units.
     pub fn reset(&mut self) {
         *self = FairClock::default();
     }
@@ -56,7 +58,7 @@ impl<K: Eq + Hash> FairClock<K> {
 mod tests {
     use super::*;
 
-    /// Serves `count` of these units in the order of their starts. Returns their producers.
+    /// Serves the first `count` units in the order of their starts. Returns their producers.
     fn served(clock: &mut FairClock<u8>, units: &mut Vec<(u64, usize, u8)>, count: usize) -> Vec<u8> {
         units.sort();
         let served: Vec<_> = units.drain(..count).collect();

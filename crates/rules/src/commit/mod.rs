@@ -1,20 +1,21 @@
-//! Batch coordinator of diskless topics: which batches of uploaded objects are appended, and at which offsets.
+//! The batch coordinator of diskless topics. It decides which batches of uploaded objects are appended, and at which
+//! offsets.
 //!
-//! A broker gathers batches of any partitions into an object, puts it into the object store, and commits it here. Until
-//! then a batch has no offset. One transaction writes a decision together with the state that it was made on. So the
-//! coordinator alone orders every partition, whichever brokers take its batches.
+//! A broker gathers batches of any partitions into an object, puts the object into the object store, and commits it
+//! here. Until then a batch has no offset. A decision is written in one transaction with the state that it was made on.
+//! So the coordinator alone orders every partition, whichever brokers take its batches.
 //!
-//! - [`commit`](fn@commit): takes objects and their partitions, returns verdicts and rows.
-//! - [`BatchRun`]: an extent, which is one row for the adjacent batches of a partition in an object.
-//! - [`admission`]: the batches of a producer that a broker may take before any of them is committed.
-//! - [`rotation`]: the time at which an object is closed and uploaded.
+//! - [`commit`](fn@commit): decides on objects, and returns verdicts and rows to write.
+//! - [`BatchRun`]: an extent, which is a row for the adjacent batches of a partition in an object.
+//! - [`admission`]: which batches of a producer a broker may take before any of them is committed.
+//! - [`rotation`]: when an object is closed and uploaded.
 //! - [`ObjectNumbers`]: the ids of objects.
-//! - [`fair`]: the order of batches when more wait than an object takes.
+//! - [`fair`]: the order of batches if more of them wait than fit into an object.
 //!
-//! Not here: tables, the object store, the wire format and clocks.
+//! Tables, the object store, the wire format and clocks are in other crates.
 //!
-//! Invariants: offsets are dense, and each is assigned once. An object is committed once, however often that is
-//! requested. Within a producer's epoch no sequence is appended twice or skipped. A transaction opens only if the
+//! Invariants: offsets are dense, and each is assigned once. An object is committed only once, however often that is
+//! requested. Within a producer's epoch, no sequence is appended twice or skipped. A transaction opens only if the
 //! coordinator has confirmed it and no marker has ended it after the confirmation.
 
 pub mod admission;

@@ -1,11 +1,12 @@
-//! Model of clients, brokers, a late object store and a database whose responses are lost, by seed.
+//! A model with clients, brokers, a slow object store, and a database whose responses can be lost. A seed decides what
+//! happens.
 //!
-//! Each broker admits batches, closes objects, uploads them in any order and commits them in the order of their
-//! closing. A client sends the next batches within its window, and resends refused ones; it may move to another broker
-//! at any time. After every commit the logs are checked. Offsets must be dense, each client's records in the logs once
-//! and in order, and acknowledged batches at their acknowledged offsets.
+//! Each broker admits batches, closes objects, uploads them in any order, and commits them in the order in which they
+//! were closed. A client sends the next batches within its window and resends refused ones. It may move to another
+//! broker at any time. After every commit the logs are checked. Offsets must be dense. Each client's records must be in
+//! the logs once and in order, and acknowledged batches must be at their acknowledged offsets.
 //!
-//! The check itself is tested: for each [`Fault`] it must find schedules that break a promise.
+//! The check itself is tested: for each [`Fault`], it must find a schedule in which a promise is broken.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -23,18 +24,18 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const BATCHES: usize = 30;
 const STEPS: usize = 400;
-/// Largest id of an expired producer, which is that of the first client. While this producer is unknown, it may begin
-/// with any sequence.
+/// The largest id of an expired producer, which is the id of the first client. While this producer is unknown, it may
+/// begin with any sequence.
 const EXPIRED_TO: i64 = 0;
 
-/// Planted fault: a rule that is broken on purpose.
+/// A rule that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// Objects are committed in the order in which their uploads end.
     CommitsOutOfOrder,
     /// A batch is acknowledged when its object is uploaded.
     AnswersBeforeCommit,
-    /// Batches admitted behind a failed batch are committed.
+    /// Batches that were admitted after a failed batch are committed.
     CommitsTheDead,
 }
 
@@ -45,7 +46,7 @@ enum Sent {
     Acknowledged { base_offset: i64 },
 }
 
-/// Producer of one partition, which sends batches of one record.
+/// A producer that writes batches of one record to a single partition.
 struct Client {
     partition: DisklessPartitionId,
     broker: usize,
@@ -62,7 +63,7 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// Outcome of the object's upload, true on success; None while the upload runs.
+    /// True if the upload succeeded, false if it failed; None while it is running.
     ended: Option<bool>,
     /// True after the first attempt to commit the object.
     is_tried: bool,
@@ -81,10 +82,10 @@ struct World {
     fault: Option<Fault>,
     clients: Vec<Client>,
     brokers: Vec<Broker>,
-    /// Partitions in the database.
+    /// The partitions as the database has them.
     partitions: HashMap<DisklessPartitionId, PartitionState>,
     objects: HashMap<ObjectId, ObjectState>,
-    /// Client and sequence, by partition and offset.
+    /// The client and sequence of each record, by partition and offset.
     logs: BTreeMap<(DisklessPartitionId, i64), (i64, i32)>,
     ids: i64,
 }
@@ -94,8 +95,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // Stands for an earlier write. In a partition that was never written, even an expired producer would have to
-        // begin at 0.
+        // Stands for an earlier write, because even an expired producer would have to begin at 0 in an empty partition.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,
@@ -132,8 +132,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends the client's next batch within its window, or resends one that waits at another broker. One time in eight
-    /// the client resends its first batch without an acknowledgement.
+    /// Sends the client's next batch within its window, or resends one that waits at another broker. In one of eight
+    /// cases, the client resends its first unacknowledged batch instead.
     fn send(&mut self, at: usize) {
         let client = &self.clients[at];
         let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {
@@ -207,7 +207,8 @@ impl World {
         }
     }
 
-    /// Commits the finished objects, from the first on. A failed upload fails its batches.
+    /// Commits the finished objects, in order, up to the first that is still being uploaded. If an upload has failed,
+    /// its batches fail.
     fn commit(&mut self, broker: usize) -> Result<(), String> {
         if self.fault == Some(Fault::CommitsOutOfOrder) {
             self.brokers[broker].uploading.sort_by_key(|object| object.ended.is_none());
@@ -216,8 +217,8 @@ impl World {
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
         let mut left = Vec::new();
         for mut object in objects {
-            // The first attempt to commit fixes the object's batches, since its outcome may be unknown. Before that
-            // attempt, a failure of an earlier object's batch may make later batches dead.
+            // The first attempt to commit fixes the object's batches, since its outcome may be unknown. Before that,
+            // later batches may still become dead when an earlier object fails.
             if !object.is_tried && self.fault != Some(Fault::CommitsTheDead) {
                 object.batches.retain(|admitted| self.is_waited_for(broker, admitted));
             }
@@ -239,8 +240,8 @@ impl World {
         here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Commits an object. Returns true if the outcome is known. Every fourth commit has no response; half of those
-    /// commits are carried out.
+    /// Commits an object. Returns true if the outcome is known. Every fourth commit gets no response, and half of these
+    /// are still carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;

@@ -1,30 +1,30 @@
-//! Ids of objects, drawn so that an older copy of the index never assigns an id that a newer one has assigned.
+//! Draws the ids of objects in such a way that an older copy of the index never repeats an id of a newer one.
 //!
-//! An id is the second in which it was drawn, followed by a 31-bit counter with a random start. An older copy of the
+//! An id consists of the second in which it was drawn and a 31-bit counter that starts at random. An older copy of the
 //! index is restored after the objects that it lacks were made, so it draws larger ids. Consecutive ids are close to
-//! each other, which suits rows and their indexes.
+//! each other, which is good for rows and their indexes.
 //!
-//! Not here: registration, in which the index refuses a known id. Invariant: a process that draws fewer than 2^31 ids a
+//! Ids are registered by the index, which refuses a known one. Invariant: a process that draws fewer than 2^31 ids a
 //! second draws none twice, unless its clock is set back.
 
 use super::batch::ObjectId;
 
-/// Bits of the counter below the seconds.
+/// The counter has this many bits, and the second is in the bits above.
 const BITS: u32 = 31;
 
-/// Source of ids for the objects of one process.
+/// Draws the ids of the objects that a process makes.
 #[derive(Debug)]
 pub struct ObjectNumbers {
     next: u32,
 }
 
 impl ObjectNumbers {
-    /// Creates the source. `start` is the counter of the first id.
+    /// Creates a source of ids. `start` is the counter of the first id.
     pub fn new(start: u32) -> ObjectNumbers {
         ObjectNumbers { next: start }
     }
 
-    /// Draws `count` ids at a time in ms since 1970.
+    /// Draws `count` ids. `now_ms` is the time in ms since 1970.
     pub fn draw(&mut self, count: usize, now_ms: i64) -> Vec<ObjectId> {
         let second = i64::from(now_ms.div_euclid(1000) as u32) << BITS;
         let below = (1 << BITS) - 1;

@@ -1,4 +1,4 @@
-//! Objects to be committed, and the verdicts on their batches.
+//! Objects that are to be committed, and the verdicts on their batches.
 
 use fullbore_wire::ErrorCode;
 
@@ -6,13 +6,13 @@ use super::batch::{ObjectBatch, ObjectId};
 use super::run::BatchRun;
 use crate::sequence::SequenceRefusal;
 
-/// Object in the store whose batches are to be appended.
+/// An uploaded object whose batches are to be appended.
 #[derive(Clone, Debug)]
 pub struct FinishedObject {
-    /// Id, registered before the upload.
+    /// The id, which was registered before the upload.
     pub id: ObjectId,
     pub state: ObjectState,
-    /// Batches: those of a partition are adjacent, in the order of their admission.
+    /// The batches. Those of the same partition are adjacent, in the order of their admission.
     pub batches: Vec<ObjectBatch>,
 }
 
@@ -20,46 +20,46 @@ pub struct FinishedObject {
 pub enum ObjectState {
     /// The object may be committed.
     Registered,
-    /// The object is committed already, with these extents: an earlier attempt succeeded, and its response was lost.
+    /// The object is already committed with these extents. An earlier attempt succeeded, but its response was lost.
     Live(Vec<BatchRun>),
-    /// The object is an orphan, or deleted: its batches can no longer be committed.
+    /// The object is an orphan or was deleted, so its batches can no longer be committed.
     Gone,
 }
 
-/// Verdict on a batch.
+/// The decision about a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommitVerdict {
     /// The batch is appended.
     Appended {
-        /// Offset of the batch's first record.
+        /// The offset of the batch's first record.
         base_offset: i64,
     },
-    /// The batch was appended before, from this object or another one.
+    /// The batch was already appended, from this object or another one.
     Duplicate {
-        /// Offset of the batch's first record.
+        /// The offset of the batch's first record.
         base_offset: i64,
-        /// Timestamp at which the batch was appended, in ms.
+        /// When the batch was appended, in ms.
         timestamp: i64,
     },
     /// The batch is not appended.
     Refused(Refusal),
 }
 
-/// Reason for which a batch is not appended.
+/// The reason why a batch is not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The sequence of the batch is refused.
+    /// The sequence of the batch is not the right one.
     Sequence(SequenceRefusal),
-    /// The topic is deleted.
+    /// The topic was deleted.
     PartitionGone,
-    /// The object came too late, and is deleted: the client resends the batch.
+    /// The object was committed too late and is deleted. The client resends the batch.
     ObjectGone,
-    /// An earlier batch of its producer is refused in the same commit: the client resends both in order.
+    /// An earlier batch of the same producer is refused in this commit. The client resends both, in order.
     Behind,
-    /// The batch would open a transaction, but the coordinator's confirmation is missing, or older than a marker of the
-    /// same epoch. The client resends the batch, and its broker lets the coordinator verify it first.
+    /// The batch would open a transaction, but the coordinator's confirmation is missing, or is older than a marker of
+    /// the same epoch. The client resends the batch, and its broker has it verified first.
     Unverified,
-    /// The batch was refused when its object was committed, for a reason that no longer holds: the client resends it.
+    /// The batch was refused when its object was committed, for a reason that no longer holds. The client resends it.
     Earlier,
 }
 

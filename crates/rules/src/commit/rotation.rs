@@ -1,99 +1,98 @@
-//! The time at which the active object is closed and uploaded.
+//! Decides when the active object, which collects batches, is closed and uploaded.
 //!
-//! No object is closed while all upload slots are busy: it would only wait for a slot, and take no further batches.
-//! Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the commit interval.
-//! Any other object is closed early, since waiting would only save requests. Requests cost money, so early uploads have
-//! a limit of PUTs a second. All uploads count towards it.
+//! No object is closed while all upload slots are busy. It would only wait for a slot and take no more batches. Once a
+//! slot is idle, an object is closed if it is full, or if its first batch has waited for the commit interval. Otherwise
+//! it may be closed early, because waiting would only save requests. Requests cost money, so objects are closed early
+//! only below a limit of PUTs per second. All uploads count towards this limit.
 //!
-//! An object is closed early only after a pause in the arrival of batches. The batches of one request, or of a
-//! producer's consecutive requests, are acknowledged together: splitting them would make the later part wait for
-//! another PUT.
+//! An object is closed early only after a pause in the arrival of batches. The batches of a request, or of consecutive
+//! requests of a producer, are acknowledged together. If they were split, the later part would wait for another PUT.
 //!
-//! Not here: uploads and clocks. Times are durations since any one moment.
+//! There are no uploads and no clocks here. Times are durations since a fixed moment.
 
 use std::time::Duration;
 
-/// Most batches in an object, so that a commit of small batches takes no longer than others.
+/// Maximum number of batches in an object, so that a commit of small batches takes no longer than others.
 pub const OBJECT_BATCHES_MAX: usize = 10_000;
-/// Pause in the arrival of batches that ends a burst. An object may be closed early after it.
+/// A pause of this length in the arrival of batches ends a burst. An object may be closed early after it.
 const BURST_PAUSE: Duration = Duration::from_millis(2);
-/// Longest time for which a burst delays the early closing of an object, from its first batch on.
+/// How long a burst can delay the early closing of an object, counted from its first batch.
 const BURST_MAX: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RotationSettings {
-    /// Bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
+    /// The size in bytes at which an object is full (`diskless.produce.buffer.max.bytes`).
     pub bytes_max: usize,
-    /// Longest wait of the object's first batch (`diskless.produce.commit.interval.ms`).
+    /// How long the object's first batch may wait (`diskless.produce.commit.interval.ms`).
     pub interval: Duration,
-    /// Number of concurrent uploads (`diskless.produce.upload.thread.pool.size`), at least one.
+    /// Maximum number of concurrent uploads (`diskless.produce.upload.thread.pool.size`), at least one.
     pub slots: usize,
-    /// Limit of PUTs a second under which an object may be closed early (`diskless.puts.per.second.max`); 0 means
-    /// never.
+    /// Objects may be closed early while there are fewer PUTs per second than this (`diskless.puts.per.second.max`).
+    /// With 0, none is closed early.
     pub early_puts_per_second: u32,
 }
 
-/// Object that is being filled.
+/// The object that is being filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActiveObject {
-    /// Bytes of the object's batches.
+    /// The size of the object's batches in bytes.
     pub bytes: usize,
-    /// Number of the object's batches.
+    /// How many batches the object has.
     pub batches: usize,
-    /// Arrival of the first batch.
+    /// When the first batch arrived.
     pub first_at: Duration,
-    /// Arrival of the last batch.
+    /// When the last batch arrived.
     pub last_at: Duration,
-    /// True if a batch ends a transaction: the marker, or the last records. The producer waits for it.
+    /// True if a batch ends a transaction, as the marker or as the last records. The producer waits for this batch.
     pub ends_transaction: bool,
 }
 
 impl ActiveObject {
-    /// Returns the end of the present burst of batches, if no further batch arrives.
+    /// Returns when the current burst ends, if no more batches arrive.
     fn burst_ends_at(&self) -> Duration {
         self.last_at.saturating_add(BURST_PAUSE).min(self.first_at.saturating_add(BURST_MAX))
     }
 }
 
-/// Time at which the active object is closed.
+/// When the active object is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Close {
     /// At once.
     Now,
-    /// At this time, if nothing happens before.
+    /// At this time, unless something happens before.
     At(Duration),
 }
 
-/// Decides on closing, and counts PUTs for the limit.
+/// Decides when objects are closed, and counts PUTs for the limit.
 #[derive(Clone, Debug)]
 pub struct Rotation {
     settings: RotationSettings,
-    /// Earliest time at which another early PUT is within the limit.
+    /// The earliest time at which another early PUT is within the limit.
     early_from: Duration,
-    /// Earliest time at which another object that ends a transaction may be closed early. Such objects have their own
-    /// limit, at the same rate: otherwise a flood of full objects would delay the next transaction of every producer by
-    /// the interval.
+    /// The earliest time at which another object that ends a transaction may be closed early. Such objects have a limit
+    /// of their own, with the same rate. Otherwise a flood of full objects would delay every producer's next
+    /// transaction by the interval.
     end_from: Duration,
 }
 
 impl Rotation {
-    /// Creates a rotation before the first object.
+    /// Creates a rotation that has not closed any object yet.
     pub fn new(settings: RotationSettings) -> Rotation {
         Rotation { settings, early_from: Duration::ZERO, end_from: Duration::ZERO }
     }
 
-    /// Returns the bytes at which an object is full.
+    /// Returns the size in bytes at which an object is full.
     pub fn bytes_max(&self) -> usize {
         self.settings.bytes_max
     }
 
-    /// Sets the number of concurrent uploads.
+    /// Sets the maximum number of concurrent uploads.
     pub fn set_slots(&mut self, slots: usize) {
         self.settings.slots = slots;
     }
 
-    /// Returns the time at which to close the active object, while `uploads` are under way; None while the uploads take
-    /// all slots. The caller must call again when the object grows, and when an upload ends.
+    /// Returns when to close the active object while `uploads` are running; None while the uploads take all slots. The
+    /// caller must call this again when the object grows and when an upload ends.
     pub fn close(&self, active: ActiveObject, uploads: usize, now: Duration) -> Option<Close> {
         if uploads >= self.settings.slots {
             return None;
@@ -112,14 +111,14 @@ impl Rotation {
         })
     }
 
-    /// Records that an object was closed. Full and due objects do not wait for the limit, but count towards it. An
+    /// Records that an object was closed. Full and due objects do not wait for the limit, but they count towards it. An
     /// object that ends transactions also delays the next such object.
     pub fn closed(&mut self, ends_transaction: bool, now: Duration) {
         let Some(between) = Duration::from_secs(1).checked_div(self.settings.early_puts_per_second) else { return };
         if ends_transaction {
             self.end_from = now.saturating_add(between);
         }
-        // However many PUTs were over the limit, they delay the next early object by at most the commit interval.
+        // However far PUTs are over the limit, they delay the next early object by at most the commit interval.
         let latest = now.saturating_add(self.settings.interval.max(between));
         self.early_from = self.early_from.max(now).saturating_add(between).min(latest);
     }
@@ -200,7 +199,7 @@ mod tests {
         assert_eq!(rotation.close(active(1, 600), 0, MS(740)), Some(Close::Now));
     }
 
-    /// A flood of full objects exceeds the limit of early ones.
+    /// A flood of full objects uses up the limit of early PUTs.
     #[test]
     fn flood_of_full_objects_one_that_ends_a_transaction_is_closed_early() {
         let mut rotation = rotation(10);

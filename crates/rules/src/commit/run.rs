@@ -1,40 +1,40 @@
-//! Extent: the adjacent batches of one partition in one object, stored as one row.
+//! An extent: the adjacent batches of a partition in an object, stored as one row.
 //!
-//! Invariant: neither the offsets nor the bytes of an extent have a gap.
+//! Invariant: there is no gap in the offsets or in the bytes of an extent.
 
 use super::batch::{DisklessPartitionId, ObjectBatch, ObjectId};
 
-/// Row of the adjacent batches of a partition in an object.
+/// A row for adjacent batches of a partition in an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BatchRun {
-    /// Partition of the batches.
+    /// The partition of the batches.
     pub partition: DisklessPartitionId,
-    /// Object with the batches.
+    /// The object that contains the batches.
     pub object: ObjectId,
-    /// Offset of the first record.
+    /// The offset of the first record.
     pub base_offset: i64,
-    /// Position of the first batch in the object, in bytes.
+    /// The position of the first batch in the object, in bytes.
     pub position: u32,
-    /// Largest timestamp of the partition up to the end of this extent, in ms. It never falls from extent to extent, so
-    /// that an index can search for the first extent with a timestamp.
+    /// The largest timestamp in the partition up to the end of this extent, in ms. It never falls from one extent to
+    /// the next, so an index can search for the first extent that reaches a timestamp.
     pub max_timestamp_so_far: i64,
-    /// The batches, in their order.
+    /// The batches, in the order of their offsets.
     pub batches: Vec<PackedBatch>,
 }
 
-/// Batch of an extent.
+/// A batch in an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PackedBatch {
     /// Length of the batch in bytes.
     pub size: u32,
     /// Number of offsets that the batch takes.
     pub record_count: i32,
-    /// Largest timestamp of the batch in ms.
+    /// The largest timestamp in the batch, in ms.
     pub max_timestamp: i64,
 }
 
 impl BatchRun {
-    /// Returns an extent of one batch.
+    /// Creates an extent with a single batch.
     pub(super) fn of(batch: &ObjectBatch, object: ObjectId, base_offset: i64, max_timestamp_so_far: i64) -> BatchRun {
         BatchRun {
             partition: batch.partition,
@@ -46,7 +46,7 @@ impl BatchRun {
         }
     }
 
-    /// Adds the batch that follows this extent in the partition and in the object.
+    /// Adds the batch that comes next in both the partition and the object.
     pub(super) fn push(&mut self, batch: &ObjectBatch, max_timestamp_so_far: i64) {
         self.batches.push(PackedBatch::of(batch));
         self.max_timestamp_so_far = max_timestamp_so_far;
@@ -57,12 +57,12 @@ impl BatchRun {
         self.base_offset + self.batches.iter().map(|batch| i64::from(batch.record_count)).sum::<i64>()
     }
 
-    /// Returns the bytes of all batches.
+    /// Returns the size of all batches in bytes.
     pub fn bytes(&self) -> u32 {
         self.batches.iter().map(|batch| batch.size).sum()
     }
 
-    /// Returns the bytes of the batches from the batch with this offset on.
+    /// Returns the size in bytes of the batch that contains `offset` and all batches after it.
     pub fn bytes_from(&self, offset: i64) -> u64 {
         let placed = self.placed();
         let is_there =
@@ -70,12 +70,12 @@ impl BatchRun {
         placed.filter(is_there).map(|(.., batch)| u64::from(batch.size)).sum()
     }
 
-    /// Returns the end of the extent in the object, in bytes.
+    /// Returns the position in the object at which the extent ends, in bytes.
     pub fn end_position(&self) -> u32 {
         self.position + self.bytes()
     }
 
-    /// Returns the offset of the batch that begins at `position` in the object; None if there is none.
+    /// Returns the first offset of the batch that begins at `position` in the object, if there is one.
     pub fn offset_at(&self, position: u32) -> Option<i64> {
         self.placed().find(|(at, ..)| *at == position).map(|(_, offset, _)| offset)
     }

@@ -1,6 +1,6 @@
-//! State of a partition at the coordinator: the end of its records, and its producers with their open transactions.
+//! The coordinator's state of a partition: where its records end, and its producers with their open transactions.
 //!
-//! Invariant: the next offset is past every recorded batch.
+//! Invariant: the next offset is after every recorded batch.
 
 use super::batch::{AppendedBatch, BatchKind, ObjectBatch, Verified};
 use super::object::Refusal;
@@ -8,34 +8,34 @@ use crate::sequence::{
     self, AbortedTransaction, ProducerTails, Producers, SequenceRefusal, Stamp, TransactionOfBatch, VersionedMarker,
 };
 
-/// State of one partition.
+/// The state of a partition.
 #[derive(Clone, Debug)]
 pub struct PartitionState {
-    /// First offset that may be read.
+    /// The first offset that can be read.
     pub log_start: i64,
-    /// Offset of the next record.
+    /// The offset that the next record will get.
     pub next_offset: i64,
-    /// Bytes of all batches that may be read.
+    /// The size in bytes of all batches that can be read.
     pub bytes: i64,
-    /// Largest timestamp so far, in ms; -1 before the first batch.
+    /// The largest timestamp so far, in ms; -1 before the first batch.
     pub max_timestamp: i64,
     /// State of each producer.
     pub producers: Producers,
-    /// True if producers were evicted by a limit. An unknown producer may then have written before.
+    /// True if a limit has removed producers. An unknown producer may then have written before.
     pub has_forgotten: bool,
-    /// Number of batches retained of each producer, at least the number that any broker of the cluster grants.
+    /// How many batches of each producer are kept. This is at least the number that any broker of the cluster grants.
     pub window: usize,
-    /// Largest id of a producer that expired here or on the deleted partition of the same name; -1 if no producer
-    /// expired. Ids grow, so an unknown producer with a larger id has never written.
+    /// The largest id of a producer whose state has expired, here or on the deleted partition of the same name; -1 if
+    /// there is none. Ids grow, so an unknown producer with a larger id has never written.
     pub expired_to: i64,
-    /// Offset of the newest marker that has aborted a transaction; -1 if there is none.
+    /// The offset of the newest marker that aborted a transaction; -1 if there is none.
     pub aborted_to: i64,
-    /// False until [`PartitionState::note_read`].
+    /// True after [`PartitionState::note_read`] was called.
     pub(super) is_read: bool,
 }
 
 impl PartitionState {
-    /// Returns the state of a partition without writes.
+    /// Creates the state of a partition that was never written.
     pub fn new(window: usize) -> PartitionState {
         PartitionState {
             log_start: 0,
@@ -51,8 +51,8 @@ impl PartitionState {
         }
     }
 
-    /// Records that the state has been read from rows up to its next offset. The rows may lack markers of producers
-    /// that were forgotten before the read.
+    /// Records that the state was read from rows up to its next offset. The rows may lack the markers of producers that
+    /// were forgotten before.
     pub fn note_read(&mut self) {
         let may_lack_markers = self.has_forgotten || self.expired_to >= 0;
         if !std::mem::replace(&mut self.is_read, true) && may_lack_markers {
@@ -60,9 +60,9 @@ impl PartitionState {
         }
     }
 
-    /// Lets producers of a deleted partition of the same name continue from its final state, `tails`. If the new
-    /// partition `is_written`, the caller reads its state from rows next. The rows may lack a producer that has
-    /// written, so any unknown producer is then assumed to have written.
+    /// Lets the producers of a deleted partition with the same name continue from its final state, `tails`. If the new
+    /// partition `is_written`, the caller will read its state from rows. These may lack a producer that has written, so
+    /// any unknown producer is assumed to have written.
     pub fn succeed(&mut self, tails: ProducerTails, is_written: bool) {
         self.producers.succeed(tails);
         if is_written {
@@ -71,19 +71,19 @@ impl PartitionState {
         self.has_forgotten = true;
     }
 
-    /// Returns the first offset of the oldest open transaction, which the log start may have passed; None if none is
-    /// open.
+    /// Returns the first offset of the oldest open transaction; None if none is open. The log start may be after this
+    /// offset.
     pub fn first_unstable(&self) -> Option<i64> {
         self.producers.first_open()
     }
 
-    /// Returns the offset before which every transaction has ended. Committed batches are replicated, so that the next
-    /// offset is the high watermark.
+    /// Returns the offset before which every transaction has ended. Committed batches are already replicated, so the
+    /// next offset is the high watermark.
     pub fn last_stable_offset(&self) -> i64 {
         last_stable_offset(self.first_unstable(), self.log_start, self.next_offset)
     }
 
-    /// Decides on the next batch of its object by its sequence and transaction.
+    /// Decides on the next batch of an object by its sequence and its transaction.
     pub(super) fn decide(&self, batch: &ObjectBatch) -> Result<sequence::Verdict, Refusal> {
         let verdict = self.check(&batch.stamp);
         if let sequence::Verdict::Refuse(why) = verdict {
@@ -107,7 +107,7 @@ impl PartitionState {
         self.producers.check_marker(versioned)
     }
 
-    /// Returns true if another marker with transaction version 1 was appended after this marker was queued. This marker
+    /// Returns true if another marker with transaction version 1 was appended after this one was queued. This marker
     /// may then be a late copy, which would end the next transaction of the same epoch.
     pub(super) fn has_overtaken(&self, marker: &ObjectBatch, transaction_version: i8) -> bool {
         let ObjectBatch { stamp, verified, .. } = marker;
@@ -115,9 +115,9 @@ impl PartitionState {
         transaction_version < 2 && self.producers.knows(stamp.producer_id) && verified.as_ref().is_some_and(has_come)
     }
 
-    /// Returns an error unless a batch may open a transaction: the coordinator must have confirmed the transaction, and
-    /// no marker may follow the confirmation. With transaction version 2 the marker's epoch refuses such a batch
-    /// anyway, unless the producer is forgotten.
+    /// Checks that a batch may open a transaction. The coordinator must have confirmed the transaction, and no marker
+    /// may follow the confirmation. With transaction version 2, the marker's epoch already rules out such a batch,
+    /// unless the producer is forgotten.
     fn check_opening(&self, batch: &ObjectBatch) -> Result<(), Refusal> {
         let Verified { next_offset, is_added } = batch.verified.ok_or(Refusal::Unverified)?;
         if self.producers.has_ended_since(&batch.stamp, next_offset) {
@@ -130,12 +130,12 @@ impl PartitionState {
     }
 
     /// Decides on a batch by its sequence. A producer that is unknown here must begin at 0 if it cannot have written
-    /// before. This is certain if the partition was never written, or if the id is too new for its state to have
-    /// expired (KAFKA-15591).
+    /// before. This is certain if the partition was never written, or if the producer's id is too new for its state to
+    /// have expired (KAFKA-15591).
     pub(super) fn check(&self, stamp: &Stamp) -> sequence::Verdict {
         let is_expired = stamp.producer_id <= self.expired_to;
         let written_to = match (is_expired, self.has_forgotten) {
-            // The producer may have written here, or to the deleted partition of the same name.
+            // The producer may have written here, or to the deleted partition with the same name.
             (true, _) => self.next_offset.max(1),
             (false, true) => self.next_offset,
             (false, false) => 0,
@@ -143,7 +143,7 @@ impl PartitionState {
         self.producers.check(stamp, written_to)
     }
 
-    /// Appends a batch that [`PartitionState::decide`] accepts. Returns it as appended.
+    /// Appends a batch that [`PartitionState::decide`] has accepted, and returns it with its offset.
     pub(super) fn append(&mut self, batch: &ObjectBatch, now_ms: i64) -> AppendedBatch {
         let &ObjectBatch { stamp, max_timestamp: timestamp, kind, .. } = batch;
         let appended = AppendedBatch { stamp, base_offset: self.next_offset, timestamp, kind };
@@ -152,8 +152,8 @@ impl PartitionState {
         appended
     }
 
-    /// Appends a marker that [`Producers::check_marker`] accepts. Returns it as appended, and the transaction that it
-    /// aborts.
+    /// Appends a marker that [`Producers::check_marker`] has accepted. Returns it with its offset, and with the
+    /// transaction that it aborts, if any.
     pub(super) fn append_marker(
         &mut self,
         batch: &ObjectBatch,
@@ -181,13 +181,13 @@ impl PartitionState {
         self.bytes += i64::from(batch.size);
     }
 
-    /// Forgets producers that were silent for `expiration_ms`, except those with an open transaction.
+    /// Forgets producers that have been silent for `expiration_ms` and have no open transaction.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         let PartitionState { producers, expired_to, .. } = self;
         producers.expire_each(now_ms, expiration_ms, |id| *expired_to = id.max(*expired_to));
     }
 
-    /// Records a committed batch. Another broker may have appended it after this state was read.
+    /// Records a committed batch, which another broker may have appended since this state was read.
     pub fn take_over(&mut self, batch: &AppendedBatch, now_ms: i64) {
         self.next_offset = batch.base_offset.saturating_add(i64::from(batch.stamp.record_count));
         let evicted = self.producers.evicted();
@@ -198,8 +198,8 @@ impl PartitionState {
     }
 }
 
-/// Returns the last stable offset of a partition whose oldest open transaction begins at `first_unstable`. Never
-/// returns less than `log_start`, which may have passed that offset.
+/// Returns the last stable offset, given the first offset of the oldest open transaction. The result is never less than
+/// `log_start`, which may be after that offset.
 pub fn last_stable_offset(first_unstable: Option<i64>, log_start: i64, next_offset: i64) -> i64 {
     first_unstable.map_or(next_offset, |first| first.max(log_start).min(next_offset))
 }

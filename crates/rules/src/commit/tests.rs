@@ -1,4 +1,4 @@
-//! Single commits and admissions, one after another.
+//! Tests of single commits and admissions.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ impl Case {
         Case { partitions, deleted: HashMap::new() }.expired_to(i64::MAX)
     }
 
-    /// Sets the largest id of a producer that may have expired.
+    /// Sets the largest id of a producer whose state may have expired.
     fn expired_to(mut self, id: i64) -> Case {
         self.partitions.values_mut().for_each(|state| state.expired_to = id);
         self
@@ -38,13 +38,13 @@ impl Case {
         commit(&mut coordinator, objects)
     }
 
-    /// Commits one object. Returns the verdicts on its batches.
+    /// Commits an object, and returns the verdicts on its batches.
     pub fn verdicts(&mut self, id: ObjectId, batches: &[ObjectBatch]) -> Vec<CommitVerdict> {
         self.commit(&[object(id, batches)]).verdicts.remove(0)
     }
 }
 
-/// Returns a registered object with these batches, one after another.
+/// Returns a registered object that contains these batches.
 pub(super) fn object(id: ObjectId, batches: &[ObjectBatch]) -> FinishedObject {
     let mut position = 0;
     let place = |batch: &ObjectBatch| {
@@ -59,7 +59,7 @@ fn stamp(producer_id: i64, base_sequence: i32, record_count: i32) -> Stamp {
     Stamp { producer_id, producer_epoch: 0, base_sequence, record_count }
 }
 
-/// Returns a batch of ten bytes a record.
+/// Returns a batch with ten bytes per record.
 pub(super) fn batch(partition: DisklessPartitionId, stamp: Stamp) -> ObjectBatch {
     let size = u32::try_from(stamp.record_count * 10).expect("few");
     ObjectBatch {
@@ -94,7 +94,8 @@ fn adjacent_batches_of_a_partition_are_one_run_and_offsets_are_dense() {
         .collect();
     assert_eq!(rows, [(0, 1, 0, 5, 0), (1, 1, 0, 5, 50), (0, 2, 5, 10, 0)]);
     assert_eq!(decided.objects.iter().map(|object| object.live_bytes).collect::<Vec<_>>(), [100, 50]);
-    // Each producer has a row per partition, whatever the number of objects; one without idempotence has none.
+    // Each producer has one row per partition, however many objects it wrote to. Batches without idempotence have no
+    // row.
     let of: Vec<_> = decided.producers.iter().map(|row| (row.partition, row.producer_id, row.batches.len())).collect();
     assert_eq!(of, [(0, 7, 2), (0, 8, 1), (1, 7, 1)]);
     assert_eq!((case.partitions[&0].next_offset, case.partitions[&0].bytes), (10, 100));
@@ -127,7 +128,8 @@ fn object_without_appended_batches_has_no_live_bytes() {
 fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     let mut case = Case::new(2).expired_to(8);
     case.verdicts(1, &[batch(0, stamp(7, 0, 2))]);
-    // The last batch is refused at first, and would be in order when the commit is repeated.
+    // The last batch is refused in the first commit. When the commit is repeated, the batch would be in order, but it
+    // is still refused.
     let batches =
         [batch(0, stamp(7, 0, 2)), batch(0, stamp(7, 2, 2)), batch(1, stamp(-1, -1, 3)), batch(1, stamp(9, 4, 1))];
     let first = case.commit(&[object(2, &batches)]);
@@ -142,7 +144,7 @@ fn repeated_commit_gives_the_same_verdicts_and_appends_nothing() {
     assert_eq!(case.partitions[&1].next_offset, before);
 }
 
-/// The response to a commit is lost, and its topic is deleted before the retry.
+/// The response to a commit is lost. Then the topic is deleted, and the commit is repeated.
 #[test]
 fn deleted_partition_acknowledges_batches_committed_before() {
     let mut case = Case::new(2);
@@ -151,7 +153,7 @@ fn deleted_partition_acknowledges_batches_committed_before() {
     let mut gone = case.partitions.remove(&1).expect("there").producers;
     let made = |n: i64| CommitVerdict::Duplicate { base_offset: 10 * n, timestamp: 10 * n };
     let refused = |why| CommitVerdict::Refused(why);
-    // The retry finds the extents deleted, or comes in another object.
+    // When the commit is repeated, the extents have been deleted, or the batches are in another object.
     for state in [ObjectState::Live(Vec::new()), ObjectState::Registered] {
         let again = FinishedObject { state, ..object(1, &batches) };
         case.deleted.clear();
@@ -167,13 +169,13 @@ fn deleted_partition_acknowledges_batches_committed_before() {
         batch(1, stamp(-1, -1, 10)),
     ];
     assert_eq!(case.verdicts(2, &others), [refused(Refusal::PartitionGone); 5], "they were never written");
-    // The state holds only the newest commit of each producer.
+    // The state has only the newest commit of each producer.
     let mut newest = Producers::default();
     newest.append(&stamp(7, 20, 10), 20, 20, 0, WINDOW);
     case.deleted.insert(1, newest);
     let old = refused(Refusal::Sequence(SequenceRefusal::DuplicateSequence));
     assert_eq!(case.verdicts(4, &batches), [old, old, made(2)]);
-    // The state holds only the newest batches of each producer. Earlier batches of the same extent were written, too.
+    // The state has only the newest batches of each producer. Earlier batches of the same extent were written as well.
     (3..300).for_each(|n| gone.append(&stamp(7, 10 * n, 10), i64::from(10 * n), 0, 0, 5));
     case.deleted.insert(1, gone);
     assert_eq!(case.verdicts(3, &batches[..1]), [old], "at an offset that is forgotten");
@@ -209,7 +211,7 @@ fn largest_timestamp_so_far_never_falls() {
     assert_eq!(largest, [50, 50, 60]);
 }
 
-/// Returns the state of a partition with these committed batches, and the admission of a broker that knows them.
+/// Returns the state of a partition with these committed batches, and the admission of a broker that knows the state.
 fn admitting(committed: &[ObjectBatch]) -> (PartitionState, PartitionAdmission) {
     let mut case = Case::new(1);
     case.verdicts(1, committed);
@@ -239,11 +241,11 @@ fn stale_state_neither_refuses_nor_admits_a_new_producer() {
     let refused = Admission::Refuse(SequenceRefusal::OutOfOrderSequence);
     assert_eq!(admission.check(&ahead, &state, Freshness::Current, AT), refused);
     assert_eq!(admission.check(&stranger, &state, Freshness::Current, AT), Admission::Admit);
-    // Another broker commits the missing batch.
+    // Now another broker commits the missing batch.
     state.take_over(&AppendedBatch::plain(next, 2, 0), 0);
     assert_eq!(admission.check(&ahead, &state, Freshness::MayBeStale, AT), Admission::Admit);
     admission.admitted(&ahead, 1, None);
-    // The batch would follow the committed ones, but not the pending one.
+    // This batch follows the committed ones, but not the pending one.
     assert_eq!(admission.check(&stamp(7, 4, 1), &state, Freshness::Current, AT), refused);
 }
 
@@ -275,13 +277,13 @@ fn batches_admitted_behind_a_failed_one_are_dead() {
 
 #[test]
 fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
-    // Other producers have written, and so may have an unknown producer.
+    // The partition was written by others, so an unknown producer may have written as well.
     let (committed, mut pending) = admitting(&[batch(0, stamp(1, 0, 10))]);
     let check = |pending: &PartitionAdmission, stamp: &Stamp| pending.check(stamp, &committed, Freshness::Current, AT);
     let (first, second) = (stamp(7, 20, 10), stamp(7, 30, 10));
     pending.admitted(&first, 1, None);
     assert_eq!(pending.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
-    // The second batch was in flight when the first one failed.
+    // The second batch was already in flight when the first one failed.
     assert_eq!(check(&pending, &second), BEHIND);
     let of_next_epoch = |base_sequence| Stamp { producer_epoch: 1, ..stamp(7, base_sequence, 10) };
     assert_eq!(check(&pending, &of_next_epoch(0)), Admission::Admit);
@@ -291,11 +293,11 @@ fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
     assert_eq!(check(&pending, &second), Admission::Admit);
     pending.committed(&first, 2);
     assert!(pending.is_empty());
-    // A batch refused before its admission has the same effect.
+    // A batch that is refused before its admission has the same effect.
     pending.turned_away(&first, STORAGE, AT);
     assert_eq!(check(&pending, &second), BEHIND);
     assert_eq!(check(&pending, &first), Admission::Admit);
-    // The number of remembered refusals is limited: producers that never send again are dropped.
+    // The number of remembered refusals is limited, so producers that never send again are dropped.
     for producer_id in 100..2000 {
         pending.admitted(&stamp(producer_id, 5, 1), 3, None);
         let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE, AT);
@@ -317,7 +319,7 @@ fn batch_behind_one_refused_beside_pending_ones_gets_its_error() {
         let expected = if known == Freshness::Current { BEHIND } else { Admission::Ask };
         assert_eq!(admission.check(&behind, &committed, known, AT), expected, "the coordinator is asked first");
     }
-    // The preceding batch fails as well, and its client resends it first.
+    // The batch before it fails as well, and the client resends that one first.
     assert_eq!(admission.failed(&first, 1, STORAGE, AT), Vec::<TicketId>::new());
     assert_eq!(admission.check(&refused, &committed, Freshness::Current, AT), BEHIND);
     for (n, ticket) in [(1, 2), (2, 3), (3, 4)] {
@@ -338,7 +340,7 @@ fn partition_decides_by_the_rules_of_sequences() {
 #[test]
 fn batch_behind_a_refused_one_of_the_same_commit_is_not_taken_for_the_first() {
     let mut case = Case::new(2);
-    // An expired producer may begin with any sequence in a written partition.
+    // In a partition that was written, an expired producer may begin with any sequence.
     assert_eq!(case.verdicts(1, &[batch(0, stamp(1, 0, 5)), batch(1, stamp(1, 0, 5))]), [appended(0), appended(0)]);
     let late = FinishedObject { state: ObjectState::Gone, ..object(2, &[batch(0, stamp(7, 0, 5))]) };
     let behind = object(3, &[batch(0, stamp(7, 5, 5)), batch(0, stamp(8, 3, 1)), batch(1, stamp(7, 5, 5))]);

@@ -1,13 +1,13 @@
-//! Model of transactional producers, a coordinator with failovers, brokers with stale states, and a database whose
-//! responses are lost, by seed.
+//! A model with transactional producers, a coordinator with failovers, brokers with stale states, and a database whose
+//! responses can be lost. A seed decides what happens.
 //!
 //! A client begins a transaction and sends batches through any broker. It commits once all are acknowledged, or aborts
-//! at any time. Its coordinator sends markers to any broker until it knows that one is appended; markers of an older
-//! coordinator may still be in flight. After each commit the model reads the log like a consumer at read_committed.
-//! Transactions before the last stable offset are decided, and delivered if they were committed. At the end everything
-//! is stable.
+//! at any time. Its coordinator sends markers to any broker until it knows that one of them was appended. Markers of an
+//! older coordinator may still be in flight. After each commit, the model reads the log like a consumer at
+//! read_committed. All transactions before the last stable offset must be decided, and the committed ones must be
+//! delivered. At the end everything must be stable.
 //!
-//! The check itself is tested: for each [`Fault`] it must find schedules that break a promise.
+//! The check itself is tested: for each [`Fault`], it must find a schedule in which a promise is broken.
 
 mod coordinator;
 mod read;
@@ -28,24 +28,24 @@ const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const STEPS: usize = 1000;
 
-/// Planted fault: a rule that is broken on purpose.
+/// A rule that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// Brokers do not verify batches with the coordinator.
+    /// Brokers do not have batches verified by the coordinator.
     SkipsVerification,
-    /// A broker dates the coordinator's confirmation later than the coordinator gave it.
+    /// A broker records a later time for the coordinator's confirmation than the true one.
     BelievesAnOldWord,
-    /// Markers of transaction version 2 lack the next epoch, but are recorded as if they had it.
+    /// Markers of transaction version 2 do not have the next epoch, but are recorded as if they had.
     BumpsNoEpoch,
-    /// A marker is dropped together with refused batches before it.
+    /// A marker is dropped when batches before it are refused.
     DropsMarkersBehindRefused,
     /// Markers of an older coordinator are accepted like those of the newest one.
     TakesOldMarkers,
-    /// Aborted transactions are not listed.
+    /// Aborted transactions are missing from the list that consumers use.
     ListsNoAborted,
     /// The next offset is used as the last stable offset.
     ReadsTheUndecided,
-    /// Rows of producers do not record that batches are transactional.
+    /// The rows of producers do not show that batches are transactional.
     HidesOpenings,
     /// The state of a silent producer is dropped although its transaction is open.
     ForgetsOpen,
@@ -58,15 +58,15 @@ enum Sent {
     Acknowledged,
 }
 
-/// Producer of one partition.
+/// A producer that writes to a single partition.
 struct Client {
     partition: DisklessPartitionId,
-    /// Transaction version of the client: 1 or 2.
+    /// The transaction version that the client uses, 1 or 2.
     version: i8,
     epoch: i16,
-    /// Sequence of the first batch of the client's transaction.
+    /// The sequence of the first batch in the client's transaction.
     base_sequence: i32,
-    /// Index of the transaction that the producer writes.
+    /// The index of the transaction that the producer is writing.
     transaction: Option<usize>,
     batches: Vec<Sent>,
     broker: usize,
@@ -74,17 +74,17 @@ struct Client {
     is_dead: bool,
 }
 
-/// Transaction in the coordinator's view.
+/// A transaction as the coordinator sees it.
 struct Transaction {
     client: usize,
     epoch: i16,
-    /// Decision of the transaction: true to commit, false to abort.
+    /// The decision about the transaction: true to commit, false to abort.
     decision: Option<bool>,
     marker_epoch: i16,
-    /// Coordinator epochs of markers with an unknown outcome.
+    /// The coordinator epochs of markers whose outcome is not known yet.
     under_way: HashSet<i32>,
     is_complete: bool,
-    /// Number of batches of a committed transaction.
+    /// Number of batches, if the transaction is committed.
     batches: usize,
 }
 
@@ -105,7 +105,7 @@ struct Admitted {
 struct Uploading {
     id: ObjectId,
     batches: Vec<Admitted>,
-    /// Outcome of the object's upload, true on success; None while the upload runs.
+    /// True if the upload succeeded, false if it failed; None while it is running.
     ended: Option<bool>,
     /// True after the first attempt to commit the object.
     is_tried: bool,
@@ -126,7 +126,7 @@ struct World {
     brokers: Vec<Broker>,
     transactions: Vec<Transaction>,
     coordinator_epoch: i32,
-    /// Partitions in the database.
+    /// The partitions as the database has them.
     partitions: HashMap<DisklessPartitionId, PartitionState>,
     objects: HashMap<ObjectId, ObjectState>,
     rows: Vec<AppendedBatches>,
@@ -188,7 +188,7 @@ impl World {
         Ok(())
     }
 
-    /// Takes a client's next step: it begins a transaction, sends a batch, or ends the transaction.
+    /// Lets a client take its next step: it begins a transaction, sends a batch, or ends the transaction.
     fn work(&mut self, at: usize) {
         let Some(transaction) = self.clients[at].transaction else { return self.begin(at) };
         if self.transactions[transaction].decision.is_some() {
@@ -213,7 +213,7 @@ impl World {
         }
     }
 
-    /// Begins a transaction, once the previous one is complete.
+    /// Begins a transaction if the previous one is complete.
     fn begin(&mut self, at: usize) {
         let last = self.transactions.iter().rev().find(|of| of.client == at);
         if self.clients[at].is_dead || last.is_some_and(|of| !of.is_complete) {
@@ -232,14 +232,14 @@ impl World {
         });
     }
 
-    /// Ends the client's transaction. A client with transaction version 1 that has batches in flight gives up, or takes
-    /// the next epoch.
+    /// Ends the client's transaction. If a client with transaction version 1 still has batches in flight, it gives up
+    /// or takes the next epoch.
     fn end(&mut self, at: usize, is_commit: bool) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
         let (batches, bumps) = (std::mem::take(&mut client.batches), self.fault != Some(Fault::BumpsNoEpoch));
         let written = batches.iter().take_while(|sent| **sent == Sent::Acknowledged).count();
-        // A batch may be written even if the client got an error for it.
+        // A batch may have been written even if the client got an error for it.
         let is_certain = written == batches.len();
         let mut marker_epoch = client.epoch;
         if client.version == 2 {
@@ -291,7 +291,7 @@ impl World {
         };
     }
 
-    /// Returns the coordinator's confirmation for a batch; None if the broker needs none.
+    /// Returns the coordinator's confirmation of a batch; None if the broker needs none.
     ///
     /// # Errors
     ///
@@ -321,7 +321,7 @@ impl World {
         }
     }
 
-    /// Refreshes a broker's state of a partition from the rows that it has not read.
+    /// Updates a broker's state of a partition with the rows that it has not read yet.
     fn refresh(&mut self, broker: usize, partition: DisklessPartitionId) {
         let Some(known) = self.brokers[broker].known.get_mut(&partition) else { return };
         let from = known.next_offset;
@@ -356,7 +356,8 @@ impl World {
         }
     }
 
-    /// Commits the finished objects, from the first on. A failed upload fails its batches.
+    /// Commits the finished objects, in order, up to the first that is still being uploaded. If an upload has failed,
+    /// its batches fail.
     fn commit(&mut self, broker: usize) -> Result<(), String> {
         let finished = self.brokers[broker].uploading.iter().take_while(|object| object.ended.is_some()).count();
         let objects: Vec<Uploading> = self.brokers[broker].uploading.drain(..finished).collect();
@@ -383,8 +384,8 @@ impl World {
         !admitted.batch.is_sequenced() || here.is_pending(&admitted.batch.stamp, admitted.ticket)
     }
 
-    /// Commits an object. Returns false if the commit has no response. Every fourth commit has none, and half of these
-    /// are carried out.
+    /// Commits an object. Returns false if there is no response. Every fourth commit gets no response, and half of
+    /// these are still carried out.
     fn commit_one(&mut self, broker: usize, object: &mut Uploading) -> Result<bool, String> {
         let (is_silent, is_lost) = (self.random.one_in(4), self.random.one_in(2));
         object.is_tried = true;
@@ -422,7 +423,7 @@ impl World {
         Ok(true)
     }
 
-    /// Returns the batch as the planted fault changes it.
+    /// Returns the batch with the change that the planted fault makes to it.
     fn offered(&self, batch: &ObjectBatch) -> ObjectBatch {
         match batch.kind {
             BatchKind::Marker { is_commit, has_next_epoch, .. } if self.fault == Some(Fault::TakesOldMarkers) => {
@@ -433,7 +434,7 @@ impl World {
         }
     }
 
-    /// Writes the decision.
+    /// Writes what the commit has decided.
     fn write(
         &mut self,
         object: &Uploading,
@@ -463,7 +464,7 @@ impl World {
         Ok(())
     }
 
-    /// Refreshes a broker's state after a commit; checks that it equals the database's.
+    /// Updates a broker's state after a commit, and checks that it equals the database's state.
     fn know(&mut self, broker: usize, partition: DisklessPartitionId) -> Result<(), String> {
         self.refresh(broker, partition);
         let shown = |state: &PartitionState| {
@@ -483,7 +484,7 @@ impl World {
         }
         let admission = self.brokers[broker].admission.entry(partition).or_default();
         let mut dead = admission.failed(&stamp, admitted.ticket, ErrorCode::KAFKA_STORAGE_ERROR, Duration::ZERO);
-        // A dead batch that is not yet in an object never gets into one.
+        // A dead batch that is not in an object yet must never get into one.
         self.brokers[broker].active.retain(|of| !dead.contains(&of.ticket));
         dead.push(admitted.ticket);
         dead.into_iter().for_each(|ticket| self.answer(ticket, Sent::No));
@@ -497,7 +498,7 @@ impl World {
         }
     }
 
-    /// Commits or fails every batch that is under way.
+    /// Completes all batches in flight, so that each is committed or fails.
     fn drain(&mut self) -> Result<(), String> {
         for broker in 0..BROKERS {
             self.close(broker);
@@ -513,7 +514,7 @@ impl World {
         Ok(())
     }
 
-    /// Completes everything under way, then lets time pass until silent producers expire, except those with an open
+    /// Completes everything in flight. Then lets time pass until silent producers expire, except those with an open
     /// transaction.
     fn expire(&mut self) -> Result<(), String> {
         self.drain()?;
@@ -531,7 +532,7 @@ impl World {
         self.check()
     }
 
-    /// Reads each log like a consumer at read_committed.
+    /// Reads each log as a consumer at read_committed does.
     fn check(&mut self) -> Result<(), String> {
         for partition in 0..PARTITIONS {
             let state = &self.partitions[&partition];
@@ -546,7 +547,7 @@ impl World {
         Ok(())
     }
 
-    /// Ends every transaction; checks that everything is then stable.
+    /// Ends every transaction, and checks that everything is stable then.
     fn end_all(&mut self) -> Result<(), String> {
         (0..CLIENTS).for_each(|client| self.time_out(client));
         for _ in 0..20 {

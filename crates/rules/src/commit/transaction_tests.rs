@@ -1,4 +1,4 @@
-//! Single cases of transactions: batches that open one, markers that end them, and repeated requests.
+//! Tests of single transactions: batches that open one, markers that end them, and commits that are repeated.
 
 use std::time::Duration;
 
@@ -19,12 +19,13 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32) -> Stamp {
     Stamp { producer_id, producer_epoch, base_sequence, record_count: 1 }
 }
 
-/// Returns a batch of one record in a transaction that its broker believes open.
+/// Returns a batch of one record in a transaction that the broker considers open.
 fn ongoing(stamp: Stamp) -> ObjectBatch {
     ObjectBatch { kind: BatchKind::Transactional, ..batch(0, stamp) }
 }
 
-/// Returns a batch of one record in a transaction that the coordinator confirmed while the broker knew `next_offset`.
+/// Returns a batch of one record. The coordinator confirmed its transaction when the broker knew the log up to
+/// `next_offset`.
 fn verified(stamp: Stamp, next_offset: i64) -> ObjectBatch {
     ObjectBatch { verified: Some(Verified { next_offset, is_added: false }), ..ongoing(stamp) }
 }
@@ -45,7 +46,7 @@ impl Case {
         &self.partitions[&0]
     }
 
-    /// Returns the first offset of a producer's open transaction.
+    /// Returns the first offset of the producer's open transaction, if it has one.
     fn open_from(&self, producer_id: i64) -> Option<i64> {
         self.state().producers.iter().find(|of| of.producer_id == producer_id).and_then(|of| of.open_from)
     }
@@ -55,7 +56,7 @@ impl Case {
     }
 }
 
-/// Returns the state that another broker has after reading the rows of a commit.
+/// Returns the state of another broker that has read the rows of a commit.
 fn by_rows(rows: &[AppendedBatches], mut state: PartitionState) -> PartitionState {
     let mut batches: Vec<_> = rows.iter().flat_map(|row| &row.batches).collect();
     batches.sort_by_key(|batch| batch.base_offset);
@@ -105,13 +106,13 @@ fn unverified_batch_that_would_open_a_transaction_is_refused() {
     assert_eq!(case.verdicts(1, &[ongoing(stamp(7, 0, 0)), ongoing(stamp(7, 0, 1))]), [UNVERIFIED, BEHIND]);
     assert_eq!(case.state().next_offset, 0);
     assert_eq!(case.verdict(verified(stamp(7, 0, 0), 0)), appended(0));
-    // A later epoch begins a transaction of its own.
+    // A batch with a later epoch begins a new transaction.
     assert_eq!(case.verdict(ongoing(stamp(7, 1, 0))), UNVERIFIED);
     assert_eq!(case.verdict(ongoing(stamp(7, 0, 0))), CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 });
 }
 
-/// Race of KIP-890 with transaction version 1, whose epoch stays: the batch would open a transaction that no marker
-/// ends.
+/// The race of KIP-890: with transaction version 1, the epoch stays the same after a marker. If the late batch were
+/// accepted, it would open a transaction that no marker ends.
 #[test]
 fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     let mut case = Case::new(1);
@@ -128,20 +129,20 @@ fn batch_confirmed_before_a_marker_of_its_epoch_is_refused() {
     assert_eq!(case.verdict(verified(stamp(7, 1, 0), 0)), appended(5), "a later epoch has no such marker");
 }
 
-/// A broker that does not know the last marker needs no refresh with transaction version 2.
+/// With transaction version 2, even a broker that does not know the last marker needs no refresh.
 #[test]
 fn marker_with_the_next_epoch_never_outdates_a_confirmation_of_that_epoch() {
     let mut case = Case::new(1);
     case.verdicts(1, &[added(stamp(7, 0, 0), 0), marker((7, 1), 4, false, 2)]);
     assert_eq!(case.verdict(added(stamp(7, 0, 1), 1)), FENCED);
     assert_eq!(case.verdict(added(stamp(7, 1, 0), 0)), appended(2));
-    // The producer is unknown: its first batch may be in flight to another broker.
+    // The producer is unknown, so its first batch may still be in flight to another broker.
     assert_eq!(case.verdict(added(stamp(9, 3, 1), 3)), OUT_OF_ORDER);
     assert_eq!(case.verdict(verified(stamp(9, 3, 1), 3)), appended(3), "its state may have expired");
 }
 
-/// The producer's batch is in an object of a slow upload. Meanwhile its transaction is aborted, and the producer is
-/// evicted because of many other writers: no marker would end the transaction that the batch opens.
+/// The producer's batch is in an object that is uploaded slowly. Meanwhile its transaction is aborted, and many other
+/// writers cause the producer to be evicted. If the batch opened a transaction, no marker would end it.
 #[test]
 fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
     for (version, late) in [(1, verified(stamp(7, 0, 0), 0)), (2, added(stamp(7, 0, 0), 0))] {
@@ -156,7 +157,7 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
             verified: late.verified.map(|verified| Verified { next_offset, ..verified }),
             ..late
         };
-        // The rows lack the marker. The state read from them records that markers may be missing.
+        // The rows lack the marker. A state that is read from them records that markers may be missing.
         let mut read = PartitionState::new(5);
         (read.next_offset, read.has_forgotten) = (4, true);
         read.note_read();
@@ -168,8 +169,8 @@ fn producer_is_evicted_with_its_marker_a_batch_verified_before_is_refused() {
     }
 }
 
-/// A broker hangs with the marker in its object, and the coordinator has another broker write the marker. With
-/// transaction version 1 the copy is equal to the marker of the next transaction.
+/// A broker hangs with a marker in its object, so the coordinator has another broker write the marker. With transaction
+/// version 1, the late copy looks like the marker of the next transaction.
 #[test]
 fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let queued = |marker: ObjectBatch, next_offset| ObjectBatch {
@@ -187,7 +188,7 @@ fn late_copy_of_a_marker_leaves_the_next_transaction_open() {
     let again = object(2, &[late, batch(0, stamp(8, 0, 0))]);
     let again = FinishedObject { state: ObjectState::Live(first.runs), ..again };
     assert_eq!(case.commit(&[again]).verdicts[0], [UNVERIFIED, appended(3)], "the answer was lost");
-    // A marker queued later belongs to the next transaction, or has no effect.
+    // A marker that was queued later belongs to the next transaction or has no effect.
     assert_eq!(case.verdict(queued(marker((7, 0), 4, false, 1), 2)), appended(4));
     assert_eq!(case.open_from(7), None);
 }
@@ -217,7 +218,7 @@ fn all_remembered_producers_have_open_transactions_no_other_opens() {
     assert!(matches!(case.verdict(next), CommitVerdict::Appended { .. }));
 }
 
-/// Regression: the coordinator sent the marker for ever, and nothing became stable.
+/// Regression: the coordinator sent the marker forever, and the log never became stable.
 #[test]
 fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let mut case = Case::new(1);
@@ -225,12 +226,12 @@ fn marker_behind_refused_batches_of_its_producer_is_decided_on() {
     let batches =
         [ongoing(stamp(7, 0, 5)), marker((7, 1), 4, false, 2), added(stamp(7, 1, 0), 1), ongoing(stamp(7, 1, 1))];
     assert_eq!(case.verdicts(2, &batches), [OUT_OF_ORDER, appended(1), appended(2), appended(3)]);
-    // With transaction version 1 the client may resend the refused batch in its next transaction, before the other
-    // batches.
+    // With transaction version 1, the client may resend the refused batch as part of its next transaction, before the
+    // other batches.
     let batches = [ongoing(stamp(7, 1, 7)), marker((7, 1), 4, false, 1), verified(stamp(7, 1, 2), 5)];
     assert_eq!(case.verdicts(3, &batches), [OUT_OF_ORDER, appended(4), BEHIND]);
     assert_eq!(case.open_from(7), None);
-    // A refused marker does not make the epoch known.
+    // The marker is refused, so its epoch is still not known.
     let batches = [ongoing(stamp(7, 1, 9)), marker((7, 2), 3, false, 2), added(stamp(7, 2, 0), 5)];
     let fenced = refused(SequenceRefusal::CoordinatorFenced);
     assert_eq!(case.verdicts(4, &batches), [OUT_OF_ORDER, fenced, BEHIND]);
@@ -253,7 +254,7 @@ fn repeated_commit_gives_markers_the_same_verdicts() {
     let batches = [ongoing(stamp(7, 0, 1)), marker((7, 1), 4, false, 2), marker((8, 0), 8, true, 1)];
     let first = case.commit(&[object(2, &batches)]);
     assert_eq!(first.verdicts[0], [appended(2), appended(3), fenced]);
-    // The next transaction begins before the commit is repeated.
+    // Before the commit is repeated, the next transaction begins.
     case.verdicts(3, &[added(stamp(7, 1, 0), 4)]);
     let again = FinishedObject { state: ObjectState::Live(first.runs.clone()), ..object(2, &batches) };
     let repeated = case.commit(&[again]);
@@ -283,7 +284,7 @@ fn marker_of_an_old_coordinator_or_epoch_is_refused() {
         (marker((7, 3), 9, true, 1), FENCED),
         (marker((-1, 0), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
         (marker((7, -1), 9, true, 1), refused(SequenceRefusal::InvalidRecord)),
-        // The producer has a transaction, but no writes in this partition.
+        // The producer has a transaction, but wrote nothing to this partition.
         (marker((8, 0), 1, true, 1), appended(3)),
         (ObjectBatch { partition: 5, ..marker((7, 5), 9, true, 2) }, CommitVerdict::Refused(Refusal::PartitionGone)),
         (marker((7, 5), 9, true, 2), appended(4)),
@@ -305,7 +306,7 @@ fn partition_deleted_with_an_open_transaction_acknowledges_batches_and_refuses_t
     let verdicts = case.verdicts(2, &[opens, marker((7, 0), 4, false, 1)]);
     let duplicate = CommitVerdict::Duplicate { base_offset: 0, timestamp: 0 };
     assert_eq!(verdicts, [duplicate, CommitVerdict::Refused(Refusal::PartitionGone)]);
-    // In the recreated partition the producer continues, without an open transaction.
+    // In the recreated partition, the producer continues without an open transaction.
     let mut next = PartitionState::new(5);
     next.succeed(deleted.producers.tails(), false);
     case.partitions.insert(0, next);
@@ -350,7 +351,7 @@ fn rows_read_twice_give_the_state_of_once() {
     assert_eq!(shown(&by_rows(&decided.producers, once.clone())), shown(&once));
     assert_eq!(once.producers.iter().map(|of| of.coordinator_epoch).max(), Some(4));
     assert!(once.producers.iter().all(|of| of.coordinator_epoch > NO_COORDINATOR));
-    // The confirmation has the same effect on a state read from rows as on the original.
+    // The confirmation affects a state that was read from rows in the same way as the original.
     let mut other = Case::new(1);
     other.partitions.insert(0, once);
     assert_eq!(

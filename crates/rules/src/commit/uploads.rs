@@ -1,43 +1,45 @@
-//! Number of concurrent uploads.
+//! Adapts the number of concurrent uploads to the object store.
 //!
-//! A distant store responds late, and takes many uploads side by side. A narrow link carries no more bytes with many
-//! uploads than with one, and each upload takes longer. All commits wait for the first object, which then completes
-//! about as late as all others. So the window grows while uploads are quick. While they are slow it shrinks step by
-//! step; a step after which fewer bytes arrive is undone.
+//! A distant store responds late, and many uploads at a time fill the link to it. A narrow link carries no more bytes
+//! with many uploads than with one, and each upload takes longer. All commits wait for the first object, which then
+//! completes about as late as all the others. So the window grows while uploads are quick, and shrinks step by step
+//! while they are slow. If fewer bytes arrive after a step down, the step is undone.
 //!
-//! Not here: clocks and requests. Invariant: at least one upload, at most as many as there are slots.
+//! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
+//! there are slots.
 
 use std::time::Duration;
 
-/// Number of concurrent uploads before any has ended.
+/// Number of concurrent uploads before the first one has ended.
 const OPENS_WITH: usize = 2;
-/// Mean duration above which uploads are slow.
+/// Uploads are slow if they take longer than this on average.
 const SLOW: Duration = Duration::from_secs(2);
-/// Duration below which uploads are quick.
+/// Uploads are quick if they take less time than this.
 const QUICK: Duration = Duration::from_secs(1);
-/// Smallest share of the former rate, in tenths, with which a step down is kept.
+/// A step down is kept if at least this share of the former rate remains, in tenths.
 const KEPT_TENTHS: u64 = 9;
-/// Number of rounds that the window waits after it has undone a step down. The number doubles with each further undone
-/// step, up to the maximum; a step that is kept resets it.
+/// How many rounds the window waits after it has undone a step down. The number doubles with each step that is undone.
+/// A step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
+/// Maximum number of rounds that the window waits after it has undone a step down.
 const HELD_ROUNDS_MAX: u32 = 256;
 
-/// Window of one broker's uploads.
+/// Limits how many uploads a broker runs at a time.
 #[derive(Debug)]
 pub struct UploadWindow {
     slots_max: usize,
     size: usize,
-    /// True until the first upload that is not quick.
+    /// True until an upload is not quick.
     is_opening: bool,
     round: UploadRound,
-    /// The last step down, until it is kept or undone.
+    /// The last step down, while it is not known whether to keep it.
     step: Option<StepDown>,
-    /// Rounds before the next step down.
+    /// How many rounds the window still waits before the next step down.
     held: u32,
     held_next: u32,
 }
 
-/// Uploads that ended since the last adjustment of the window.
+/// The uploads that ended since the window was last adjusted.
 #[derive(Debug, Default)]
 struct UploadRound {
     began: Duration,
@@ -46,18 +48,18 @@ struct UploadRound {
     took: Duration,
 }
 
-/// Step down, with the size and rate before it.
+/// A step down, with the size and the rate before it.
 #[derive(Debug)]
 struct StepDown {
     size: usize,
     bytes_per_second: u64,
-    /// False during the first round after the step, whose rate does not count: uploads that began before the step end
-    /// in it.
+    /// False in the first round after the step. The rate of that round does not count, because some of its uploads
+    /// began before the step.
     is_settled: bool,
 }
 
 impl UploadWindow {
-    /// Creates a window of at most `slots_max` uploads, at least one.
+    /// Creates a window for at most `slots_max` uploads, which is at least one.
     pub fn new(slots_max: usize) -> UploadWindow {
         let slots_max = slots_max.max(1);
         UploadWindow {
@@ -71,12 +73,12 @@ impl UploadWindow {
         }
     }
 
-    /// Returns the number of uploads that may run at a time.
+    /// Returns how many uploads may run at a time now.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Records that `bytes` arrived at `now` by an upload of duration `took`. `now` is the time of any monotonic clock.
+    /// Records that an upload of `bytes`, which took `took`, has ended at `now`. The clock may be any monotonic one.
     pub fn note(&mut self, now: Duration, took: Duration, bytes: u64) {
         if self.is_opening && took < QUICK {
             self.size = (self.size + 1).min(self.slots_max);
@@ -84,7 +86,7 @@ impl UploadWindow {
             self.is_opening = false;
         }
         if self.round.count == 0 {
-            // Time before the first upload began does not count: no bytes arrived in it.
+            // The time before the first upload began does not count, because no bytes arrived in it.
             self.round.began = self.round.began.max(now.saturating_sub(took));
         }
         self.round.count += 1;
@@ -130,11 +132,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Store with a latency, and a link that concurrent uploads share.
+    /// A store with a latency, and a link that concurrent uploads share.
     struct Store {
         latency: Duration,
         bytes_per_second: u64,
-        /// Remaining bytes and start of each upload; the latency follows the last byte.
+        /// The remaining bytes and the start of each upload. The latency is added after the last byte.
         under_way: Vec<(f64, Duration)>,
         answering: Vec<(Duration, Duration)>,
         now: Duration,
@@ -152,7 +154,7 @@ mod tests {
             }
         }
 
-        /// Keeps the window full for `seconds`. Returns the bytes a second that arrived.
+        /// Keeps the window full for `seconds`. Returns how many bytes arrived per second.
         fn run(&mut self, window: &mut UploadWindow, seconds: u64, object: u64) -> u64 {
             let (step, until) = (Duration::from_millis(10), self.now + Duration::from_secs(seconds));
             let mut arrived = 0;
@@ -161,7 +163,7 @@ mod tests {
                     self.under_way.push((object as f64, self.now));
                 }
                 self.now += step;
-                // Streams share a link unequally, by shares of 8, 9, 10 and so on.
+                // The streams share the link unequally, in the proportion of 8, 9, 10 and so on.
                 let parts: f64 = (0..self.under_way.len()).map(|nth| 8.0 + nth as f64).sum();
                 let part = self.bytes_per_second as f64 * step.as_secs_f64() / parts;
                 self.under_way.iter_mut().enumerate().for_each(|(nth, (left, _))| *left -= part * (8.0 + nth as f64));
@@ -186,7 +188,8 @@ mod tests {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 10_000 * MIB));
         store.run(&mut window, 1, 8 * MIB);
         assert_eq!(window.size(), 8);
-        // Each of the 8 slots uploads an object within 180 ms: 150 ms of latency, the rest for steps of the simulation.
+        // Each of the 8 slots uploads an object within 180 ms: 150 ms of latency, and the rest for the steps of the
+        // simulation.
         assert!(store.run(&mut window, 10, 8 * MIB) > 8 * 8 * MIB * 1000 / 180);
     }
 

@@ -1,61 +1,61 @@
-//! Dirty part of a log, and the decision to clean it (Kafka's `LogCleanerManager`).
+//! Finds the dirty part of a log, and decides if the log must be cleaned (Kafka's `LogCleanerManager`).
 //!
-//! Only the cleanable part counts: closed segments below the last stable offset with records older than
-//! min.compaction.lag.ms. The log up to the checkpoint of the last cleaning is clean, the rest of the cleanable part is
-//! dirty.
+//! Only the cleanable part of the log counts. It consists of the closed segments below the last stable offset whose
+//! records are all older than min.compaction.lag.ms. The log is clean up to the checkpoint of the last cleaning. The
+//! rest of the cleanable part is dirty.
 
-/// Closed segment: it gets no more records.
+/// A closed segment, which gets no more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Closed {
     pub base_offset: i64,
-    /// Size of the segment in bytes.
+    /// The size of the segment in bytes.
     pub size: u64,
-    /// First timestamp of the segment's first batch, in ms; needed only with a max.compaction.lag.ms.
+    /// The first timestamp of the segment's first batch, in ms. It is needed only if there is a max.compaction.lag.ms.
     pub first_timestamp: Option<i64>,
-    /// Largest timestamp of the segment in ms; needed only with a min.compaction.lag.ms.
+    /// The largest timestamp of the segment, in ms. It is needed only if there is a min.compaction.lag.ms.
     pub largest_timestamp: Option<i64>,
 }
 
-/// Facts about a log.
+/// The facts about a log that decide on its cleaning.
 #[derive(Clone, Copy, Debug)]
 pub struct CleanableLog<'a> {
-    /// Closed segments, in order.
+    /// The closed segments, in order.
     pub closed: &'a [Closed],
-    /// Base offset of the active segment, where the last closed segment ends.
+    /// The base offset of the active segment, at which the last closed segment ends.
     pub active_base: i64,
     pub log_start: i64,
     pub log_end: i64,
-    /// Offset of the first record that is not replicated or may still be aborted.
+    /// The offset of the first record that is not replicated or may still be aborted.
     pub last_stable_offset: i64,
-    /// End of the last cleaning, if any.
+    /// The offset at which the last cleaning ended, if there was one.
     pub checkpoint: Option<i64>,
 }
 
-/// min.compaction.lag.ms and max.compaction.lag.ms.
+/// min.compaction.lag.ms and max.compaction.lag.ms of a topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lags {
     pub min_ms: i64,
-    /// Maximum lag; `i64::MAX` means none.
+    /// The maximum lag; `i64::MAX` if there is none.
     pub max_ms: i64,
 }
 
-/// Dirty part of a log.
+/// The dirty part of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dirty {
-    /// End of the last cleaning; the log start without a valid checkpoint.
+    /// The offset at which the last cleaning ended, or the log start if there is no valid checkpoint.
     pub first_dirty: i64,
-    /// End of the cleanable part: the base offset of a segment.
+    /// The offset at which the cleanable part ends. This is the base offset of a segment.
     pub end: i64,
     pub clean_bytes: u64,
     pub dirty_bytes: u64,
-    /// True if a closed segment that was not cleaned begins with a batch older than max.compaction.lag.ms.
+    /// True if a closed segment that is not cleaned begins with a batch older than max.compaction.lag.ms.
     pub is_overdue: bool,
-    /// True if the checkpoint is outside the log.
+    /// True if there is a checkpoint that is outside the log.
     pub is_reset: bool,
 }
 
 impl Dirty {
-    /// Returns the dirty share of all bytes that a cleaning would read.
+    /// Returns the share of dirty bytes among all bytes that a cleaning would read.
     pub fn ratio(&self) -> f64 {
         match self.clean_bytes + self.dirty_bytes {
             0 => 0.0,
@@ -63,7 +63,7 @@ impl Dirty {
         }
     }
 
-    /// Returns true if the log must be cleaned now; `min_ratio` is min.cleanable.dirty.ratio.
+    /// Returns true if the log must be cleaned now. `min_ratio` is min.cleanable.dirty.ratio.
     pub fn is_due(&self, min_ratio: f64) -> bool {
         self.dirty_bytes > 0 && (self.is_overdue || self.ratio() > min_ratio)
     }
@@ -80,7 +80,7 @@ pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
         if segment.base_offset >= end {
             break;
         }
-        // A cleaning that ran out of memory ends within a segment, which then counts as dirty.
+        // If a cleaning ran out of memory, it ended within a segment. The whole segment then counts as dirty.
         if segment_end <= first_dirty {
             clean_bytes += segment.size;
         } else {
@@ -97,7 +97,7 @@ pub fn dirty(log: &CleanableLog<'_>, lags: Lags, now_ms: i64) -> Dirty {
     Dirty { first_dirty, end, clean_bytes, dirty_bytes, is_overdue, is_reset }
 }
 
-/// Returns the end of the cleanable part, which is the base offset of a segment.
+/// Returns the offset at which the cleanable part ends. This is the base offset of a segment.
 fn end_of_cleanable(log: &CleanableLog<'_>, first_dirty: i64, min_lag_ms: i64, now_ms: i64) -> i64 {
     let too_new = now_ms.saturating_sub(min_lag_ms);
     for (segment, segment_end) in with_ends(log) {
@@ -123,7 +123,7 @@ mod tests {
 
     const NONE: Lags = Lags { min_ms: 0, max_ms: i64::MAX };
 
-    /// Returns segments of 100 offsets and 10 bytes, one a second.
+    /// Returns `count` segments, each with 100 offsets and 10 bytes, one for every second.
     fn closed(count: i64) -> Vec<Closed> {
         let segment = |n| Closed {
             base_offset: n * 100,

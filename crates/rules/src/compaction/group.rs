@@ -1,28 +1,28 @@
-//! Grouping of segments that are written into one, so that a log does not end up as thousands of nearly empty files
-//! (Kafka's `Cleaner.groupSegmentsBySize`).
+//! Groups segments that are written into one, so that a log does not end up as thousands of nearly empty files (Kafka's
+//! `Cleaner.groupSegmentsBySize`).
 
 use std::ops::Range;
 
-/// Segment before its cleaning.
+/// A segment before its cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Source {
     pub base_offset: i64,
-    /// Base offset of the next segment.
+    /// The base offset of the next segment.
     pub end_offset: i64,
-    /// Size of the log file; `index_size` is that of the larger index file.
+    /// The size of the log file. `index_size` is the size of the larger index file.
     pub size: u64,
     pub index_size: u64,
 }
 
-/// Limits of one segment: segment.bytes and segment.index.bytes.
+/// The limits of a segment: segment.bytes and segment.index.bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegmentLimits {
     pub segment_bytes: u64,
     pub index_bytes: u64,
 }
 
-/// Returns ranges of adjacent sources that fit into one segment even if all their records survive. Every source is in
-/// one range, in order.
+/// Divides adjacent sources into groups that fit into one segment even if all records survive. Every source is in one
+/// group, in order.
 pub fn group(sources: &[Source], limits: SegmentLimits) -> Vec<Range<usize>> {
     let mut groups: Vec<Range<usize>> = Vec::new();
     let (mut size, mut index_size) = (0, 0);

@@ -1,11 +1,10 @@
-//! Decisions of compaction (Kafka's `LogCleaner`): when and up to which offset a log is cleaned, which segments are
-//! written into one, which records survive.
+//! Decisions of log compaction (Kafka's `LogCleaner`): when and up to which offset a log is cleaned, which segments are
+//! written into one, and which records survive.
 //!
-//! Not here: reading and writing logs, which the broker does.
+//! The broker reads and writes the logs.
 //!
-//! Invariant: a record is removed only in three cases. A later committed record of the log has its key, it is a
-//! tombstone past its delete horizon, or its transaction was aborted. So the log has the last committed value of each
-//! key at every moment.
+//! Invariant: a record is removed only in three cases. A later committed record has its key, it is a tombstone past its
+//! delete horizon, or its transaction was aborted. So the log has the last committed value of each key at every moment.
 
 mod due;
 mod group;

@@ -1,31 +1,31 @@
-//! Map from the hash of each key to its newest offset, in a fixed amount of memory.
+//! Maps the hash of each key to the key's newest offset, in a fixed amount of memory.
 //!
-//! The map does not grow. When it is full, the cleaning ends at that offset, and the next cleaning continues there.
-//! Open addressing with linear probing; a slot is 24 bytes, 16 of hash and 8 of offset. The system provides the memory
-//! zeroed, so that untouched slots cost nothing.
+//! The map does not grow. When it is full, the cleaning ends at that offset, and the next cleaning continues there. The
+//! map uses open addressing with linear probing. A slot has 24 bytes: 16 for the hash and 8 for the offset. The system
+//! provides zeroed memory, so untouched slots cost nothing.
 //!
-//! Invariant: there is always an empty slot, so that every search ends.
+//! Invariant: there is always an empty slot, so every search ends.
 
 use super::sip::{self, hash};
 
 pub use super::sip::HashKey;
 
-/// Bytes of memory that one key takes.
+/// How many bytes of memory each key takes.
 pub const SLOT_BYTES: usize = 24;
 
-/// Hashes of keys with the newest offset of each.
+/// The hashes of keys, with the newest offset of each key.
 #[derive(Debug)]
 pub struct OffsetMap {
     key: sip::HashKey,
-    /// Two words of hash, and the offset plus one; 0 marks an empty slot.
+    /// Each slot has two words of hash, and the offset plus one. A 0 in the last word marks an empty slot.
     slots: Vec<[u64; 3]>,
     len: usize,
     limit: usize,
 }
 
 impl OffsetMap {
-    /// Creates a map of `bytes` that is full at `load_factor`. It takes fewer bytes if they suffice for `keys`, the
-    /// largest number of keys to come.
+    /// Creates a map of at most `bytes` that counts as full at `load_factor`. `keys` is the maximum number of keys to
+    /// come. If they need less memory, the map is smaller.
     pub fn new(key: HashKey, bytes: usize, load_factor: f64, keys: usize) -> OffsetMap {
         let load_factor = if load_factor.is_finite() { load_factor.clamp(0.01, 1.0) } else { 1.0 };
         let needed = (keys as f64 / load_factor.min(0.75)) as usize;
@@ -34,8 +34,8 @@ impl OffsetMap {
         OffsetMap { key, slots: vec![[0; 3]; count], len: 0, limit }
     }
 
-    /// Records the newest offset of a key. Offsets must grow from call to call. Returns false if the map is full and
-    /// lacks the key.
+    /// Records the newest offset of a key. The offsets must grow from call to call. Returns false if the map is full
+    /// and does not have the key.
     #[must_use]
     pub fn put(&mut self, key: &[u8], offset: i64) -> bool {
         let hash = hash(self.key, key);
@@ -50,13 +50,13 @@ impl OffsetMap {
         true
     }
 
-    /// Returns the newest offset of a key; None if the map lacks the key.
+    /// Returns the newest offset of a key; None if the map does not have the key.
     pub fn get(&self, key: &[u8]) -> Option<i64> {
         let slot = self.slots[self.slot_of(hash(self.key, key))];
         (slot[2] != 0).then(|| (slot[2] - 1) as i64)
     }
 
-    /// Returns the slot of the hash, or the empty slot for it.
+    /// Returns the slot with this hash, or the empty slot where it belongs.
     fn slot_of(&self, hash: [u64; 2]) -> usize {
         let count = self.slots.len();
         // The high half of the product spreads the hash over any number of slots.
@@ -80,7 +80,7 @@ impl OffsetMap {
         self.len == 0
     }
 
-    /// Returns the number of keys that fills the map.
+    /// Returns how many keys the map can hold.
     pub fn limit(&self) -> usize {
         self.limit
     }

@@ -1,13 +1,13 @@
-//! SipHash-2-4 with 128 bits of output: a keyed hash of records' keys.
+//! SipHash-2-4 with 128 bits of output, a keyed hash for the keys of records.
 //!
-//! The map of a cleaning has hashes without keys, so that two keys with one hash would lose a record. A keyed
-//! pseudo-random function prevents that: with 10^9 keys the chance is 10^-21. A client cannot search for colliding keys
-//! without the hash's key, which is random for each cleaning. Kafka's MD5 has no key, and its collisions are computed
-//! in seconds.
+//! The cleaner's map stores hashes instead of keys, so if two keys had the same hash, a record would be lost. A keyed
+//! pseudo-random function makes this practically impossible: with 10^9 keys the chance is 10^-21. Clients cannot search
+//! for colliding keys, because they do not know the hash's key, which is random for each cleaning. Kafka uses MD5,
+//! which has no key and whose collisions can be computed in seconds.
 //!
 //! Source: Aumasson and Bernstein, "SipHash: a fast short-input PRF", 2012, and the authors' 128-bit extension.
 
-/// Key of the hash.
+/// The secret key of the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashKey(pub [u64; 2]);
 
@@ -71,7 +71,8 @@ pub fn hash(key: HashKey, bytes: &[u8]) -> [u64; 2] {
 mod tests {
     use super::*;
 
-    /// From the reference implementation's `vectors_sip128`: key 00..0f, input 00, 01, 02 and so on.
+    /// The values are from `vectors_sip128` of the reference implementation. The key is 00..0f, and the inputs are 00,
+    /// 01, 02 and so on.
     #[test]
     fn hashes_are_those_of_the_reference() {
         let key = HashKey([0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908]);

@@ -1,23 +1,23 @@
-//! The records that survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
+//! Decides which records survive a cleaning (Kafka's `Cleaner.shouldRetainRecord` and KIP-534).
 
-/// Time from which the tombstones or the marker of a batch may be removed.
+/// The time from which a batch's tombstones or its marker may be removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Horizon {
-    /// No time yet. A cleaning sets the time when it keeps a tombstone, or finds a marker without data.
+    /// Not set yet. A cleaning sets the time when it keeps a tombstone or finds a marker without data.
     Unset,
-    /// Time in ms.
+    /// The time in ms.
     At(i64),
 }
 
 impl Horizon {
-    /// Returns true if the time is set and has come.
+    /// Returns true if the time is set and has been reached.
     pub fn has_passed(self, now_ms: i64) -> bool {
         matches!(self, Horizon::At(time_ms) if now_ms >= time_ms)
     }
 }
 
-/// Returns true if a record survives. `newest` is the newest offset of its key in the map, which covers offsets below
-/// `mapped_to`.
+/// Returns true if a record survives. `newest` is the newest offset of its key in the map, which covers the offsets
+/// below `mapped_to`.
 pub fn survives(
     offset: i64,
     newest: Option<i64>,

@@ -1,21 +1,22 @@
-//! Pauses that keep a rate of bytes.
+//! Computes pauses that keep reads and writes below a rate of bytes.
 //!
-//! The caller has the clock and sleeps. Invariant: over any time, no more bytes are read or written than the rate
-//! allows, except for the last piece.
+//! The caller provides the time and sleeps. Invariant: over any time, no more bytes are read or written than the rate
+//! allows, except for the last call.
 
 use std::time::Duration;
 
-/// Longest pause for one piece, whatever the rate.
+/// Maximum length of a pause, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Time by which the bytes so far would be done at the permitted rate.
+/// Keeps reads and writes below a rate. It stores when the bytes so far would be done at that rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,
 }
 
 impl Throttle {
-    /// Records bytes read or written at `now`, the time since any fixed moment. Returns the pause that keeps the rate.
+    /// Records that bytes were read or written at `now`, the time since a fixed moment. Returns how long to pause to
+    /// keep the rate.
     pub fn pause_after(&mut self, now: Duration, bytes: u64, bytes_per_second: f64) -> Duration {
         let cost = bytes as f64 / bytes_per_second.max(f64::MIN_POSITIVE);
         let cost = Duration::try_from_secs_f64(cost).unwrap_or(PAUSE_MAX).min(PAUSE_MAX);

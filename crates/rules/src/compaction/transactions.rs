@@ -1,10 +1,10 @@
-//! Transactions of a log whose batches are read in the order of offsets: aborted data, and markers without data
-//! (Kafka's `CleanedTransactionMetadata`).
+//! Follows the transactions of a log while its batches are read in the order of offsets. Finds aborted data, and
+//! markers that have no data left (Kafka's `CleanedTransactionMetadata`).
 //!
-//! Not here: the list of aborted transactions, which is in the indexes of the segments.
+//! The list of aborted transactions comes from the indexes of the segments.
 //!
 //! Invariant: a marker counts as empty only if no data batch of its transaction was read. A data batch counts even if
-//! it has no records, or is removed.
+//! it has no records or is removed.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -12,14 +12,14 @@ use crate::sequence::AbortedTransaction;
 
 use super::Horizon;
 
-/// Transactions at one position of a log: those that are open there, and aborted ones that begin later.
+/// The transactions at a position of a log: those that are open there, and the aborted ones that begin later.
 #[derive(Debug, Default)]
 pub struct TransactionScan {
-    /// Aborted transactions that begin later, by their first offset.
+    /// The aborted transactions that begin later, by their first offset.
     ahead: BTreeMap<i64, AbortedTransaction>,
-    /// Aborted transactions that are open here, by their producer.
+    /// The aborted transactions that are open here, by producer.
     aborted: HashMap<i64, OpenAborted>,
-    /// Producers whose transactions are open here, have data, and are not among the added aborted ones.
+    /// Producers whose transaction is open here and has data, and is not one of the added aborted ones.
     committed: HashSet<i64>,
 }
 
@@ -29,12 +29,13 @@ struct OpenAborted {
     has_data: bool,
 }
 
-/// Data of the transaction that a marker ends.
+/// The data that is left of a transaction when its marker is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkedData {
-    /// Data was read. Contains the transaction's entry in the index of aborted transactions if the marker aborts it.
+    /// There was data. If the marker aborts the transaction, this contains the transaction's entry in the index of
+    /// aborted transactions.
     Some(Option<AbortedTransaction>),
-    /// No data is left.
+    /// There is no data left.
     None,
 }
 
@@ -44,18 +45,18 @@ pub enum MarkerFate {
     Stays,
     /// The marker stays, and its delete horizon is set.
     SetsHorizon,
-    /// The marker is removed. If it is the last batch of its producer, it stays as an empty batch.
+    /// The marker is removed, but it stays as an empty batch if it is the last batch of its producer.
     Goes,
 }
 
 impl TransactionScan {
-    /// Adds aborted transactions; repeated ones are harmless. Before a batch is read, all transactions that end at or
-    /// past it must be added.
+    /// Adds aborted transactions, which may be added repeatedly. Before a batch is read, all transactions that end at
+    /// its offset or later must have been added.
     pub fn add(&mut self, aborted: impl IntoIterator<Item = AbortedTransaction>) {
         self.ahead.extend(aborted.into_iter().map(|transaction| (transaction.first_offset, transaction)));
     }
 
-    /// Records a data batch. Returns true if its records are aborted.
+    /// Records that a data batch was read. Returns true if its records are aborted.
     pub fn is_aborted(&mut self, producer_id: i64, last_offset: i64, is_transactional: bool) -> bool {
         self.begin_upto(last_offset);
         if !is_transactional {
@@ -73,14 +74,14 @@ impl TransactionScan {
         }
     }
 
-    /// Records a marker. Returns the remaining data of its transaction.
+    /// Records that a marker was read. Returns the data that is left of its transaction.
     pub fn ended_by(&mut self, producer_id: i64, offset: i64, is_commit: bool) -> MarkedData {
         self.begin_upto(offset);
         let has_committed = self.committed.remove(&producer_id);
         let aborted = if is_commit { None } else { self.aborted.remove(&producer_id) };
         match aborted.filter(|open| open.has_data) {
             Some(open) => MarkedData::Some(Some(open.transaction)),
-            // The index may lack an aborted transaction, whose data then counts as committed.
+            // The index may lack an aborted transaction. Its data then counts as committed.
             None if has_committed => MarkedData::Some(None),
             None => MarkedData::None,
         }
@@ -97,7 +98,7 @@ impl TransactionScan {
     }
 }
 
-/// Returns the fate of a marker with records (KIP-534): once its transaction has no data left, the marker stays for
+/// Decides about a marker that has records (KIP-534). When its transaction has no data left, the marker stays for
 /// another delete.retention.ms.
 pub fn marker_fate(data: MarkedData, horizon: Horizon, now_ms: i64) -> MarkerFate {
     match (data, horizon) {

@@ -1,6 +1,6 @@
-//! Effects of an event, which the caller carries out in order.
+//! The effects of an event, which the caller carries out in order.
 //!
-//! Invariant: no client sees an effect that follows an [`Effect::Keep`] before the snapshot is written.
+//! Invariant: no client sees an effect that comes after an [`Effect::Keep`] before the snapshot is written.
 
 use super::Snapshot;
 use fullbore_wire::ErrorCode;
@@ -9,25 +9,25 @@ use fullbore_wire::apis::join_group::JoinGroupResponse;
 use fullbore_wire::apis::leave_group::LeaveGroupResponse;
 use fullbore_wire::apis::sync_group::SyncGroupResponse;
 
-/// Id of a waiting request, unique within its group.
+/// Identifies a waiting request within its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 
-/// Effects in their order.
+/// Effects, in the order in which they must be carried out.
 pub type Effects = Vec<Effect>;
 
-/// Effect of an event.
+/// An instruction to the caller, as the result of an event.
 #[derive(Debug)]
 pub enum Effect {
-    /// Write the snapshot before any later effect.
+    /// The caller writes the snapshot before it carries out any later effect.
     Keep(Snapshot),
-    /// Respond to the waiting request.
+    /// The caller responds to the waiting request.
     Answer(RequestTicket, GroupAnswer),
-    /// Write a log line, or count the event.
+    /// The caller writes a log line or counts the event.
     Tell(Event),
 }
 
-/// Response to a request.
+/// A response to a request.
 #[derive(Debug, PartialEq)]
 pub enum GroupAnswer {
     /// Response to JoinGroup.
@@ -40,51 +40,51 @@ pub enum GroupAnswer {
     Leave(Box<LeaveGroupResponse>),
     /// Response to ConsumerGroupHeartbeat.
     ConsumerHeartbeat(Box<ConsumerGroupHeartbeatResponse>),
-    /// Refusal of any request: the coordinator does not serve this group now.
+    /// An error for any request, because the coordinator does not serve this group now.
     Refused(ErrorCode),
 }
 
-/// Event for the log and the metrics.
+/// An event that is logged or counted.
 #[derive(Debug, PartialEq)]
 pub enum Event {
     /// Members must rejoin.
     RebalanceBegun {
-        /// Generation that ends.
+        /// The generation that ends.
         generation: i32,
-        /// Reason as a sentence.
+        /// The reason as a sentence.
         reason: String,
     },
-    /// The members of a new generation are known.
+    /// A new generation begins, and its members are known.
     RebalanceCompleted {
-        /// New generation.
+        /// The new generation.
         generation: i32,
         /// Number of members in the new generation.
         members: usize,
     },
-    /// All assignments of a generation are known.
+    /// The assignments of a generation are known.
     Assigned {
-        /// Generation of the assignments.
+        /// The generation that the assignments belong to.
         generation: i32,
     },
     /// A member missed a deadline.
     Expired {
         member_id: super::MemberId,
-        /// Step that the member did not take in time.
+        /// The step that the member has not taken in time.
         waited_for: &'static str,
     },
-    /// A member left of its own accord.
+    /// A member left on its own.
     Left {
         member_id: super::MemberId,
-        /// Reason given by the client.
+        /// The reason that the client gave.
         reason: String,
     },
     /// A static member returned under a new id.
     Replaced {
-        /// Instance id of the member.
+        /// The instance id of the member.
         instance_id: fullbore_wire::Text,
-        /// Former member id, which is fenced from now on.
+        /// The former member id, which is fenced from now on.
         old: super::MemberId,
-        /// New member id.
+        /// The new member id.
         new: super::MemberId,
     },
 }

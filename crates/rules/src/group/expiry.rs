@@ -1,26 +1,26 @@
-//! Expiration of committed offsets (KIP-211), and their deletion by request (KIP-496).
+//! Decides when committed offsets expire (KIP-211), and checks if they may be deleted by request (KIP-496).
 //!
-//! The group decides which topics its members read ([`Group::reads`]). Offsets of these topics neither expire nor can
-//! be deleted.
+//! The group knows which topics its members read ([`Group::reads`]). Offsets of these topics neither expire nor can
+//! they be deleted.
 
 use super::{Group, GroupState, Protocol};
 use fullbore_wire::ErrorCode;
 
-/// Protocol type of groups whose members read topics that the group knows.
+/// The protocol type of groups that know which topics their members read.
 const CONSUMER: &str = "consumer";
 
-/// Time from which a group's offsets count as unused.
+/// The time from which a group's offsets count as unused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Since {
-    /// No time: the offsets are retained.
+    /// The offsets are kept, however old they are.
     Never,
-    /// Time at which the group lost its last member, in milliseconds since 1970.
+    /// The time at which the group lost its last member, in milliseconds since 1970.
     Empty(i64),
-    /// Time of each commit.
+    /// The time at which each offset was committed.
     Committed,
 }
 
-/// Returns the start of the retention in this group, for topics that the group does not read.
+/// Returns when the retention starts for offsets of topics that the group does not read.
 pub fn since(group: &Group) -> Since {
     if group.protocol() == Protocol::Consumer {
         return Since::Committed;
@@ -34,8 +34,8 @@ pub fn since(group: &Group) -> Since {
     }
 }
 
-/// Returns true if an offset committed at `committed_ms` has expired. `expires_ms` is the expiration time that an old
-/// version of OffsetCommit states.
+/// Returns true if an offset that was committed at `committed_ms` has expired. `expires_ms` is set if an old version of
+/// OffsetCommit has given an expiration time.
 pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, retention_ms: i64, now: i64) -> bool {
     let base = match since {
         Since::Never => return false,
@@ -51,7 +51,8 @@ pub fn is_expired(since: Since, committed_ms: i64, expires_ms: Option<i64>, rete
 /// Checks that offsets of topics that no member reads may be deleted by request.
 ///
 /// # Errors
-/// GROUP_ID_NOT_FOUND; NON_EMPTY_GROUP if the group has members of another protocol type, whose topics are unknown.
+/// Fails with GROUP_ID_NOT_FOUND if the group is dead. Fails with NON_EMPTY_GROUP if its members have another protocol
+/// type, so that their topics are unknown.
 pub fn check_delete_offsets(group: &Group) -> Result<(), ErrorCode> {
     match group.state() {
         GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
@@ -90,7 +91,7 @@ mod tests {
             (Since::Committed, 100, 1_100, true),
             (Since::Empty(500), 100, 1_499, false),
             (Since::Empty(500), 100, 1_500, true),
-            // The clock was set back.
+            // The clock was set back in these cases.
             (Since::Committed, 5_000, 100, false),
         ];
         for (since, committed, now, expected) in cases {

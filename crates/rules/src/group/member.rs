@@ -1,33 +1,34 @@
-//! Identity of members of either protocol, of joining members, and of the senders of commits.
+//! Identities of members in either protocol, of joining members, and of clients that commit offsets.
 
 use fullbore_wire::apis::join_group::JoinGroupRequest;
 use fullbore_wire::{ErrorCode, Text};
 
-/// Id of a member, assigned by the coordinator or chosen by the member itself (KIP-848).
+/// The id of a member. The coordinator assigns it, or the member chooses it itself (KIP-848).
 pub type MemberId = Text;
 
-/// Sender of an OffsetCommit or a TxnOffsetCommit.
+/// The client that sent an OffsetCommit or a TxnOffsetCommit.
 #[derive(Clone, Copy, Debug)]
 pub struct Committer<'a> {
-    /// Member id; empty for a sender outside the group.
+    /// The member id; empty if the client is not a member.
     pub member_id: &'a str,
     pub instance_id: Option<&'a str>,
-    /// Generation in a classic group, member epoch in a consumer group; -1 for a sender outside the group.
+    /// The generation in a classic group, or the member epoch in a consumer group; -1 if the client is not a member.
     pub generation: i32,
-    /// Version of the OffsetCommit; meaningless for TxnOffsetCommit.
+    /// The version of the OffsetCommit; not used for TxnOffsetCommit.
     pub version: i16,
-    /// True for TxnOffsetCommit (KIP-447), whose client may omit its member id.
+    /// True for TxnOffsetCommit (KIP-447). Its client may leave out its member id.
     pub is_transactional: bool,
 }
 
 impl Committer<'_> {
-    /// Returns true for a TxnOffsetCommit without member and generation, as clients before KIP-447 send it.
+    /// Returns true for a TxnOffsetCommit that names no member and no generation, as older clients than KIP-447 send
+    /// it.
     pub(super) fn is_unnamed_in_transaction(&self) -> bool {
         self.is_transactional && self.generation < 0 && self.member_id.is_empty() && self.instance_id.is_none()
     }
 
-    /// Returns the error as a code that the client knows: a TxnOffsetCommit never gets STALE_MEMBER_EPOCH
-    /// (`OffsetMetadataManager` of Kafka).
+    /// Converts an error to a code that the client knows. A TxnOffsetCommit never gets STALE_MEMBER_EPOCH, as in
+    /// Kafka's `OffsetMetadataManager`.
     pub(super) fn as_known(&self, code: ErrorCode) -> ErrorCode {
         match code {
             ErrorCode::STALE_MEMBER_EPOCH if self.is_transactional => ErrorCode::ILLEGAL_GENERATION,
@@ -36,15 +37,15 @@ impl Committer<'_> {
     }
 }
 
-/// JoinGroup with its context.
+/// A JoinGroup and everything that is needed to handle it.
 #[derive(Clone, Copy, Debug)]
 pub struct Joining<'a> {
     pub request: &'a JoinGroupRequest,
-    /// Version of JoinGroup.
+    /// The version of the JoinGroup request.
     pub version: i16,
     pub client_id: &'a str,
-    /// Client's host, as tools show it.
+    /// The client's host, as administration tools show it.
     pub client_host: &'a str,
-    /// Unused id, for a member that has none.
+    /// An unused id, in case the member has none.
     pub new_member_id: &'a MemberId,
 }

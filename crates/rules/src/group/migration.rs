@@ -1,9 +1,8 @@
-//! Migration of a group from one protocol to the other (KIP-848), and the requests that cause it.
+//! Migrates a group from one protocol to the other (KIP-848), and handles the requests that cause this.
 //!
-//! A member of the consumer protocol that joins a classic group converts it: the group becomes a consumer group, and
-//! its other members continue by JoinGroup, SyncGroup and Heartbeat. When the last member of the consumer protocol
-//! leaves, the remaining members are a classic group again, which rebalances. An empty group takes the protocol of its
-//! first member.
+//! If a member that uses the consumer protocol joins a classic group, the group becomes a consumer group. Its other
+//! members continue with JoinGroup, SyncGroup and Heartbeat. When the last member that uses the consumer protocol
+//! leaves, the group becomes classic again, and rebalances. An empty group takes the protocol of its first member.
 //!
 //! Invariant: in a migration no member loses a partition that it holds, and generations and epochs never go back.
 
@@ -15,8 +14,8 @@ use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRespons
 use fullbore_wire::{ErrorCode, Text};
 
 impl Group {
-    /// Handles a ConsumerGroupHeartbeat, and responds at once. `settings` are the broker's settings, overridden by the
-    /// group's own.
+    /// Handles a ConsumerGroupHeartbeat, and responds at once. `settings` are the broker's settings, overridden by
+    /// those of the group.
     pub fn consumer_heartbeat(
         &mut self,
         call: Call<'_>,
@@ -51,7 +50,7 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Handles a JoinGroup to a group of the consumer protocol.
+    /// Handles a JoinGroup that is sent to a consumer group.
     pub(super) fn join_consumer(
         &mut self,
         joining: Joining<'_>,
@@ -84,8 +83,8 @@ impl Group {
         self.downgrade_if_due(now, effects);
     }
 
-    /// Returns a group without members, of the same protocol and after the same generation or epoch. The result
-    /// replaces a group whose machine has panicked. It refuses members of either protocol, and they rejoin.
+    /// Returns a group without members that has the same protocol and continues after the same generation or epoch. It
+    /// replaces a group whose code has panicked. The former members are refused, so they rejoin.
     pub fn emptied(&self, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),
@@ -96,7 +95,7 @@ impl Group {
         }
     }
 
-    /// Takes a snapshot of a consumer group if a change must be written.
+    /// Takes a snapshot of a consumer group if there is a change that must be written.
     pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
         if let Group::Consumer(consumer) = self
             && consumer.group.take_dirty()
@@ -105,7 +104,7 @@ impl Group {
         }
     }
 
-    /// Converts a group to the classic protocol if all its members use it and the settings allow the conversion.
+    /// Converts a group to the classic protocol if all its members use that protocol and the settings allow it.
     pub(super) fn downgrade_if_due(&mut self, now: i64, effects: &mut Effects) {
         let Group::Consumer(consumer) = self else { return };
         let Consumer { group, settings } = &**consumer;
@@ -124,7 +123,7 @@ impl Group {
     }
 }
 
-/// Returns the consumer group that replaces a classic group when a member of the consumer protocol joins.
+/// Creates the consumer group that replaces a classic group when a member that uses the consumer protocol joins.
 fn upgraded(
     classic: &Classic,
     joins: bool,

@@ -1,4 +1,4 @@
-//! Migrations of a group in both directions, member by member, checked by the members' assignments.
+//! Tests of migrations in both directions, member by member. The members' assignments are checked.
 
 use super::consumer::{Call, JOINING, LEAVING, Migration, TopicIdPartition};
 use super::*;
@@ -14,7 +14,7 @@ use fullbore_wire::consumer_protocol::{
 
 const T: Uuid = Uuid([7; 16]);
 
-/// Topics with one entry: `t`, of four partitions.
+/// A cluster with a single topic, `t`, that has four partitions.
 struct OneTopic;
 
 impl Topics for OneTopic {
@@ -56,7 +56,7 @@ impl Bench {
         self.join_anew(id, &Text::from(format!("new{nth}")), version, owned)
     }
 
-    /// Sends a JoinGroup. A member without an id gets `new_member_id`.
+    /// Sends a JoinGroup. A member without an id is given `new_member_id`.
     fn join_anew(&mut self, id: &str, new_member_id: &Text, version: i16, owned: &[i32]) -> (RequestTicket, Effects) {
         let subscription = ConsumerProtocolSubscription {
             topics: vec![Text::from("t")],
@@ -84,7 +84,7 @@ impl Bench {
         (ticket, effects)
     }
 
-    /// Sends a JoinGroup that gets its response at once.
+    /// Sends a JoinGroup that must get its response at once.
     fn join(&mut self, id: &str, owned: &[i32]) -> JoinGroupResponse {
         let (ticket, effects) = self.join_later(id, 3, owned);
         match answer(effects, ticket) {
@@ -162,7 +162,7 @@ impl Bench {
         effects
     }
 
-    /// Returns a classic group with the member `new`, which has all partitions of the topic.
+    /// Returns a classic group whose only member, `new`, has all partitions of the topic.
     fn classic(migration: Migration) -> Bench {
         let mut bench = Bench::new(migration);
         let (ticket, effects) = bench.join_later("", 3, &[]);
@@ -219,7 +219,7 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
     assert_eq!(bench.commit("new", 1), Ok(()), "it may commit in its generation");
     assert_eq!(bench.alive("new", 1), ErrorCode::REBALANCE_IN_PROGRESS);
 
-    // The classic member rejoins and still owns all partitions: it must give two up, and stays in its generation.
+    // The classic member rejoins and claims all partitions. It must give up two of them, and stays in its generation.
     let again = bench.join("new", &[0, 1, 2, 3]);
     assert_eq!((again.error_code, again.generation_id), (ErrorCode::NONE, 1));
     assert_eq!((again.protocol_name.as_deref(), &*again.leader), (Some("range"), ""));
@@ -235,8 +235,8 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
     assert_eq!(bench.alive("new", 1), ErrorCode::ILLEGAL_GENERATION);
     assert_eq!(bench.alive("k1", 2), ErrorCode::UNKNOWN_MEMBER_ID, "it does not speak the classic protocol");
 
-    // The last member of the consumer protocol leaves: the group is classic again, in the generation that the member
-    // knows.
+    // The last member that uses the consumer protocol leaves. The group becomes classic again, in the generation that
+    // the remaining member knows.
     bench.beat("k1", LEAVING);
     assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, GroupState::PreparingRebalance));
     assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
@@ -316,7 +316,7 @@ fn member_that_waits_in_a_migration_rejoins() {
     assert_eq!(refused.error_code, ErrorCode::REBALANCE_IN_PROGRESS);
 }
 
-/// A client names itself, and its id may be longer than any text in a response.
+/// Clients choose their own names, and an id may be longer than any text in a response.
 #[test]
 fn group_with_a_long_member_id_is_restored_from_its_snapshot() {
     let long = Text::from("i".repeat(40_000));

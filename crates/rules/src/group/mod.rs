@@ -1,16 +1,16 @@
-//! Consumer groups: their members, generations, assignments and permissions to commit.
+//! Consumer groups: their members, generations and assignments, and who may commit offsets.
 //!
-//! A [`Group`] has one protocol at a time, each a machine of its own: [`classic`] or [`consumer`]; `migration` converts
-//! between them. A machine takes an event and the time, and returns [`Effect`]s in order. It never waits: a waiting
-//! request leaves a [`RequestTicket`], to which a later event responds.
+//! A [`Group`] uses one protocol at a time, [`classic`] or [`consumer`]. Each is a state machine of its own, and
+//! `migration` converts between them. A state machine takes an event and the time, and returns [`Effect`]s in order. It
+//! never blocks. If a request must wait, a later event responds to its [`RequestTicket`].
 //!
-//! Not here: sockets, the database, topics, and random member ids.
+//! Sockets, the database, topics and random member ids are in other crates.
 //!
-//! Invariant: every ticket gets exactly one response, at the latest once its deadline has passed and [`Group::tick`]
-//! was called.
+//! Invariant: every ticket gets exactly one response, at the latest when its deadline has passed and [`Group::tick`] is
+//! called.
 //!
-//! Times are in milliseconds since 1970, from a monotonic clock. One exception: the time since which a group is empty
-//! is by the wall clock, which may be set.
+//! Times are in milliseconds since 1970, from a monotonic clock. The exception is the time since which a group is
+//! empty. This is from the wall clock, which may be set.
 
 pub mod classic;
 pub mod consumer;
@@ -42,12 +42,12 @@ use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::SyncGroupRequest;
 use observed::{Consumer, observed};
 
-/// Group of either protocol.
+/// A group that uses either of the protocols.
 #[derive(Debug)]
 pub enum Group {
-    /// Classic group (JoinGroup and SyncGroup), or a group with offsets only.
+    /// A classic group (JoinGroup and SyncGroup), or a group that only has offsets.
     Classic(Box<Classic>),
-    /// Group of the consumer protocol (ConsumerGroupHeartbeat).
+    /// A group that uses the consumer protocol (ConsumerGroupHeartbeat).
     Consumer(Box<Consumer>),
 }
 
@@ -57,10 +57,10 @@ impl Group {
         Group::Classic(Box::new(Classic::new(settings.classic, now)))
     }
 
-    /// Returns the group of a snapshot. Every member's session restarts.
+    /// Restores a group from a snapshot. The session of every member restarts.
     ///
     /// # Errors
-    /// [`SnapshotError`] if `snapshot` is not a valid snapshot.
+    /// Returns [`SnapshotError`] if `snapshot` is not valid.
     pub fn restore(snapshot: &Snapshot, settings: GroupSettings, now: i64) -> Result<Group, SnapshotError> {
         let mut bytes = snapshot.state.clone();
         if snapshot.version != snapshot::VERSION || bytes.is_empty() {
@@ -76,7 +76,7 @@ impl Group {
         }
     }
 
-    /// Returns the snapshot for [`Effect::Keep`].
+    /// Returns the group's snapshot for [`Effect::Keep`].
     pub fn snapshot(&self) -> Snapshot {
         match self {
             Group::Classic(group) => group.snapshot(),
@@ -84,7 +84,7 @@ impl Group {
         }
     }
 
-    /// Returns the group's protocol.
+    /// Returns the protocol that the group uses.
     pub fn protocol(&self) -> Protocol {
         match self {
             Group::Classic(_) => Protocol::Classic,
@@ -99,7 +99,7 @@ impl Group {
         }
     }
 
-    /// Returns the protocol type: `consumer`, `connect` or another word; empty if the group only ever had offsets.
+    /// Returns the protocol type, such as `consumer` or `connect`. It is empty if the group has only ever had offsets.
     pub fn protocol_type(&self) -> &str {
         match self {
             Group::Classic(group) => group.protocol_type().unwrap_or_default(),
@@ -122,7 +122,7 @@ impl Group {
         }
     }
 
-    /// Handles a SyncGroup; the response may wait for the leader's assignments.
+    /// Handles a SyncGroup. The response may wait for the leader's assignments.
     pub fn sync(&mut self, request: &SyncGroupRequest, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.sync(request, ticket, now, effects),
@@ -142,7 +142,7 @@ impl Group {
         effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(code)));
     }
 
-    /// Handles a LeaveGroup; the first versions' single member is in the list.
+    /// Handles a LeaveGroup. The first versions of the request have a single member, which the caller passes as a list.
     pub fn leave(&mut self, members: &[MemberIdentity], ticket: RequestTicket, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.leave(members, ticket, now, effects),
@@ -156,7 +156,7 @@ impl Group {
         }
     }
 
-    /// Returns the group in the form of DescribeGroups, without its id; None for a consumer group.
+    /// Returns the group as DescribeGroups shows it, without its id; None for a consumer group.
     pub fn describe_classic(&self) -> Option<DescribedGroup> {
         match self {
             Group::Classic(group) => Some(group.describe()),
@@ -164,7 +164,7 @@ impl Group {
         }
     }
 
-    /// Returns the group of the consumer protocol; None for a classic one.
+    /// Returns the group if it uses the consumer protocol; None if it is classic.
     pub fn consumer(&self) -> Option<&ConsumerGroup> {
         match self {
             Group::Classic(_) => None,
@@ -172,7 +172,7 @@ impl Group {
         }
     }
 
-    /// Returns the earliest time at which [`Group::tick`] has something to do; None if there is none.
+    /// Returns the earliest time at which [`Group::tick`] has something to do, if there is one.
     pub fn next_deadline(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.next_deadline(),
@@ -180,7 +180,7 @@ impl Group {
         }
     }
 
-    /// Handles passed deadlines.
+    /// Handles the deadlines that have passed.
     pub fn tick(&mut self, now: i64, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.tick(now, effects),
@@ -195,10 +195,10 @@ impl Group {
         }
     }
 
-    /// Checks that this member may commit now. In a classic group a commit counts as a heartbeat.
+    /// Checks that this member may commit offsets now. In a classic group, a commit counts as a heartbeat.
     ///
     /// # Errors
-    /// Error code of the response to the commit.
+    /// Returns the error code for the response.
     pub fn check_commit(&mut self, committer: &Committer<'_>, now: i64) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_commit(committer, now),
@@ -206,21 +206,21 @@ impl Group {
         }
     }
 
-    /// Checks that a committing member may commit this partition. In a consumer group, a past epoch is valid for
+    /// Checks that a member may commit an offset of this partition. In a consumer group, an older epoch is valid for
     /// partitions that the member has held since that epoch (KIP-1251).
     ///
     /// # Errors
-    /// Error code of the partition's response.
+    /// Returns the error code for this partition in the response.
     pub fn check_commit_of(&self, committer: &Committer<'_>, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let Group::Consumer(consumer) = self else { return Ok(()) };
         let may = consumer.group.check_committer(committer)?;
         may.check(partition).map_err(|code| committer.as_known(code))
     }
 
-    /// Checks that a client may fetch offsets. A client without member and epoch always may do so.
+    /// Checks that a client may fetch offsets. A client that names no member and no epoch always may.
     ///
     /// # Errors
-    /// Error code of the response to the fetch.
+    /// Returns the error code for the response.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(_) => Ok(()),
@@ -231,7 +231,7 @@ impl Group {
     /// Checks that the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP if the group has members, GROUP_ID_NOT_FOUND if it is removed.
+    /// Fails with NON_EMPTY_GROUP if the group has members, and with GROUP_ID_NOT_FOUND if it is already removed.
     pub fn check_delete(&self) -> Result<(), ErrorCode> {
         match self.state() {
             GroupState::Empty => Ok(()),
@@ -243,8 +243,8 @@ impl Group {
     /// Checks that single offsets of the group may be deleted.
     ///
     /// # Errors
-    /// NON_EMPTY_GROUP if a classic group has members that are not consumers, since their topics are unknown;
-    /// GROUP_ID_NOT_FOUND if the group is removed.
+    /// Fails with NON_EMPTY_GROUP if a classic group has members that are not consumers, because their topics are
+    /// unknown. Fails with GROUP_ID_NOT_FOUND if the group is already removed.
     pub fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self {
             Group::Classic(group) => group.check_offset_delete(),
@@ -252,8 +252,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, or if the group cannot exclude that. The topic's offsets must then
-    /// neither be deleted nor expire.
+    /// Returns true if a member reads this topic, or if the group does not know. The topic's offsets must then not be
+    /// deleted, and must not expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),
@@ -261,17 +261,18 @@ impl Group {
         }
     }
 
-    /// Sets the difference in ms by which the wall clock is ahead of the clock that events use.
+    /// Sets how far the wall clock is ahead of the clock that events use, in ms.
     pub fn set_clock_ahead(&mut self, ahead_ms: i64) {
         match self {
             Group::Classic(group) => group.set_clock_ahead(ahead_ms),
-            // A consumer group needs no wall clock: its offsets expire by the times of their commits.
+            // A consumer group needs no wall clock, because its offsets expire by the times of their commits.
             Group::Consumer(_) => {}
         }
     }
 
-    /// Returns the time since which the group is empty, in milliseconds since 1970 by the wall clock; None while it has
-    /// members. Offsets of a group that never had a member (no protocol type) expire by their own age.
+    /// Returns the time since which the group has been without members, in milliseconds since 1970 by the wall clock.
+    /// None while it has members. In a group that never had a member, and so has no protocol type, each offset expires
+    /// by its own age.
     pub fn empty_since(&self) -> Option<i64> {
         match self {
             Group::Classic(group) => group.empty_since(),
@@ -287,8 +288,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a removal of the group would lose its offsets only. Such a group has no member and no pending
-    /// id, and never had a snapshot.
+    /// Returns true if nothing but offsets would be lost with the group. Such a group has no members and no pending
+    /// ids, and never had a snapshot.
     pub fn is_blank(&self) -> bool {
         match self {
             Group::Classic(group) => group.is_blank(),
@@ -296,12 +297,12 @@ impl Group {
         }
     }
 
-    /// Ends the group: all waiting requests get `code`, and its state is [`GroupState::Dead`].
+    /// Ends the group. All waiting requests get `code`, and the state becomes [`GroupState::Dead`].
     pub fn kill(&mut self, code: ErrorCode, effects: &mut Effects) {
         match self {
             Group::Classic(group) => group.kill(code, effects),
             Group::Consumer(consumer) => {
-                // No request waits in a consumer group.
+                // In a consumer group, no requests wait.
                 let mut classic = Classic::new(consumer.settings.classic, 0);
                 classic.kill(code, effects);
                 *self = Group::Classic(Box::new(classic));

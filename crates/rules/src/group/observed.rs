@@ -1,16 +1,16 @@
-//! Consumer group inside [`super::Group`], with its settings. Reports changes of its epochs as events.
+//! The part of a [`super::Group`] that uses the consumer protocol. It reports changes of the group's epochs as events.
 
 use super::consumer::ConsumerGroup;
 use super::{Effect, Effects, Event, GroupSettings};
 
-/// Consumer group with the settings of its last request.
+/// A consumer group, with the settings of its last request.
 #[derive(Debug)]
 pub struct Consumer {
     pub(super) group: ConsumerGroup,
     pub(super) settings: GroupSettings,
 }
 
-/// Applies an event to a group. Adds effects for changes of its epochs.
+/// Applies an event to a group, and adds effects if an epoch has changed.
 pub(super) fn observed<T>(
     group: &mut ConsumerGroup,
     effects: &mut Effects,

@@ -1,19 +1,21 @@
-//! Offsets that a group has committed in open transactions, valid once a marker commits them.
+//! Offsets that a group has committed in transactions that are still open. They become valid when a marker commits the
+//! transaction.
 //!
-//! Not here: valid offsets, and the end of transactions. These rules serve clients' requests and the replay of a log
-//! alike.
+//! The caller keeps the valid offsets, and knows when a transaction ends. The same rules are used for clients' requests
+//! and for the replay of a log.
 //!
-//! Invariant: calls come in the order of the log, and each pending offset is in both maps. Of commits with and without
-//! a transaction, the later one in the log wins, whenever the transaction ends (`OffsetMetadataManager` of Kafka).
+//! Invariant: calls come in the order of the log, and each pending offset is in both maps. If an offset is committed
+//! both with and without a transaction, the later commit in the log wins, whenever the transaction ends. Kafka's
+//! `OffsetMetadataManager` has the same rule.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Pending offsets of a group by key: the topic and the partition.
+/// The pending offsets of a group by key, which is the topic and the partition.
 #[derive(Debug)]
 pub struct PendingOffsets<K, V> {
     by_key: BTreeMap<K, BTreeMap<i64, Pending<V>>>,
     by_producer: HashMap<i64, BTreeSet<K>>,
-    /// Number of commits so far, which orders them like the log.
+    /// Number of commits so far. It puts them in the order of the log.
     commits: u64,
 }
 
@@ -21,25 +23,25 @@ pub struct PendingOffsets<K, V> {
 struct Pending<V> {
     order: u64,
     value: V,
-    /// True once a valid offset of the key follows in the log. The end of the transaction then changes nothing.
+    /// True if a valid offset for the key follows in the log. The end of the transaction then changes nothing.
     is_superseded: bool,
 }
 
-/// Pending offsets of a transaction that has ended.
+/// The offsets of a transaction that has ended.
 #[derive(Debug)]
 pub struct EndedOffsets<K, V> {
-    /// Offsets that have become valid.
+    /// The offsets that have become valid.
     pub applied: Vec<(K, V)>,
-    /// Offsets that never become valid: the transaction was aborted, or a later offset is valid.
+    /// The offsets that never become valid, because the transaction was aborted or a later offset is valid.
     pub dropped: Vec<V>,
 }
 
-/// Removed pending offsets of one key.
+/// The offsets that were removed for a key.
 #[derive(Debug)]
 pub struct RemovedOffsets<V> {
-    /// Removed offsets.
+    /// The removed offsets.
     pub values: Vec<V>,
-    /// Producers that have no pending offset in the group any more.
+    /// The producers that now have no pending offset in the group.
     pub producers: Vec<i64>,
 }
 
@@ -50,17 +52,17 @@ impl<K, V> Default for PendingOffsets<K, V> {
 }
 
 impl<K: Ord + Clone, V> PendingOffsets<K, V> {
-    /// Returns true if a transaction has an offset for the key.
+    /// Returns true if an open transaction has an offset for the key.
     pub fn contains(&self, key: &K) -> bool {
         self.by_key.contains_key(key)
     }
 
-    /// Returns true if no transaction has an offset.
+    /// Returns true if no open transaction has an offset.
     pub fn is_empty(&self) -> bool {
         self.by_key.is_empty()
     }
 
-    /// Returns each key once, with one of its offsets.
+    /// Returns each key once, with any of its offsets.
     pub fn keys(&self) -> impl Iterator<Item = (&K, &V)> {
         self.by_key.iter().filter_map(|(key, of_key)| Some((key, &of_key.values().next()?.value)))
     }
@@ -75,8 +77,8 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_producer.keys().copied()
     }
 
-    /// Records an offset in a producer's transaction. Returns the offset that the new one replaces; None if there was
-    /// none.
+    /// Records an offset that a producer's transaction has committed. Returns the offset that it replaces, if there is
+    /// one.
     pub fn put(&mut self, producer_id: i64, key: K, value: V) -> Option<V> {
         self.commits += 1;
         self.by_producer.entry(producer_id).or_default().insert(key.clone());
@@ -84,7 +86,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         self.by_key.entry(key).or_default().insert(producer_id, pending).map(|before| before.value)
     }
 
-    /// Records that an offset committed outside transactions is valid from now on.
+    /// Records that an offset was committed outside transactions, and is valid from now on.
     pub fn supersede(&mut self, key: &K) {
         let of_key = self.by_key.get_mut(key).into_iter().flat_map(BTreeMap::values_mut);
         of_key.for_each(|pending| pending.is_superseded = true);
@@ -127,7 +129,7 @@ impl<K: Ord + Clone, V> PendingOffsets<K, V> {
         removed
     }
 
-    /// Returns the same offsets under other keys, without the offsets for which `convert` returns None.
+    /// Converts keys and offsets. Offsets for which `convert` returns None are dropped.
     pub fn converted<L: Ord + Clone, W>(
         self,
         mut convert: impl FnMut(&K, V) -> Option<(L, W)>,

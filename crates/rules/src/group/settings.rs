@@ -1,4 +1,4 @@
-//! Settings of groups.
+//! Settings of the group coordinator.
 
 use super::{classic, consumer};
 

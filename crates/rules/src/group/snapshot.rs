@@ -1,37 +1,38 @@
-//! Snapshot of a group for restarts: a version, and bytes that begin with the protocol.
+//! A group's snapshot, from which it is restored after a restart. It has a version, and bytes that begin with the
+//! protocol.
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and cost no more than
-//! their length.
+//! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and the memory for them
+//! is limited by their length.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// Version of the present layout.
+/// The version of the current layout.
 pub(super) const VERSION: i64 = 1;
-/// First byte of a group of the classic protocol.
+/// The first byte if the group uses the classic protocol.
 pub(super) const CLASSIC: u8 = 1;
-/// First byte of a group of the consumer protocol.
+/// The first byte if the group uses the consumer protocol.
 pub(super) const CONSUMER: u8 = 2;
 
-/// Stored state of a group.
+/// The stored state of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Version of the layout.
+    /// The version of the layout.
     pub version: i64,
-    /// The protocol in the first byte, then the fields of that protocol.
+    /// A byte for the protocol, and then the fields of that protocol.
     pub state: Bytes,
 }
 
-/// Reason why bytes are not a valid snapshot.
+/// The reason why bytes are not a valid snapshot.
 #[derive(Debug, PartialEq)]
 pub enum SnapshotError {
-    /// Unknown layout, or no bytes.
+    /// The layout is unknown, or there are no bytes.
     Version(i64),
-    /// Unknown protocol.
+    /// The protocol is unknown.
     Protocol(u8),
     /// Two members hold the same partition.
     Contradiction,
-    /// The bytes end before their last field, or continue after it.
+    /// The bytes end before the last field, or continue after it.
     Malformed(DecodeError),
 }
 
@@ -54,10 +55,10 @@ impl std::fmt::Display for SnapshotError {
 
 impl std::error::Error for SnapshotError {}
 
-/// Format of fields of a fixed size.
+/// The format of fields that have a fixed size.
 const FORMAT: Version = Version { number: 0, flexible: true };
 
-/// Value in the encoding of a snapshot: that of a flexible message, but without a limit of the length.
+/// A value that can be stored in a snapshot. The encoding is that of flexible messages, but the length is not limited.
 pub(super) trait Packed: Sized {
     fn pack(&self, writer: &mut Writer);
     fn unpack(reader: &mut Reader) -> Result<Self, DecodeError>;
@@ -77,8 +78,8 @@ macro_rules! of_fixed_size {
 }
 of_fixed_size!(i8: i8::to_be_bytes, i32: i32::to_be_bytes, i64: i64::to_be_bytes, Uuid: |id: Uuid| id.0);
 
-/// Writes a length, or the code for a missing value. A length beyond 32 bits does not occur: the value would not fit
-/// into a record.
+/// Writes a length, or the code for a missing value. A length of more than 32 bits does not occur, because the value
+/// would not fit into a record.
 fn put_length(writer: &mut Writer, length: Option<usize>) {
     writer.put_uvarint(length.map_or(0, |length| u32::try_from(length.saturating_add(1)).unwrap_or(u32::MAX)));
 }
@@ -136,7 +137,7 @@ impl<T: Packed> Packed for Vec<T> {
     }
 }
 
-/// Writer of a snapshot's fields, one after another.
+/// Writes the fields of a snapshot, one after another.
 pub(super) struct Packer(Writer);
 
 impl Packer {
@@ -150,7 +151,7 @@ impl Packer {
         value.pack(&mut self.0);
     }
 
-    /// Writes the number of elements that follow. The number fits, since memory holds fewer than `i32::MAX` elements.
+    /// Writes how many elements follow. The number always fits, since memory holds fewer than `i32::MAX` elements.
     pub fn put_count(&mut self, count: usize) {
         self.put(&i32::try_from(count).unwrap_or(i32::MAX));
     }
@@ -160,7 +161,7 @@ impl Packer {
     }
 }
 
-/// Reader of a snapshot's fields. The only limit of the number of elements is the number of bytes.
+/// Reads the fields of a snapshot. The number of elements is limited only by the number of bytes.
 pub(super) struct Unpacker(Reader);
 
 impl Unpacker {
@@ -172,7 +173,7 @@ impl Unpacker {
         T::unpack(&mut self.0)
     }
 
-    /// Reads the number of elements that follow, which is at most the number of remaining bytes.
+    /// Reads how many elements follow. There are at most as many as there are bytes left.
     pub fn count(&mut self) -> Result<usize, DecodeError> {
         let count: i32 = self.take()?;
         let count = usize::try_from(count).map_err(|_| DecodeError::Length(i64::from(count)))?;

@@ -1,23 +1,23 @@
-//! State and protocol of a group.
+//! The states and protocols of groups.
 
 use std::fmt;
 
-/// State of a group. Some states occur in one protocol only.
+/// The state of a group. Some states exist only in one of the protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GroupState {
-    /// The group has no members, and may have offsets.
+    /// The group has no members, but may have offsets.
     Empty,
-    /// Classic: the members must rejoin.
+    /// Classic protocol: the members must rejoin.
     PreparingRebalance,
-    /// Classic: the members are known, the leader assigns.
+    /// Classic protocol: the members are known, and the leader assigns the partitions.
     CompletingRebalance,
-    /// Consumer: a target assignment is being computed.
+    /// Consumer protocol: a target assignment is being computed.
     Assigning,
-    /// Consumer: members move towards their target.
+    /// Consumer protocol: members are moving towards their target.
     Reconciling,
     /// All members have their assignments.
     Stable,
-    /// The group is removed. A holder of this object must look the group up again.
+    /// The group was removed. Code that still has this object must look the group up again.
     Dead,
 }
 
@@ -33,7 +33,7 @@ impl GroupState {
         GroupState::Dead,
     ];
 
-    /// Returns Kafka's name of the state.
+    /// Returns the name that Kafka gives the state.
     pub const fn name(self) -> &'static str {
         match self {
             GroupState::Empty => "Empty",
@@ -53,17 +53,17 @@ impl fmt::Display for GroupState {
     }
 }
 
-/// Protocol of a group: Kafka's group type.
+/// The protocol of a group, which Kafka calls the group type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Protocol {
-    /// Protocol of JoinGroup and SyncGroup.
+    /// The protocol with JoinGroup and SyncGroup.
     Classic,
-    /// Protocol of ConsumerGroupHeartbeat (KIP-848).
+    /// The protocol with ConsumerGroupHeartbeat (KIP-848).
     Consumer,
 }
 
 impl Protocol {
-    /// Returns Kafka's name of the protocol.
+    /// Returns the name that Kafka gives the protocol.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Classic => "classic",

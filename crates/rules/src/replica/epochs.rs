@@ -1,27 +1,27 @@
-//! Divergence of two logs, and the offset to which a follower truncates its log (KIP-101, KIP-279; Kafka's
+//! Finds where two logs diverge, and to which offset a follower truncates its log (KIP-101, KIP-279; Kafka's
 //! `LeaderEpochFileCache`, `UnifiedLog.endOffsetForEpoch`, `AbstractFetcherThread.getOffsetTruncationState`).
 //!
 //! The epochs of a log are pairs of a leader epoch and the offset of its first record, both ascending.
 
-/// Leader epoch with its end in a log.
+/// A leader epoch, and where it ends in a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochEnd {
     pub epoch: i32,
-    /// Offset after the epoch's last record.
+    /// The offset after the epoch's last record.
     pub end_offset: i64,
 }
 
-/// End of a follower's log, as stated in its fetch.
+/// The end of a follower's log, as its fetch reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Log end.
+    /// The offset at which the log ends.
     pub offset: i64,
-    /// Epoch of the last record of the log; None for an empty log.
+    /// The epoch of the last record; None if the log is empty.
     pub last_epoch: Option<i32>,
 }
 
-/// Returns the end of the newest epoch that is `epoch` or older. Without such an epoch, `epoch` ends at the start of
-/// the log's first epoch.
+/// Returns where the newest epoch ends that is not after `epoch`. If there is none, `epoch` ends where the log's first
+/// epoch starts.
 pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     let next = epochs.partition_point(|&(known, _)| known <= epoch);
     let end_offset = epochs.get(next).map_or(log_end, |&(_, start)| start);
@@ -29,14 +29,14 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
     EpochEnd { epoch, end_offset }
 }
 
-/// Result of a leader's comparison of a follower's log with its own log.
+/// How a follower's log compares with the leader's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Divergence {
     /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs diverge: contains the leader's newest epoch that both logs may have, and the end of that epoch.
+    /// The logs diverge. This is the leader's newest epoch that both logs may have, and its end.
     At(EpochEnd),
-    /// The follower's log ends past the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
+    /// The follower's log is longer than the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,
 }
 
@@ -50,19 +50,19 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
     if is_part { Divergence::None } else { Divergence::At(end) }
 }
 
-/// Returns the offset to which a follower truncates its log, which ends at `log_end`, when its leader responds with the
-/// end of an epoch.
+/// Returns the offset to which a follower must truncate its log when the leader responds with the end of an epoch. The
+/// log ends at `log_end` now.
 ///
-/// `asked` is the log end in the fetch. Returns None if the log no longer ends there, since the response is then
-/// outdated. With several fetches in flight, a second response may report the same divergence, and would truncate
-/// records that the leader already counts.
+/// `asked` is the log end that the fetch reported. Returns None if the log no longer ends there, because the response
+/// is then outdated. With several fetches in flight, a second response may report the same divergence. If the follower
+/// truncated twice, it would lose records that the leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, asked: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if asked != (Position { offset: log_end, last_epoch }) {
         return None;
     }
     let own = end_of(epochs, leader.epoch, log_end);
-    // A follower without the leader's epoch truncates to the end of an older epoch. Its next fetch compares the logs
+    // A follower that lacks the leader's epoch truncates to the end of an older one. Its next fetch compares the logs
     // again from there.
     let end = if own.epoch == leader.epoch { own.end_offset.min(leader.end_offset) } else { own.end_offset };
     Some(end.min(log_end))

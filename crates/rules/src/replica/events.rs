@@ -1,4 +1,4 @@
-//! Events of a partition, and their effects.
+//! The events of a partition, and their effects.
 
 use super::{AlterPartition, Brokers};
 use fullbore_wire::ErrorCode;
@@ -6,88 +6,89 @@ use fullbore_wire::ErrorCode;
 /// Settings of a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaSettings {
-    /// `min.insync.replicas` of the topic.
+    /// The topic's `min.insync.replicas`.
     pub min_insync_replicas: usize,
     /// `replica.lag.time.max.ms`.
     pub replica_lag_time_max_ms: i64,
 }
 
-/// State in which the log was opened.
+/// The log of a partition, as it was when it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LocalLog {
-    /// Start of the log.
+    /// The offset at which the log starts.
     pub start_offset: i64,
-    /// End of the log.
+    /// The offset at which the log ends.
     pub end_offset: i64,
-    /// High watermark of the checkpoint, or 0.
+    /// The high watermark in the checkpoint, or 0.
     pub high_watermark: i64,
 }
 
-/// Time and brokers of an event.
+/// The circumstances of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct Now<'a> {
-    /// Milliseconds of a monotonic clock.
+    /// The time of a monotonic clock, in milliseconds.
     pub ms: i64,
-    /// Epoch in which this broker is registered.
+    /// The epoch in which this broker is registered.
     pub broker_epoch: i64,
-    /// Brokers in the newest metadata of this broker.
+    /// The brokers in the newest metadata that this broker has.
     pub brokers: &'a Brokers,
 }
 
-/// Fetch of a follower whose log is a prefix of the leader's. The fetch of a diverging log is no event, because the
-/// follower will truncate that log (see [`super::epochs::divergence`]).
+/// A fetch of a follower whose log is a prefix of the leader's. If the logs diverge, there is no event, because the
+/// follower will truncate its log (see [`super::epochs::divergence`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FollowerFetch {
-    /// Follower that fetches.
+    /// The follower that fetches.
     pub broker_id: i32,
-    /// Broker epoch of the follower, or [`super::NO_BROKER_EPOCH`].
+    /// The follower's broker epoch, or [`super::NO_BROKER_EPOCH`].
     pub broker_epoch: i64,
-    /// Leader epoch of the fetch.
+    /// The leader epoch in the fetch.
     pub leader_epoch: i32,
-    /// End of the follower's log.
+    /// The offset at which the follower's log ends.
     pub offset: i64,
 }
 
-/// Effects of an event.
+/// The effects of an event, which the caller carries out.
 #[must_use]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
-    /// New role, or the same role in a new leader epoch. Must be handled first.
+    /// A new role, or the same role in a new leader epoch. This must be handled first.
     pub role: Option<RoleChange>,
-    /// New high watermark: waiting readers and producers may continue.
+    /// A new high watermark. Waiting readers and producers may continue.
     pub high_watermark: Option<i64>,
-    /// Request for the control plane, whose response goes to [`super::Partition::altered`].
+    /// A request to the control plane. The caller passes its response to [`super::Partition::altered`].
     pub propose: Option<AlterPartition>,
 }
 
-/// New role of the broker.
+/// A new role of the broker for a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoleChange {
-    /// The broker leads: new batches get this epoch, which begins at this offset. The caller checks
-    /// [`super::Partition::acknowledgement`] again for requests that wait under an earlier epoch.
+    /// The broker leads. New batches get this epoch, which begins at this offset. Requests that still wait from an
+    /// earlier epoch must check [`super::Partition::acknowledgement`] again.
     Lead {
         /// The leader epoch.
         epoch: i32,
-        /// Log end.
+        /// The offset at which the log ends.
         start_offset: i64,
     },
-    /// The broker follows: its fetches to the leader of an earlier epoch end. Without a leader it waits for one.
+    /// The broker follows. It no longer fetches from the leader of an earlier epoch. If there is no leader, it waits
+    /// for one.
     Follow {
         /// The leader epoch.
         epoch: i32,
-        /// Leader; None if the partition has none.
+        /// The leader; None if the partition has none.
         leader: Option<i32>,
     },
-    /// This broker no longer has a replica.
+    /// The broker no longer has a replica of the partition.
     Stop,
 }
 
-/// State of an acks=all request.
+/// The progress of a request with acks=all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acknowledgement {
     /// The request must wait.
     Wait,
-    /// All replicas in sync have the records, and their number is at least `min.insync.replicas`.
+    /// All in-sync replicas have the records, and there are at least `min.insync.replicas` of them.
     Done,
     /// The request fails with this code.
     Refused(ErrorCode),

@@ -1,35 +1,35 @@
-//! State of one follower at its leader (Kafka's `Replica` and `ReplicaState`).
+//! State that a leader keeps about one of its followers (Kafka's `Replica` and `ReplicaState`).
 //!
-//! Invariant: a follower counts as caught up at a time only if it had all the leader's records at that time.
+//! Invariant: a follower counts as caught up at a time only if it had all of the leader's records at that time.
 
 use super::FollowerFetch;
 use fullbore_wire::ErrorCode;
 
-/// Log end of a follower that has not fetched yet.
+/// Value for the log end of a follower that has not fetched yet.
 const UNKNOWN: i64 = -1;
-/// Time before every lag limit.
+/// A time before any lag limit.
 const NEVER_MS: i64 = i64::MIN / 2;
 
-/// Follower as seen by its fetches in the present leader epoch.
+/// A follower, as its fetches in the current leader epoch show it.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     pub broker_id: i32,
-    /// End of the follower's log; -1 before its first fetch.
+    /// The offset at which the follower's log ends; -1 before its first fetch.
     pub log_end_offset: i64,
-    /// Start of the follower's log; -1 before a fetch that states it.
+    /// The offset at which the follower's log starts; -1 until a fetch reports it.
     pub log_start_offset: i64,
-    /// Broker epoch of the follower's fetches.
+    /// The broker epoch in the follower's fetches.
     pub broker_epoch: Option<i64>,
-    /// End of the leader's log at the follower's last fetch.
+    /// The offset at which the leader's log ended at the follower's last fetch.
     last_fetch_leader_log_end_offset: i64,
     last_fetch_ms: i64,
-    /// Last time at which the follower is known to have had all records.
+    /// The last time at which the follower is known to have had all records.
     last_caught_up_ms: i64,
 }
 
 impl Replica {
-    /// Creates a follower before its first fetch. A follower in sync gets the whole lag time from the beginning of the
-    /// leader epoch on.
+    /// Creates a follower that has not fetched yet. A follower in sync gets the whole lag time, counted from the start
+    /// of the leader epoch.
     pub fn new(broker_id: i32, is_in_sync: bool, now_ms: i64) -> Replica {
         Replica {
             broker_id,
@@ -42,12 +42,12 @@ impl Replica {
         }
     }
 
-    /// Records a fetch. A fetch from the position at which the leader's log ended at the previous fetch shows that the
-    /// follower was caught up at that previous fetch.
+    /// Records a fetch. If the follower fetches from the offset at which the leader's log ended at the previous fetch,
+    /// then it was caught up at that time.
     ///
     /// # Errors
     ///
-    /// NOT_LEADER_OR_FOLLOWER for a fetch that the follower sent before it registered again (KIP-903).
+    /// Fails with NOT_LEADER_OR_FOLLOWER if the follower sent the fetch before it registered again (KIP-903).
     pub fn fetched(&mut self, fetch: &FollowerFetch, leader_log_end: i64, now_ms: i64) -> Result<(), ErrorCode> {
         if self.broker_epoch.is_some_and(|known| fetch.broker_epoch < known) {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -58,8 +58,8 @@ impl Replica {
         } else if !is_first && fetch.offset >= self.last_fetch_leader_log_end_offset {
             self.last_caught_up_ms = self.last_caught_up_ms.max(self.last_fetch_ms);
         }
-        // Fetches over one connection may overtake those over another. A smaller offset of the same process is
-        // therefore an older fetch: the part of its log that matches the leader's does not shrink.
+        // A fetch over one connection may overtake a fetch over another. The part of the follower's log that matches
+        // the leader's does not shrink. So a smaller offset from the same process is an older fetch.
         let is_of_same_process = self.broker_epoch == Some(fetch.broker_epoch);
         self.log_end_offset = if is_of_same_process { self.log_end_offset.max(fetch.offset) } else { fetch.offset };
         self.broker_epoch = Some(fetch.broker_epoch);
@@ -68,20 +68,21 @@ impl Replica {
         Ok(())
     }
 
-    /// Records that the follower has left the ISR. The high watermark waits for it again once it is caught up.
+    /// Records that the follower has left the ISR. The high watermark does not wait for it until it has caught up
+    /// again.
     pub fn left_isr(&mut self) {
         self.last_caught_up_ms = NEVER_MS;
     }
 
-    /// Records that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins now,
-    /// since its fetch may have waited for a record.
+    /// Records that the leader appends. If the follower has all records up to `leader_log_end`, its lag begins only
+    /// now, because its fetch may have been waiting for a record.
     pub fn lacks_from_now_on(&mut self, leader_log_end: i64, now_ms: i64) {
         if self.log_end_offset == leader_log_end {
             self.last_caught_up_ms = self.last_caught_up_ms.max(now_ms);
         }
     }
 
-    /// Returns true if the follower has all records, or had all of them at most `lag_ms` ago.
+    /// Returns true if the follower has all records, or had all of them within the last `lag_ms`.
     pub fn is_caught_up(&self, leader_log_end: i64, now_ms: i64, lag_ms: i64) -> bool {
         self.log_end_offset == leader_log_end || now_ms.saturating_sub(self.last_caught_up_ms) <= lag_ms
     }

@@ -1,28 +1,29 @@
-//! Decisions of a leader: the replicated end of its log, and changes of the ISR.
+//! The decisions of a leader: which part of the log is replicated, and when the ISR changes.
 //!
-//! Not here: the role, and the high watermark itself (see `partition`). Every rule is one of `kafka.cluster.Partition`.
+//! The role and the high watermark itself are in `partition`. Every rule is one of `kafka.cluster.Partition`.
 
 use super::follower::Replica;
 use super::state::PartitionState;
 use super::{AlterPartition, BrokerState, NO_BROKER_EPOCH, Now, PartitionRegistration, ReplicaSettings};
 
-/// State of a leader about its followers.
+/// State that a broker has while it leads a partition.
 #[derive(Clone, Debug)]
 pub(super) struct Leader {
-    /// First of the consecutive leader epochs of this broker. Its log has not been truncated since that epoch began.
+    /// The first of the consecutive epochs in which this broker leads. Its log has not been truncated since this epoch
+    /// began.
     pub since_epoch: i32,
-    /// End of the log at the start of the epoch.
+    /// The offset at which the log ended when the epoch began.
     pub epoch_start_offset: i64,
     pub state: PartitionState,
-    /// True if the metadata has other replicas that may lead (`elr`, `lost`). Nothing may then be committed without
-    /// them.
+    /// True if the metadata has other replicas that may lead (`elr`, `lost`). Nothing may be committed without them
+    /// then.
     pub may_others_lead: bool,
-    /// All replicas except the leader's own.
+    /// All replicas except that of the leader.
     pub followers: Vec<Replica>,
 }
 
 impl Leader {
-    /// Creates the leader of a new epoch.
+    /// Creates the state for a new epoch.
     pub fn new(
         broker_id: i32,
         registration: &PartitionRegistration,
@@ -41,7 +42,7 @@ impl Leader {
         leader
     }
 
-    /// Updates the replicas and the ISR. Keeps the state of replicas that stay.
+    /// Updates the replicas and the ISR. Replicas that stay keep their state.
     pub fn assign(&mut self, broker_id: i32, registration: &PartitionRegistration, now_ms: i64) {
         let before = std::mem::replace(&mut self.state, PartitionState::committed(&registration.isr));
         self.may_others_lead = !registration.elr.is_empty() || !registration.lost.is_empty();
@@ -61,20 +62,20 @@ impl Leader {
             .collect();
     }
 
-    /// Returns the `min.insync.replicas` in force, which is at most the number of replicas (since Kafka 3.7).
+    /// Returns the `min.insync.replicas` in force, which is at most the number of replicas, as in Kafka since 3.7.
     pub fn isr_min(&self, settings: &ReplicaSettings) -> usize {
         settings.min_insync_replicas.min(self.followers.len() + 1)
     }
 
-    /// Returns true if acks=all is refused because the ISR is below `min.insync.replicas`.
+    /// Returns true if acks=all must be refused because the ISR is smaller than `min.insync.replicas`.
     pub fn is_under_min_isr(&self, settings: &ReplicaSettings) -> bool {
         self.state.isr().len() < self.isr_min(settings)
     }
 
-    /// Returns the end of the log that all relevant replicas have. These are the members of the ISR, replicas that the
-    /// control plane may have added already, and caught-up replicas that may join. The last kind counts because a
-    /// replica behind the high watermark could not join. None while the ISR is below `min.insync.replicas` (KIP-966),
-    /// by this broker's settings or by the metadata (`elr`, `lost`).
+    /// Returns the offset up to which all relevant replicas have the log. These are the members of the ISR, a replica
+    /// that the control plane may already have added, and caught-up replicas that may join. The last kind counts
+    /// because a replica below the high watermark could not join. Returns None while the ISR is below
+    /// `min.insync.replicas` (KIP-966), either by this broker's settings or by the metadata (`elr`, `lost`).
     pub fn replicated(&self, log_end: i64, settings: &ReplicaSettings, now: &Now<'_>) -> Option<i64> {
         if self.is_under_min_isr(settings) || self.may_others_lead {
             return None;
@@ -88,8 +89,8 @@ impl Leader {
         Some(counts.map(|replica| replica.log_end_offset).min().unwrap_or(log_end))
     }
 
-    /// Returns true if the replica may join the ISR. It must be outside the ISR and eligible, while no change is
-    /// pending. It must have all committed records, and all records from before this leader's epoch.
+    /// Returns true if the replica may join the ISR. No change may be pending, and the replica must be outside the ISR
+    /// and eligible. It must have all committed records, and all records from before this leader's epoch.
     pub fn may_join(&self, replica: &Replica, high_watermark: i64, now: &Now<'_>) -> bool {
         !self.state.is_pending()
             && !self.state.isr().contains(&replica.broker_id)
@@ -97,15 +98,15 @@ impl Leader {
             && is_eligible(replica, now)
     }
 
-    /// Records that the log grows past `log_end`. For a member of the ISR that has all records up to `log_end`, the lag
-    /// begins now. Replicas outside the ISR count as caught up by their fetches only.
+    /// Records that the log is about to grow beyond `log_end`. For a member of the ISR that has all records up to
+    /// there, the lag begins now. Replicas outside the ISR count as caught up only by their fetches.
     pub fn grows_past(&mut self, log_end: i64, now_ms: i64) {
         let Leader { state, followers, .. } = self;
         let in_sync = followers.iter_mut().filter(|replica| state.isr().contains(&replica.broker_id));
         in_sync.for_each(|replica| replica.lacks_from_now_on(log_end, now_ms));
     }
 
-    /// Returns a replica that has all records and may join the ISR; None if there is none.
+    /// Returns a replica that has all records and may join the ISR, if there is one.
     pub fn joining(&self, log_end: i64, high_watermark: i64, now: &Now<'_>) -> Option<i32> {
         let complete = self.followers.iter().filter(|replica| replica.log_end_offset == log_end);
         complete
@@ -124,7 +125,7 @@ impl Leader {
             .collect()
     }
 
-    /// Returns the request for the present ISR with `joining` and without `leaving`.
+    /// Returns the request to add `joining` to the ISR and to remove `leaving` from it.
     pub fn proposal(&self, epochs: (i32, i32), joining: Option<i32>, leaving: &[i32], now: &Now<'_>) -> AlterPartition {
         let stay = self.state.isr().iter().copied().filter(|id| !leaving.contains(id));
         let member = |broker_id| match self.followers.iter().find(|replica| replica.broker_id == broker_id) {
@@ -136,8 +137,8 @@ impl Leader {
     }
 }
 
-/// Returns true if the replica's broker may be in the ISR: it is unfenced, stays, has room, and is the process that
-/// fetched (KIP-841, KIP-903).
+/// Returns true if the replica's broker may be in the ISR. It must be unfenced, must not be about to stop, must have
+/// room, and must be the process that fetched (KIP-841, KIP-903).
 fn is_eligible(replica: &Replica, now: &Now<'_>) -> bool {
     now.brokers.get(&replica.broker_id).is_some_and(|broker| {
         let is_the_same = replica.broker_epoch.is_none_or(|epoch| epoch == NO_BROKER_EPOCH || epoch == broker.epoch);

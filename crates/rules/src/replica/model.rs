@@ -1,12 +1,12 @@
-//! Model of three brokers, a controller and a network that loses and reorders messages. No acknowledged record may be
-//! lost, and no reader may see a record that is removed later.
+//! A model with three brokers, a controller, and a network that loses and reorders messages. No acknowledged record may
+//! be lost, and no reader may see a record that is removed later.
 //!
-//! Events: brokers are killed and return; a power loss takes the end of one log; live brokers are fenced; metadata
-//! arrives late; messages are lost or overtaken. `world::check` runs after every step. At the end all brokers run
-//! without faults, and their logs must become equal.
+//! Brokers are killed and return. A power loss removes the end of a log. Live brokers are fenced, metadata arrives
+//! late, and messages are lost or overtaken. `world::check` runs after every step. At the end all brokers run without
+//! faults, and their logs must become equal.
 //!
-//! The check itself is tested: for each [`Fault`] in the environment of the machine it must find schedules that break a
-//! promise.
+//! The check itself is tested: for each [`Fault`] in the environment of the partitions, it must find a schedule in
+//! which a promise is broken.
 
 mod controller;
 mod world;
@@ -21,62 +21,62 @@ type At = usize;
 
 #[derive(Clone, Copy, Debug)]
 enum Action {
-    /// A client writes to a broker, which accepts the record if it considers itself the leader.
+    /// A client writes to a broker. The broker accepts the record if it considers itself the leader.
     Produce { at: At, is_acks_all: bool },
-    /// A follower sends a fetch, which stays in flight.
+    /// A follower sends a fetch, which is then in flight.
     Fetch { at: At },
-    /// A follower fetches; request and response arrive before all messages in flight.
+    /// A follower fetches. Its request and the response arrive before all messages in flight.
     Round { at: At },
-    /// A message arrives.
+    /// A message in flight arrives.
     Deliver { pick: usize },
-    /// A message is lost.
+    /// A message in flight is lost.
     Drop { pick: usize },
     /// A broker gets the newest metadata.
     Image { at: At },
-    /// A broker checks for lagging followers.
+    /// A broker checks if followers lag.
     Tick { at: At },
     /// Time passes.
     Pass { ms: i64 },
-    /// A broker is killed; its log stays.
+    /// A broker is killed. Its log stays.
     Kill { at: At },
-    /// A broker starts again, in a new broker epoch.
+    /// A broker starts again, with a new broker epoch.
     Start { at: At },
-    /// A broker loses the end of its log, and starts again at once.
+    /// A broker loses the end of its log and starts again at once.
     PowerCut { at: At, lost: usize },
     /// The controller considers a broker failed.
     Fence { at: At },
-    /// The controller considers a broker live again.
+    /// The controller considers a broker alive again.
     Unfence { at: At },
-    /// The controller makes a broker in sync the leader (a preferred leader election).
+    /// The controller makes an in-sync broker the leader, as in a preferred leader election.
     Elect { at: At },
 }
 
-/// Planted fault: an assumption of the machine that is broken on purpose.
+/// An assumption that the model breaks on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// The leader acknowledges acks=all as soon as it has the record itself.
     AnswersEarly,
-    /// A follower reports a longer log than its own.
+    /// A follower reports a longer log than it has.
     FetchesAhead,
-    /// A leader counts a fetch of a diverging log.
+    /// A leader counts the fetch of a follower whose log diverges.
     CountsDiverging,
-    /// A follower truncates by a response that is older than its log.
+    /// A follower truncates because of a response that is older than its log.
     TruncatesTwice,
-    /// A follower truncates to its high watermark when a leader begins (before KIP-101).
+    /// A follower truncates to its high watermark when a new leader begins, as before KIP-101.
     TruncatesToHighWatermark,
-    /// A follower takes over the high watermark before it has truncated (KAFKA-14704).
+    /// A follower takes over the leader's high watermark before it has truncated its log (KAFKA-14704).
     BelievesBeforeTruncation,
-    /// A follower appends the response of an earlier epoch's leader.
+    /// A follower appends the response of a leader from an earlier epoch.
     FollowsOldLeaders,
     /// A leader counts fetches of any epoch.
     AcceptsOldFollowers,
     /// Leaders are elected from all replicas.
     UncleanElection,
-    /// The controller changes the ISR by requests of any partition epoch.
+    /// The controller accepts changes of the ISR with any partition epoch.
     AnyPartitionEpoch,
     /// Replicas join the ISR even if their broker has registered again (KIP-903).
     AnyBrokerEpoch,
-    /// A leader takes a lost response to a change of the ISR for a refusal.
+    /// If a response to a change of the ISR is lost, the leader assumes that the change was refused.
     ForgetsProposals,
 }
 
@@ -95,7 +95,7 @@ const FAULTS: [Fault; 12] = [
     Fault::ForgetsProposals,
 ];
 
-/// Most schedules that are tried to find a planted fault.
+/// Maximum number of schedules that are tried to find a planted fault.
 const SCHEDULES_MAX: usize = 40_000;
 
 fn action() -> impl Strategy<Value = Action> {
@@ -139,14 +139,14 @@ proptest! {
     }
 }
 
-/// Returns a schedule for a planted fault that random schedules rarely find; None for the other faults.
+/// Returns a schedule that reveals a fault, if random schedules rarely find it.
 fn schedule(fault: Fault) -> Option<Vec<Action>> {
     use Action::*;
     let (round, lag) = (|at| Round { at }, Pass { ms: world::LAG_MS + 1 });
     let next = Deliver { pick: 0 };
     let then: Vec<Action> = match fault {
-        // Broker 3's records of the first leader are truncated under the second leader. After that, the first leads
-        // again.
+        // Broker 3 has records of the first leader, which are truncated under the second leader. After that, the first
+        // leader leads again.
         Fault::AcceptsOldFollowers => {
             let begin = [write(0), round(2), Fetch { at: 2 }, Elect { at: 1 }, Image { at: 1 }, Image { at: 2 }];
             let back = [round(2), Elect { at: 0 }, Image { at: 0 }, Image { at: 1 }, round(1), round(1), next];
@@ -158,13 +158,13 @@ fn schedule(fault: Fault) -> Option<Vec<Action>> {
             let without = [Image { at: 0 }, write(0), round(1), round(1), next];
             [&begin[..], &without].concat()
         }
-        // Broker 2 joins the ISR, and its leader does not get the response.
+        // Broker 2 joins the ISR, but its leader does not get the response.
         Fault::ForgetsProposals => {
             let alone = [Fence { at: 1 }, Fence { at: 2 }, Unfence { at: 1 }, Image { at: 0 }, Image { at: 1 }];
             let joins = [Fetch { at: 1 }, next, next, Drop { pick: 1 }, write(0), lag, Tick { at: 0 }];
             [&alone[..], &joins].concat()
         }
-        // Broker 3 gets records from its first leader that the second leader lacks.
+        // Broker 3 gets records from its first leader that the second leader does not have.
         Fault::FollowsOldLeaders => {
             let begin = [write(0), write(0), Fetch { at: 2 }, next, Elect { at: 1 }, Image { at: 1 }, write(1)];
             [&begin[..], &[Image { at: 2 }, round(2), next]].concat()
@@ -180,7 +180,7 @@ const fn write(at: At) -> Action {
     Action::Produce { at, is_acks_all: false }
 }
 
-/// The second leader does not know yet that the record is committed, and the third broker lacks the record.
+/// The second leader does not know yet that the record is committed, and the third broker does not have the record.
 #[test]
 fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     use Action::*;
@@ -191,7 +191,7 @@ fn replica_without_the_records_from_before_the_epoch_does_not_join() {
     assert_eq!(run(&[&IMAGES[..], &commit, &lead].concat(), 1, None), Ok(()));
 }
 
-/// A leader skips the epoch of another leader, under which the third broker has truncated its log.
+/// A leader misses the epoch of another leader, under which the third broker has truncated its log.
 #[test]
 fn log_ends_of_an_earlier_epoch_do_not_count() {
     use Action::*;

@@ -1,7 +1,7 @@
-//! Role of one partition on one broker, and the events that change it.
+//! The role of a partition on this broker, and the events that change it.
 //!
-//! Not here: decisions of a leader (see `leader`). Invariant: an event of a leader epoch that is not the present one
-//! changes nothing.
+//! The leader's decisions are in `leader`. Invariant: an event changes nothing if it belongs to another leader epoch
+//! than the current one.
 
 use super::leader::Leader;
 use super::{
@@ -17,7 +17,7 @@ enum Role {
     Leader(Box<Leader>),
 }
 
-/// Partition on one broker (Kafka's `kafka.cluster.Partition`).
+/// A partition on this broker (Kafka's `kafka.cluster.Partition`).
 #[derive(Clone, Debug)]
 pub struct Partition {
     broker_id: i32,
@@ -30,7 +30,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// Creates the partition before this broker has its metadata: neither leader nor follower.
+    /// Creates a partition whose metadata this broker does not have yet. It is neither leader nor follower.
     pub fn new(broker_id: i32, log: LocalLog, settings: ReplicaSettings) -> Partition {
         Partition {
             broker_id,
@@ -53,7 +53,7 @@ impl Partition {
         self.leader_epoch
     }
 
-    /// Returns the leader known to this broker; None if there is none.
+    /// Returns the leader, as far as this broker knows it.
     pub fn leader(&self) -> Option<i32> {
         match &self.role {
             Role::Neither => None,
@@ -67,7 +67,7 @@ impl Partition {
         matches!(self.role, Role::Leader(_))
     }
 
-    /// Returns the ISR if this broker leads; an empty one otherwise.
+    /// Returns the ISR if this broker leads, and nothing otherwise.
     pub fn isr(&self) -> &[i32] {
         match &self.role {
             Role::Leader(leader) => leader.state.isr(),
@@ -80,12 +80,11 @@ impl Partition {
         matches!(&self.role, Role::Leader(leader) if !leader.followers.is_empty())
     }
 
-    /// Applies the partition's newest metadata. Metadata that is not newer than the last changes nothing: a requested
-    /// change of the ISR then stays requested.
+    /// Applies the partition's newest metadata. Metadata that is not newer than the last changes nothing, so a
+    /// requested change of the ISR stays requested.
     ///
-    /// A new leader epoch resets the state of the followers even if the leader stays. The broker may have skipped
-    /// metadata of another leader's epoch, in which a follower truncated its log. (Kafka keeps the state if the leader
-    /// stays.)
+    /// A new leader epoch resets the state of the followers even if this broker stays the leader. It may have missed
+    /// metadata of another leader's epoch, in which a follower truncated its log. Kafka keeps the state in this case.
     pub fn apply(&mut self, registration: &PartitionRegistration, now: &Now<'_>) -> Effects {
         if registration.partition_epoch <= self.partition_epoch || registration.leader_epoch < self.leader_epoch {
             return Effects::default();
@@ -134,11 +133,11 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Checks that a request has the present leader epoch; -1 always passes.
+    /// Checks that a request is for the current leader epoch. An epoch of -1 always passes.
     ///
     /// # Errors
     ///
-    /// FENCED_LEADER_EPOCH for an older epoch, UNKNOWN_LEADER_EPOCH for a newer one.
+    /// Fails with FENCED_LEADER_EPOCH if the epoch is older, and with UNKNOWN_LEADER_EPOCH if it is newer.
     pub fn check_leader_epoch(&self, epoch: i32) -> Result<(), ErrorCode> {
         match epoch {
             NO_EPOCH => Ok(()),
@@ -151,8 +150,8 @@ impl Partition {
     /// Checks that a batch may be appended.
     ///
     /// # Errors
-    /// NOT_LEADER_OR_FOLLOWER if this broker does not lead; NOT_ENOUGH_REPLICAS for acks=all if the ISR is below
-    /// `min.insync.replicas`.
+    /// Fails with NOT_LEADER_OR_FOLLOWER if this broker does not lead. Fails with NOT_ENOUGH_REPLICAS for acks=all if
+    /// the ISR is below `min.insync.replicas`.
     pub fn check_append(&self, is_acks_all: bool) -> Result<(), ErrorCode> {
         match &self.role {
             Role::Leader(leader) if is_acks_all && leader.is_under_min_isr(&self.settings) => {
@@ -163,7 +162,7 @@ impl Partition {
         }
     }
 
-    /// Records the new end of the leader's log.
+    /// Records that the leader's log now ends at `log_end`.
     pub fn appended(&mut self, log_end: i64, now: &Now<'_>) -> Effects {
         debug_assert!(self.is_leader() && log_end >= self.log_end, "a leader's log grows");
         if let Role::Leader(leader) = &mut self.role {
@@ -173,13 +172,14 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Records the position of a follower's fetch, as leader. Proposes that the follower joins the ISR, if it may.
+    /// Records how far a follower has fetched. If the follower may join the ISR, this is proposed. For leaders only.
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_leader_epoch`]. NOT_LEADER_OR_FOLLOWER if this broker does not lead, the fetch has
-    /// no epoch, or the follower has since registered again. UNKNOWN_LEADER_EPOCH for a broker without a replica in
-    /// this broker's metadata. OFFSET_OUT_OF_RANGE past the log end.
+    /// Fails like [`Partition::check_leader_epoch`]. Fails with NOT_LEADER_OR_FOLLOWER if this broker does not lead, if
+    /// the fetch has no epoch, or if the follower has registered again since then. Fails with UNKNOWN_LEADER_EPOCH if
+    /// the broker has no replica in this broker's metadata, and with OFFSET_OUT_OF_RANGE if the offset is beyond the
+    /// log end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
         let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
@@ -201,7 +201,7 @@ impl Partition {
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
     }
 
-    /// Records the log start in a follower's fetch of this epoch, as leader.
+    /// Records where a follower's log starts, which it reports in a fetch of this epoch. For leaders only.
     pub fn begins_at(&mut self, broker_id: i32, log_start: i64) {
         if let Role::Leader(leader) = &mut self.role
             && let Some(replica) = leader.followers.iter_mut().find(|replica| replica.broker_id == broker_id)
@@ -210,20 +210,20 @@ impl Partition {
         }
     }
 
-    /// Returns true if no replica in sync has records before this offset, as leader.
+    /// Returns true if no in-sync replica has records before this offset.
     ///
     /// # Errors
     ///
-    /// NOT_LEADER_OR_FOLLOWER if this broker does not lead.
+    /// Fails with NOT_LEADER_OR_FOLLOWER if this broker does not lead.
     pub fn is_deleted_before(&self, offset: i64) -> Result<bool, ErrorCode> {
         let Role::Leader(leader) = &self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };
         let mut in_sync = leader.followers.iter().filter(|replica| leader.state.may_be_in_sync(replica.broker_id));
         Ok(in_sync.all(|replica| replica.log_start_offset >= offset))
     }
 
-    /// Proposes a change of the ISR, as leader. The caller calls this every half of `replica.lag.time.max.ms`. Lagging
-    /// members leave. If no member lags, a follower that has all records and may join does so, even if it sends no
-    /// further fetch. A proposal whose outcome is unknown is made again.
+    /// Proposes a change of the ISR if one is due. The leader calls this twice in every `replica.lag.time.max.ms`.
+    /// Lagging members leave. If no member lags, a follower that has all records and may join does so, even if it sends
+    /// no more fetches. A proposal whose outcome is unknown is made again.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
         let epochs = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
@@ -238,15 +238,15 @@ impl Partition {
                 })
             }
         };
-        // A lagging replica outside the ISR no longer holds the high watermark back.
+        // A lagging replica outside the ISR no longer holds back the high watermark.
         Effects { role: None, high_watermark: self.advance(now), propose }
     }
 
-    /// Handles the control plane's response to a proposal, as leader: the present partition, or an error. Ignores
-    /// responses to older proposals.
+    /// Handles the control plane's response to a proposal, which is the current partition or an error. Responses to
+    /// older proposals are ignored. For leaders only.
     ///
-    /// After an error that is not a refusal, the change may have been made. The next [`Partition::tick`] proposes it
-    /// again, or newer metadata resolves it.
+    /// If the error is not a refusal, the change may have been made. The next [`Partition::tick`] then proposes it
+    /// again, unless newer metadata shows the outcome before.
     pub fn altered(
         &mut self,
         proposal: &AlterPartition,
@@ -261,9 +261,9 @@ impl Partition {
             Ok(registration) if registration.partition_epoch != self.partition_epoch => {
                 return self.apply(registration, now);
             }
-            // Either the ISR was the proposed one already, or the control plane certainly has not made the change.
+            // The ISR was already the proposed one, or the control plane certainly has not made the change.
             Ok(_) | Err(ErrorCode::INELIGIBLE_REPLICA | ErrorCode::OPERATION_NOT_ATTEMPTED) => leader.state.withdraw(),
-            // Newer metadata exists, and resolves the proposal.
+            // There is newer metadata, which will show the outcome of the proposal.
             Err(
                 ErrorCode::FENCED_LEADER_EPOCH
                 | ErrorCode::INVALID_UPDATE_VERSION
@@ -276,7 +276,7 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Returns the state of an acks=all request whose records were appended in `epoch` and end before `end_offset`.
+    /// Returns the progress of an acks=all request whose records were appended in `epoch` and end before `end_offset`.
     pub fn acknowledgement(&self, epoch: i32, end_offset: i64) -> Acknowledgement {
         match &self.role {
             Role::Leader(leader) if epoch >= leader.since_epoch => {
@@ -288,7 +288,7 @@ impl Partition {
                     Acknowledgement::Done
                 }
             }
-            // This broker's log may have been truncated under another leader after the append.
+            // After the append, this broker's log may have been truncated under another leader.
             _ => Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER),
         }
     }
@@ -297,8 +297,9 @@ impl Partition {
     ///
     /// # Errors
     ///
-    /// OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader's epoch, since an earlier leader
-    /// may have returned a larger offset; NOT_LEADER_OR_FOLLOWER if this broker does not lead.
+    /// Fails with OFFSET_NOT_AVAILABLE while the high watermark is below the start of this leader's epoch, because an
+    /// earlier leader may have returned a larger offset. Fails with NOT_LEADER_OR_FOLLOWER if this broker does not
+    /// lead.
     pub fn latest_offset(&self) -> Result<i64, ErrorCode> {
         match &self.role {
             Role::Leader(leader) if self.high_watermark < leader.epoch_start_offset => {
@@ -309,10 +310,11 @@ impl Partition {
         }
     }
 
-    /// Checks that a response of the leader of `epoch` may be appended or truncate the log, as follower.
+    /// Checks that a follower may use a response of the leader of `epoch`, to append its records or to truncate the
+    /// log.
     ///
     /// # Errors
-    /// Errors of [`Partition::check_leader_epoch`]; NOT_LEADER_OR_FOLLOWER if this broker does not follow.
+    /// Fails like [`Partition::check_leader_epoch`], and with NOT_LEADER_OR_FOLLOWER if this broker does not follow.
     pub fn check_following(&self, epoch: i32) -> Result<(), ErrorCode> {
         self.check_leader_epoch(epoch)?;
         match &self.role {
@@ -321,33 +323,33 @@ impl Partition {
         }
     }
 
-    /// Records the end of the log after an append, and the leader's high watermark, as follower.
+    /// Records where the log ends after a follower's append, and the leader's high watermark.
     ///
     /// # Errors
     ///
-    /// Errors of [`Partition::check_following`]. The caller must check for them before the append.
+    /// Fails like [`Partition::check_following`], which the caller must call before the append.
     pub fn replicated(&mut self, epoch: i32, log_end: i64, high_watermark: i64) -> Result<Effects, ErrorCode> {
         self.check_following(epoch)?;
         self.log_end = log_end;
         Ok(Effects { high_watermark: self.raise(high_watermark.min(log_end)), ..Effects::default() })
     }
 
-    /// Records the end of a truncated or recreated log, as follower. Only an unclean election truncates below the high
-    /// watermark.
+    /// Records where a follower's log ends after it was truncated or recreated. Only an unclean election truncates
+    /// below the high watermark.
     pub fn truncated(&mut self, log_end: i64) {
         debug_assert!(!self.is_leader(), "a leader's log is not truncated");
         self.log_end = log_end;
         self.high_watermark = self.high_watermark.min(log_end);
     }
 
-    /// Notes the start of the log, as follower. All records before this offset were committed, or are deleted.
+    /// Records where a follower's log starts. All records before this offset were committed or are deleted.
     pub fn started_at(&mut self, log_start: i64) -> Effects {
         self.log_end = self.log_end.max(log_start);
         Effects { high_watermark: self.raise(log_start), ..Effects::default() }
     }
 
-    /// Advances the high watermark to the replicated end, as leader. Returns the new high watermark; None if it has not
-    /// changed.
+    /// Moves a leader's high watermark forward to the end of what is replicated. Returns the new high watermark, or
+    /// None if it has not changed.
     fn advance(&mut self, now: &Now<'_>) -> Option<i64> {
         let Role::Leader(leader) = &self.role else { return None };
         self.raise(leader.replicated(self.log_end, &self.settings, now)?)

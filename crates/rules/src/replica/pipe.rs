@@ -1,27 +1,27 @@
-//! Pipelined fetches of a follower: several fetches in flight to one leader, over one connection, for any number of
+//! Pipelined fetches of a follower. Several fetches are in flight to a leader over one connection, for any number of
 //! partitions.
 //!
-//! [`FetchPipe`] counts the fetches of the connection. A [`PartitionPipe`] is the state of one partition in one leader
+//! [`FetchPipe`] counts the fetches of the connection. [`PartitionPipe`] is the state of a partition in one leader
 //! epoch. Its first fetch is from the end of the follower's log, which the response may truncate. Each later fetch
-//! requests the records after the leader's last response, even if that response has not arrived. Such a fetch states
-//! the follower's log end as an acknowledgement only.
+//! requests the records after the leader's last response, even if that response has not arrived yet. Such a fetch
+//! reports the follower's log end only as an acknowledgement.
 //!
-//! A response that does not begin at the follower's log end is dropped, and so are all later ones in flight. The next
+//! If a response does not begin at the follower's log end, it is dropped, and so are all later ones in flight. The next
 //! fetch is from the log end again.
 //!
-//! Not here: the contents of responses, and the leader's side. Invariant: a response is used only if it begins at the
-//! end of the follower's log, and that log is a prefix of the leader's log in this epoch.
+//! The contents of responses and the leader's side are not here. Invariant: a response is used only if it begins at the
+//! end of the follower's log. That log must be a prefix of the leader's log in this epoch.
 
-/// Position from which a fetch requests a partition's records.
+/// The position that a fetch requests records from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Records after the follower's log end; the leader checks that the follower's log is a prefix of its own.
+    /// After the follower's log end. The leader checks that the follower's log is a prefix of its own.
     FromLogEnd,
-    /// Records after the leader's last response on this connection.
+    /// After the leader's last response on this connection.
     Continue,
 }
 
-/// Fetches over one connection. Their responses arrive in the order of the fetches.
+/// The fetches over a connection. Their responses arrive in the order of the fetches.
 #[derive(Clone, Debug)]
 pub struct FetchPipe {
     depth: usize,
@@ -29,19 +29,19 @@ pub struct FetchPipe {
 }
 
 impl FetchPipe {
-    /// Creates a pipe of at most `depth` fetches in flight, at least one.
+    /// Creates a pipe that allows `depth` fetches in flight, which is at least one.
     pub fn new(depth: usize) -> FetchPipe {
         FetchPipe { depth: depth.max(1), outstanding: 0 }
     }
 
-    /// Returns the number of fetches without a response.
+    /// Returns how many fetches have no response yet.
     pub fn outstanding(&self) -> usize {
         self.outstanding
     }
 
-    /// Returns true if another fetch may be sent. While records arrive the leader gets `depth` fetches, otherwise a
-    /// single one, which waits for records. A fetch with a report (`has_to_say`) is sent at once, even beyond `depth`:
-    /// the waiting fetches may depend on that report.
+    /// Returns true if another fetch may be sent. While records arrive, `depth` fetches may be in flight. Otherwise a
+    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), the fetch
+    /// may exceed `depth` by as much again, because the waiting fetches may depend on it.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -51,7 +51,7 @@ impl FetchPipe {
         self.outstanding < most
     }
 
-    /// Counts a sent fetch.
+    /// Counts a fetch that was sent.
     pub fn sent(&mut self) {
         self.outstanding += 1;
     }
@@ -62,8 +62,8 @@ impl FetchPipe {
     }
 }
 
-/// Fetch state of one partition in one leader epoch. Each response states the number of the partition's last fetch from
-/// the log end, so that a late response to an earlier fetch is recognised.
+/// The state of a partition's fetches in one leader epoch. Each response names the partition's last fetch from the log
+/// end, so that late responses to earlier fetches are recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -71,18 +71,19 @@ pub struct PartitionPipe {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// The next fetch for the partition is from the log end.
+    /// The next fetch of the partition must be from the log end.
     #[default]
     FromLogEnd,
-    /// The fetch with this number was from the log end, and has no response yet. Until then no other fetch includes the
+    /// The fetch with this number is from the log end, and has no response yet. Until then, no other fetch includes the
     /// partition.
     Requested(i32),
-    /// The fetch with this number was from the log end, and later fetches continue from it.
+    /// The fetch with this number was from the log end, and the later fetches continue from it.
     Flowing(i32),
 }
 
 impl PartitionPipe {
-    /// Returns the position that the fetch with this number requests; None if the fetch must leave the partition out.
+    /// Returns the position that the fetch with this number must request; None if the fetch must leave the partition
+    /// out.
     pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
             Phase::FromLogEnd => {
@@ -94,8 +95,9 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response that states `asked_in` as its fetch from the log end. `fits` is true if the response begins
-    /// at the log end, without an error or divergence. Returns true if the caller must use the response.
+    /// Handles a response. `asked_in` is the fetch from the log end that the response names. `fits` is true if the
+    /// response begins at the log end, and has no error or divergence. Returns true if the caller must use the
+    /// response.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;
@@ -104,23 +106,23 @@ impl PartitionPipe {
         fits
     }
 
-    /// Starts again from the log end, whatever fetches are in flight.
+    /// Makes the next fetch start from the log end again, whatever is in flight.
     pub fn restart_from_log_end(&mut self) {
         self.phase = Phase::FromLogEnd;
     }
 
-    /// Returns true if `asked_in` is the partition's last fetch from the log end, and that fetch is still valid. False
-    /// for a late response to an earlier one, and while the next fetch must be from the log end.
+    /// Returns true if `asked_in` is the partition's last fetch from the log end, and is still valid. Returns false for
+    /// a late response to an earlier fetch, and while the next fetch must be from the log end.
     pub fn concerns(&self, asked_in: i32) -> bool {
         matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
     }
 
-    /// Returns true if the next fetch for the partition must be from the log end.
+    /// Returns true if the next fetch of the partition must be from the log end.
     pub fn is_from_log_end(&self) -> bool {
         self.phase == Phase::FromLogEnd
     }
 
-    /// Returns true if the log is known to be a prefix of the leader's.
+    /// Returns true if the follower's log is known to be a prefix of the leader's.
     pub fn is_flowing(&self) -> bool {
         matches!(self.phase, Phase::Flowing(_))
     }

@@ -1,8 +1,9 @@
-//! Times at which a leader responds to the several fetches that a follower keeps in flight.
+//! Decides when a leader responds to the fetches that a follower keeps in flight.
 //!
 //! A record waits for the next response, and then for one round trip. If each record got a response at once, all
-//! fetches in flight would soon be used up. Later records would then wait for the acknowledgements, up to another round
-//! trip. So while any response is unacknowledged, the leader lets a share of the round trip pass between two responses:
+//! fetches in flight would soon be used up. Later records would then wait until acknowledgements arrive, up to another
+//! round trip. So while a response is unacknowledged, the leader lets a share of the round trip pass between two
+//! responses:
 //!
 //! ```text
 //! at once            ||||||||                    ||||||||                   a record waits 0 to 1 round trips
@@ -10,30 +11,30 @@
 //!                    '------ a round trip -------'
 //! ```
 //!
-//! Not here: contents of responses. Invariant: a record is never held back once all responses are acknowledged.
+//! The contents of responses are not here. Invariant: once all responses are acknowledged, no record is held back.
 
-/// Spacing of one follower's responses. Times are microseconds of a monotonic clock.
+/// Spreads the responses to a follower. All times are in microseconds of a monotonic clock.
 #[derive(Clone, Debug)]
 pub struct Spacing {
-    /// Number of fetches that the follower keeps in flight.
+    /// How many fetches the follower keeps in flight.
     depth: i64,
-    /// Shortest measured round trip; None before the first.
+    /// The shortest round trip that was measured; `None` before the first one.
     round_trip_us: Option<i64>,
     last_answer_us: i64,
-    /// End offset of the records sent.
+    /// The end offset of the records that were sent.
     sent: i64,
     acknowledged: i64,
-    /// Response whose acknowledgement measures the round trip: its end offset, and the time it was sent.
+    /// The response whose acknowledgement will measure the round trip: its end offset, and when it was sent.
     measured: Option<(i64, i64)>,
 }
 
-/// Shortest time between two responses, us.
+/// Minimum time between two responses, in us.
 pub const SPACING_MIN_US: i64 = 250;
-/// Fewest waiting bytes that are sent at once.
+/// If at least this many bytes wait, they are sent at once.
 pub const SPACING_BYTES_MAX: u64 = 1 << 20;
 
 impl Spacing {
-    /// Creates the state of a follower that has all records before `offset`, and keeps `depth` fetches in flight.
+    /// Creates the state for a follower that has all records before `offset` and keeps `depth` fetches in flight.
     pub fn new(depth: usize, offset: i64) -> Spacing {
         Spacing {
             depth: i64::try_from(depth).unwrap_or(i64::MAX).max(1),
@@ -54,7 +55,7 @@ impl Spacing {
         }
     }
 
-    /// Records a response with records up to `end`.
+    /// Records that a response with records up to `end` was sent.
     pub fn answered(&mut self, end: i64, now_us: i64) {
         self.last_answer_us = now_us;
         if end > self.sent {
@@ -63,7 +64,7 @@ impl Spacing {
         }
     }
 
-    /// Returns the time of the next response, while `waiting_bytes` wait. It is `now_us` or later.
+    /// Returns when the next response may be sent, while `waiting_bytes` wait. The result is never before `now_us`.
     pub fn due_us(&self, waiting_bytes: u64, now_us: i64) -> i64 {
         if self.acknowledged >= self.sent || waiting_bytes >= SPACING_BYTES_MAX {
             return now_us;

@@ -1,12 +1,12 @@
-//! ISR of a leader, and its requested change (Kafka's `PartitionState`: committed, pending expansion, pending
-//! shrinkage). At most one change is requested at a time.
+//! The ISR that a leader knows, and the change that it has requested (Kafka's `PartitionState`: committed, pending
+//! expansion, pending shrinkage). At most one change is requested at a time.
 //!
-//! Invariant: while the outcome of a change is unknown, the leader waits for the replicas of both outcomes. A joining
-//! replica already counts for the high watermark, and a leaving one still counts.
+//! Invariant: while the outcome of a change is unknown, the leader waits for the replicas of both outcomes. A replica
+//! that joins already counts for the high watermark, and one that leaves still counts.
 
 use super::AlterPartition;
 
-/// In-sync replicas known to the leader.
+/// The ISR and the requested change.
 #[derive(Clone, Debug)]
 pub(super) struct PartitionState {
     isr: Vec<i32>,
@@ -22,7 +22,7 @@ struct PendingProposal {
 }
 
 impl PartitionState {
-    /// Returns the state without a requested change.
+    /// Creates the state without a requested change.
     pub fn committed(isr: &[i32]) -> PartitionState {
         PartitionState { isr: isr.to_vec(), pending: None }
     }
@@ -32,12 +32,12 @@ impl PartitionState {
         &self.isr
     }
 
-    /// Returns true if the replica is in the ISR, or the requested change may have added it.
+    /// Returns true if the replica is in the ISR, or may have been added to it by the requested change.
     pub fn may_be_in_sync(&self, broker_id: i32) -> bool {
         self.isr.contains(&broker_id) || self.joining() == Some(broker_id)
     }
 
-    /// Returns the size of the ISR if the requested change adds its replica (Kafka's `maximalIsr`).
+    /// Returns the size that the ISR has if the requested change adds its replica (Kafka's `maximalIsr`).
     pub fn maximal_len(&self) -> usize {
         self.isr.len() + usize::from(self.joining().is_some())
     }
@@ -58,12 +58,12 @@ impl PartitionState {
         proposal
     }
 
-    /// Returns true if this change is the requested one.
+    /// Returns true if this is the change that is requested now.
     pub fn is_asked(&self, proposal: &AlterPartition) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 
-    /// Records that the requested change was not made, and never will be.
+    /// Records that the requested change was not made and never will be.
     pub fn withdraw(&mut self) {
         self.pending = None;
     }
@@ -75,7 +75,7 @@ impl PartitionState {
         }
     }
 
-    /// Returns the change that must be requested again; None if there is none.
+    /// Returns the change that must be requested again, if there is one.
     pub fn again(&mut self) -> Option<AlterPartition> {
         let pending = self.pending.as_mut().filter(|pending| pending.has_failed)?;
         pending.has_failed = false;

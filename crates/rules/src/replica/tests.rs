@@ -1,4 +1,4 @@
-//! Tests of single rules; the model combines them.
+//! Tests of single rules. The model tests them together.
 
 use super::epochs::{Divergence, EpochEnd, Position, divergence, end_of, truncation};
 use super::*;
@@ -29,7 +29,7 @@ fn registration(leader: i32, replicas: &[i32], isr: &[i32], epochs: (i32, i32)) 
     }
 }
 
-/// Returns brokers 1 to 4, each in epoch 10 times its id.
+/// Returns the brokers 1 to 4. The epoch of each is 10 times its id.
 fn brokers() -> Brokers {
     (1..=4).map(|id| (id, BrokerRegistration { epoch: 10 * i64::from(id), ..Default::default() })).collect()
 }
@@ -41,7 +41,7 @@ struct Case {
 }
 
 impl Case {
-    /// Returns a case in which broker 1 leads epoch 5 with a log of 100 records.
+    /// Returns a case in which broker 1 leads in epoch 5 and has a log of 100 records.
     fn leading(replicas: &[i32], isr: &[i32], min_insync_replicas: usize) -> Case {
         let partition = Partition::new(ME, log(100), settings(min_insync_replicas));
         let mut case = Case { partition, brokers: brokers(), ms: 50_000 };
@@ -88,7 +88,7 @@ fn members(proposal: &AlterPartition) -> Vec<(i32, i64)> {
 
 #[test]
 fn single_replica_has_its_log_end_as_high_watermark() {
-    // min.insync.replicas is limited to the number of replicas.
+    // min.insync.replicas counts only up to the number of replicas.
     let mut case = Case::leading(&[1], &[1], 2);
     assert_eq!(case.partition.high_watermark(), 100);
     assert_eq!(case.partition.check_append(true), Ok(()));
@@ -149,11 +149,11 @@ fn records_on_too_few_replicas_are_refused_after_the_append() {
 fn record_of_an_interrupted_leadership_is_not_acknowledged() {
     let mut case = Case::leading(&[1, 2], &[1], 1);
     assert_eq!(case.append(101), Some(101));
-    // The broker is elected again, without another leader in between, so its log is unchanged.
+    // The broker is elected again. No other leader was elected in between, so its log is unchanged.
     let effects = case.apply(registration(ME, &[1, 2], &[1], (6, 8)));
     assert_eq!(effects.role, Some(RoleChange::Lead { epoch: 6, start_offset: 101 }));
     assert_eq!(case.partition.acknowledgement(5, 101), Acknowledgement::Done);
-    // Another leader leads in between.
+    // Now another broker leads in between.
     let effects = case.apply(registration(2, &[1, 2], &[2], (7, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 7, leader: Some(2) }));
     let refused = Acknowledgement::Refused(ErrorCode::NOT_LEADER_OR_FOLLOWER);
@@ -174,7 +174,7 @@ fn follower_joins_at_the_high_watermark_and_the_start_of_the_epoch() {
     let proposal = case.fetch(2, 112).propose.expect("it is past both");
     assert_eq!((proposal.leader_epoch, proposal.partition_epoch), (5, 7));
     assert_eq!(members(&proposal), [(1, 10), (3, 30), (2, 20)]);
-    // The joining follower counts already. A second change must wait for the first.
+    // The follower that joins already counts. A second change must wait for the first.
     assert_eq!(case.fetch(3, 120), Effects { high_watermark: Some(112), ..Effects::default() });
     case.ms += 10 * LAG_MS;
     assert_eq!(case.tick(), Effects::default());
@@ -276,7 +276,7 @@ fn follower_that_keeps_up_without_being_caught_up_stays() {
         let log_end = 100 + 10 * round;
         let _ = case.append(log_end);
         case.ms += LAG_MS - 1;
-        // The follower has the records that the leader had at the previous fetch.
+        // The follower has the records that the leader had at the follower's previous fetch.
         assert_eq!(case.fetch(2, log_end - 10).propose, None);
         assert_eq!(case.tick().propose, None, "round {round}");
     }
@@ -300,7 +300,7 @@ fn change_is_requested_again_after_an_unknown_outcome_and_not_after_a_refusal() 
     assert_eq!(case.partition.high_watermark(), 100);
     let effects = case.apply(registration(ME, &[1, 2], &[1], (5, 8)));
     assert_eq!(effects.high_watermark, Some(101), "it is not");
-    // The response is to a change that is no longer requested.
+    // This response is to a change that is no longer requested.
     assert_eq!(case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1, 2], (5, 9)))), Effects::default());
     assert_eq!(case.partition.isr(), [1]);
 
@@ -321,7 +321,7 @@ fn metadata_that_is_not_newer_keeps_the_requested_change() {
     assert_eq!(case.append(101), None, "2 may be in sync by now");
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (4, 9))), Effects::default(), "of an older epoch");
     assert!(case.partition.is_leader());
-    // The ISR was the proposed one already.
+    // The ISR was already the proposed one.
     let effects = case.answer(&proposal, Ok(registration(ME, &[1, 2], &[1], (5, 7))));
     assert_eq!(effects.high_watermark, Some(101));
 }
@@ -380,7 +380,7 @@ fn follower_takes_its_leaders_high_watermark_up_to_its_own_log_end() {
     case.partition.truncated(80);
     assert_eq!(case.partition.high_watermark(), 80);
     assert_eq!(case.partition.started_at(85).high_watermark, Some(85));
-    // Metadata with the same leader and epoch has no effect; metadata without a leader has one.
+    // Metadata with the same leader and epoch has no effect. Metadata without a leader has one.
     assert_eq!(case.apply(registration(2, &[1, 2], &[2], (5, 8))), Effects::default());
     let effects = case.apply(registration(-1, &[1, 2], &[2], (6, 9)));
     assert_eq!(effects.role, Some(RoleChange::Follow { epoch: 6, leader: None }));
@@ -412,11 +412,11 @@ fn follower_truncates_to_the_divergence_of_the_logs() {
     assert_eq!(ask(Position { offset: 31, last_epoch: None }), Divergence::OutOfRange);
 
     assert_eq!(truncation(&[(1, 0)], 15, at(15, 1), end(1, 10)), Some(10));
-    // The leader lacks epoch 5, the follower epoch 3 (KIP-279). The follower truncates to the end of the last epoch
-    // that both may have, and compares again.
+    // The leader does not have epoch 5, and the follower does not have epoch 3 (KIP-279). The follower truncates to the
+    // end of the last epoch that both may have, and compares again.
     assert_eq!(truncation(&[(2, 0), (5, 12)], 18, at(18, 5), end(3, 20)), Some(12));
     assert_eq!(truncation(&[(5, 0)], 18, at(18, 5), end(3, 20)), Some(0));
-    // The log has grown since the fetch.
+    // The log has changed since the fetch.
     assert_eq!(truncation(&[(1, 0), (6, 10)], 13, at(15, 1), end(1, 10)), None);
 }
 
@@ -425,8 +425,8 @@ fn elr_not_empty_nothing_is_committed_despite_own_settings() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2], 1);
     let _ = case.fetch(2, 100);
     assert_eq!(case.partition.high_watermark(), 100);
-    // The silent follower no longer holds the high watermark; a controller with a larger min.insync.replicas has
-    // removed it from the ISR.
+    // The silent follower no longer holds back the high watermark. Then a controller with a larger min.insync.replicas
+    // removes it from the ISR.
     case.ms += 10 * LAG_MS;
     let _ = case.apply(PartitionRegistration { elr: vec![2], ..registration(ME, &[1, 2, 3], &[1], (5, 8)) });
     assert_eq!(case.append(101), None);
@@ -450,7 +450,7 @@ fn records_are_deleted_once_every_replica_in_sync_has_deleted_them() {
     assert_eq!(case.partition.is_deleted_before(40), Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
 }
 
-/// Fetches of a follower that changes its connection may arrive over both connections.
+/// When a follower changes its connection, its fetches may arrive over both connections.
 #[test]
 fn overtaken_acknowledgement_changes_nothing() {
     let mut case = Case::leading(&[1, 2, 3], &[1, 2, 3], 2);

@@ -1,21 +1,20 @@
-//! Out-of-order batches: those with missing batches before them.
+//! Finds out-of-order batches, which are batches that have missing ones before them.
 //!
-//! This is not a verdict: [`Producers::check`] refuses an out-of-order batch. The batch waits in [`super::parking`]
-//! instead if its producer declares that it sends one partition's batches over several connections.
+//! This is no decision about the batch, which [`Producers::check`] refuses. If its producer declares that it sends the
+//! batches of a partition over several connections, the batch waits in [`super::parking`] instead.
 //!
-//! Invariant: a batch that is ahead is neither the next one nor written already.
+//! Invariant: a batch that is ahead is neither the next one nor already written.
 
 use super::producers::Producers;
 use super::{HALF_RANGE, Stamp, sequence_distance};
 
 impl Producers {
-    /// Returns the number of sequences missing before this batch, if the batch is out of order; 0 for every other
-    /// batch.
+    /// Returns how many sequences are missing before this batch; 0 if the batch is not out of order.
     ///
-    /// In an epoch with writes, a batch is ahead by up to half of the sequence range; a batch farther ahead counts as
-    /// behind. An epoch that has not written begins at 0, and so does an unknown producer. [`Producers::check`] may
-    /// accept any first sequence of an unknown producer, but here a batch that has overtaken earlier ones must not be
-    /// taken for the first.
+    /// In an epoch that has written, a batch can be ahead by up to half of the sequence range. A batch that is further
+    /// ahead counts as old. An epoch that has not written begins at 0, and so does an unknown producer.
+    /// [`Producers::check`] may accept any first sequence of an unknown producer. Here, a batch that has overtaken
+    /// earlier ones must not be taken for the first.
     pub fn ahead(&self, stamp: &Stamp) -> i32 {
         if !stamp.is_valid() {
             return 0;
@@ -41,7 +40,7 @@ mod tests {
         Stamp { producer_id: 7, producer_epoch, base_sequence, record_count }
     }
 
-    /// Returns a producer of epoch 3 that has written three batches of two records, the last ending before `next`.
+    /// Returns a producer in epoch 3 that has written three batches of two records. `next` is its next sequence.
     fn written(next: i32) -> Producers {
         let mut producers = Producers::default();
         for back in [6, 4, 2] {
@@ -80,7 +79,7 @@ mod tests {
     }
 
     proptest! {
-        /// Checks that a batch that is ahead is refused as out of order if the producer's state is certain.
+        /// If the producer's state is certain, a batch that is ahead is refused as out of order.
         #[test]
         fn batch_ahead_would_be_refused(next in 0..=i32::MAX, epoch in 2..=4i16, base in 0..=i32::MAX, near in -20..20i32) {
             let producers = written(next);

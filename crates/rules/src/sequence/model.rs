@@ -1,7 +1,7 @@
-//! Tests the rules against a naive model: a list of all appends, searched from end to end.
+//! Compares the rules with a naive model, which is a list of all appends that is searched from end to end.
 //!
-//! A client numbers its records without wrapping, so that the model knows the record of a sequence. After any steps,
-//! the log has each record number once, without a gap after the first.
+//! A client counts its records without wrapping, so the model knows which record has a sequence. After any steps, the
+//! log must have each record once, without a gap after the first.
 
 use proptest::prelude::*;
 
@@ -12,41 +12,41 @@ const EXPIRATION_MS: i64 = 1_000;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends `batches` new batches in a row, of `records` records each.
+    /// A client sends `batches` new batches in a row, with `records` records each.
     Send {
         client: usize,
         batches: usize,
         records: i32,
     },
-    /// Resends the batch `back` positions before the client's newest.
+    /// A client resends the batch that is `back` positions before its newest.
     Retry {
         client: usize,
         back: usize,
     },
-    /// Sends a batch of any size that begins `skip` records after the client's next record, or before it if `skip` is
-    /// negative.
+    /// A client sends a batch of any size that begins `skip` records after its next record. If `skip` is negative, it
+    /// begins before.
     Stray {
         client: usize,
         skip: i32,
         records: i32,
     },
-    /// Begins a new epoch; the client then sends once more in the old epoch.
+    /// A client begins a new epoch, and then sends once more in the old epoch.
     Bump {
         client: usize,
         first: i32,
     },
     Restart,
-    /// Deletes and recreates the topic. Each client has lost the responses to its last `lost` batches.
+    /// The topic is deleted and recreated. Each client has lost the responses to its last `lost` batches.
     MakeAgain {
         lost: usize,
     },
-    /// All clients are idle until they expire, except one that writes on.
+    /// All clients are idle until they expire, except one that keeps writing.
     Expire {
         survivor: usize,
     },
 }
 
-/// Append, in the client's numbers: `first` is the number of its first record in its epoch.
+/// An append, in the client's own numbers. `first` is the number of its first record within the epoch.
 #[derive(Clone, Debug)]
 struct Appended {
     client: usize,
@@ -60,11 +60,11 @@ struct Appended {
 #[derive(Clone, Debug, Default)]
 struct Client {
     epoch: i16,
-    /// Number of the next record in this epoch; its sequence is the number modulo 2^31.
+    /// The number of the next record in this epoch. Its sequence is this number modulo 2^31.
     next: i64,
-    /// Index in the model's list at which the broker's state of this epoch begins; None without state.
+    /// The position in the model's list from which the broker knows this epoch; None if it has no state of it.
     known_from: Option<usize>,
-    /// Epoch of the client's last batch on the deleted partition, and the number of the record after it. None once the
+    /// The epoch of the client's last batch on the deleted partition, and the number of the next record. None once the
     /// client writes to the recreated partition.
     stop: Option<(i16, i64)>,
 }
@@ -76,16 +76,16 @@ struct Model {
     log_end_offset: i64,
     now_ms: i64,
     clients: Vec<Client>,
-    /// Bound of client indexes. Clients below it may be unknown to the broker: they have written to this partition or
-    /// to the deleted one.
+    /// Clients below this index may be unknown to the broker. They have written to this partition or to the deleted
+    /// one.
     unknown_below: usize,
-    /// Time at which silent producers of the deleted partition were first removed.
+    /// When silent producers of the deleted partition were first removed.
     succeeding_since_ms: Option<i64>,
 }
 
 impl Model {
-    /// Creates the model. If the partition was `written` before, clients may begin anywhere. Here they begin shortly
-    /// before the wrap.
+    /// Creates the model. If the partition was `written` before, clients may begin with any sequence. They begin
+    /// shortly before the numbers wrap around.
     fn new(window: usize, written: bool) -> Model {
         let next = if written { i64::from(i32::MAX) - 40 } else { 0 };
         Model {
@@ -105,7 +105,7 @@ impl Model {
         Stamp { producer_id: client as i64, producer_epoch: epoch, base_sequence, record_count: records }
     }
 
-    /// Returns the expected verdict, found by reading the whole list.
+    /// Returns the expected decision, which is found by reading the whole list.
     fn expected(&self, client: usize, epoch: i16, first: i64, records: i32) -> Verdict {
         let known = &self.clients[client];
         let Some(from) = known.known_from else {
@@ -156,7 +156,7 @@ impl Model {
         verdict
     }
 
-    /// Sends a batch. A client without state at the broker begins again.
+    /// Sends a client's next batch. If the broker has no state of the client, the client begins again.
     fn send(&mut self, client: usize, records: i32) {
         let Client { epoch, next, known_from, .. } = self.clients[client];
         if known_from.is_none() && self.expected(client, epoch, next, records) != Verdict::Append {
@@ -180,8 +180,8 @@ impl Model {
         assert_eq!(self.producers.idle.len(), self.producers.by_id.len());
     }
 
-    /// Resends a batch, if the broker has state of the client. Without state a retry cannot be distinguished from a new
-    /// batch. A client without state has waited for all responses before it fell idle.
+    /// Resends a batch, if the broker has state of the client. Without state, the broker could not distinguish a retry
+    /// from a new batch. But a client has received all its responses before it becomes idle and is forgotten.
     fn retry(&mut self, client: usize, back: usize) {
         let mut own = self.log.iter().rev().filter(|batch| batch.client == client);
         let Some(batch) = own.clone().nth(back).or(own.next_back()).cloned() else {
@@ -199,7 +199,7 @@ impl Model {
             Some((_, stopped)) => first > stopped,
             None => known_from.is_some() || self.log_end_offset == 0 && client >= self.unknown_below,
         };
-        // A sequence of 0 begins an epoch, even if 0 follows the last sequence.
+        // A sequence of 0 begins an epoch, even if it follows the last sequence.
         let begins = known_from.is_none() && first % (1 << 31) == 0;
         if skip != 0 && first >= 0 && is_sure && !begins {
             assert_ne!(self.produce(client, epoch, first, records), Verdict::Append);
@@ -258,8 +258,8 @@ impl Model {
         self.unknown_below = self.unknown_below.max(last.map_or(0, |at| at + 1));
     }
 
-    /// Checks that the state rebuilt from the log and from the deleted partition's state equals the live state, if
-    /// nothing has expired.
+    /// If nothing has expired, the state that is rebuilt from the log and from the deleted partition must equal the
+    /// live state.
     fn replay(&self) {
         let mut replayed = Producers::default();
         replayed.succeed(self.producers.tails_to_keep());
@@ -270,7 +270,7 @@ impl Model {
         assert!(replayed.snapshot().eq(self.producers.snapshot()));
     }
 
-    /// Checks that a consumer finds every record number once, in order, without a gap.
+    /// Checks that a consumer finds every record once, in order and without a gap.
     fn read_back(&self) {
         for client in 0..CLIENTS {
             let mut last: Option<&Appended> = None;
@@ -287,7 +287,7 @@ impl Model {
         }
     }
 
-    /// Resends the last `window` batches of every client's epoch, each of which gets its original offset.
+    /// Resends the last `window` batches of every client's epoch. Each must get its original offset.
     fn retry_all(&mut self) {
         for client in 0..CLIENTS {
             (0..self.window + 2).for_each(|back| self.retry(client, back));

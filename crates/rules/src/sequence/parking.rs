@@ -1,34 +1,35 @@
-//! Reorder buffer of one partition: out-of-order batches that wait for those before them.
+//! The reorder buffer of a partition, in which out-of-order batches wait for the ones before them.
 //!
-//! For each batch the buffer stores the caller's item, with the bytes and the waiting request. The buffer gives no
-//! verdict: the caller checks a batch again before the append.
+//! For each batch the buffer stores an item of the caller, with the bytes and the waiting request. The buffer decides
+//! nothing about the batch, so the caller checks it again before the append.
 //!
-//! All parked batches of a producer are of one epoch. A batch of a newer epoch, parked or appended, removes the older
-//! batches, since the producer has given them up. A resent batch whose first copy waits has the same sequences, and so
-//! is the same batch: the caller answers both copies with one append. A batch stays when its connection is lost, since
-//! its fate depends on its sequence alone. A retry finds it here or in the log.
+//! All waiting batches of a producer are of the same epoch. A batch of a newer epoch, waiting or appended, removes the
+//! older ones, because the producer has given them up. If a batch is resent while its first copy waits, both have the
+//! same sequences. The caller answers both copies with one append. A batch stays when its connection is lost, because
+//! only its sequence decides what happens to it. A retry finds it here or in the log.
 //!
-//! In a full buffer the batch that is farthest ahead makes room for a nearer one, so that no batch is refused while
-//! another waits for it. Responses keep the order of requests on one connection. If the nearer batch were refused, its
-//! refusal could be queued behind the response to the farther batch, which waits for the nearer batch to be resent.
+//! If the buffer is full, the batch that is furthest ahead makes room for a nearer one. So no batch is refused while
+//! another waits for it. Responses on a connection keep the order of the requests. If the nearer batch were refused,
+//! its error could be queued after the response to the other batch. But that response waits for the nearer batch to be
+//! resent.
 //!
-//! Invariant: a producer never has more batches than the limit, each with its own first sequence. Each batch leaves the
-//! buffer once: to be appended, refused, or expired.
+//! Invariant: a producer never has more batches than the limit, and each has its own first sequence. Each batch leaves
+//! the buffer once, when it is appended, refused or expired.
 
 use std::collections::{BTreeMap, HashMap};
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, sequence_add, sequence_distance};
 
-/// Parked batches of one partition. `T` is the caller's item.
+/// The batches of a partition that wait for earlier ones ("parked"). `T` is the caller's item for each batch.
 #[derive(Debug)]
 pub struct Parking<T> {
     producers: HashMap<i64, ParkedProducer<T>>,
-    /// Parked batches in the order of their arrival, and so of their deadlines.
+    /// All parked batches in the order of their arrival, which is also the order of their deadlines.
     by_age: BTreeMap<u64, ParkingSlot>,
     numbers: u64,
 }
 
-/// Parked batches of one producer, by first sequence.
+/// The parked batches of a producer, by their first sequence.
 #[derive(Debug)]
 struct ParkedProducer<T> {
     epoch: i16,
@@ -40,7 +41,7 @@ struct ParkedProducer<T> {
 struct Parked<T> {
     record_count: i32,
     bytes: usize,
-    /// Key in [`Parking::by_age`].
+    /// The key of the batch in [`Parking::by_age`].
     number: u64,
     item: T,
 }
@@ -52,20 +53,20 @@ struct ParkingSlot {
     base_sequence: i32,
 }
 
-/// Parked batches that an append releases.
+/// The parked batches that are released when another batch is appended.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Freed<T> {
-    /// Batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
+    /// Batches of an older epoch. They get INVALID_PRODUCER_EPOCH.
     pub fenced: Vec<T>,
-    /// The next batch of the producer, to be appended; None if it is not parked.
+    /// The producer's next batch, which the caller must append; `None` if it is not parked.
     pub next: Option<T>,
 }
 
-/// Returns true if a batch of `bytes` may be parked. Its producer has parked `own` bytes; all producers together have
-/// parked `used` bytes, of at most `max`.
+/// Returns true if a batch of `bytes` may be parked. Its producer has already parked `own` bytes. All producers
+/// together have parked `used` bytes, and the limit is `max`.
 ///
-/// A producer gets at most half of the bytes that the other producers leave. So a producer whose batches never become
-/// next cannot keep all others from parking.
+/// A producer gets at most half of the bytes that the other producers leave free. So even if its batches never become
+/// the next ones, the others can still park theirs.
 pub fn fits(own: usize, bytes: usize, used: usize, max: usize) -> bool {
     // 2 (own + bytes) <= bytes that the others leave = own + free.
     own.saturating_add(bytes.saturating_mul(2)) <= max.saturating_sub(used)
@@ -78,12 +79,12 @@ impl<T> Default for Parking<T> {
 }
 
 impl<T> Parking<T> {
-    /// Returns the bytes that the producer of an out-of-order batch has parked already; None if the producer has parked
-    /// `batches_max` batches.
+    /// Returns how many bytes the producer of an out-of-order batch has already parked; None if the producer has
+    /// reached the limit of `batches_max` batches.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if a batch of a newer epoch is parked;
-    /// [`SequenceRefusal::OutOfOrderSequence`] if another batch is parked at this sequence.
+    /// Returns [`SequenceRefusal::InvalidProducerEpoch`] if a batch of a newer epoch is parked, and
+    /// [`SequenceRefusal::OutOfOrderSequence`] if a batch is already parked at this sequence.
     pub fn room_for(&self, stamp: &Stamp, batches_max: usize) -> Result<Option<usize>, SequenceRefusal> {
         let (own, count) = match self.producers.get(&stamp.producer_id) {
             Some(waiting) if stamp.producer_epoch < waiting.epoch => return Err(SequenceRefusal::InvalidProducerEpoch),
@@ -98,9 +99,9 @@ impl<T> Parking<T> {
         Ok((count < batches_max).then_some(own))
     }
 
-    /// Makes room for the batch `stamp`: takes out the farthest batch of this producer and epoch. None if no parked
-    /// batch is farther ahead than `stamp`, or if the parked ones are of another epoch. Takes time linear in the
-    /// producer's parked batches.
+    /// Makes room for the batch `stamp` by removing the batch of the same producer and epoch that is furthest ahead.
+    /// Returns None if no parked batch is further ahead than `stamp`, or if the parked batches are of another epoch.
+    /// Takes time linear in the producer's parked batches.
     pub fn take_farther(&mut self, stamp: &Stamp) -> Option<T> {
         let waiting = self.producers.get(&stamp.producer_id)?;
         if waiting.epoch != stamp.producer_epoch {
@@ -112,7 +113,7 @@ impl<T> Parking<T> {
         self.take(stamp.producer_id, farthest)
     }
 
-    /// Returns the parked copy of a batch; None if there is none.
+    /// Returns the parked copy of a batch, if there is one.
     pub fn find(&mut self, stamp: &Stamp) -> Option<&mut T> {
         let waiting = self.producers.get_mut(&stamp.producer_id)?;
         let parked = waiting.batches.get_mut(&stamp.base_sequence)?;
@@ -120,8 +121,8 @@ impl<T> Parking<T> {
         same.then_some(&mut parked.item)
     }
 
-    /// Parks a batch that [`Parking::room_for`] has admitted, until `due_ms`. `due_ms` must never fall from call to
-    /// call. Returns the batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
+    /// Parks a batch that [`Parking::room_for`] has admitted, until `due_ms`. From call to call, `due_ms` must never
+    /// fall. Returns the batches of an older epoch, which get INVALID_PRODUCER_EPOCH.
     pub fn park(&mut self, stamp: &Stamp, item: T, bytes: usize, due_ms: u64) -> Vec<T> {
         let &Stamp { producer_id, producer_epoch: epoch, base_sequence, record_count } = stamp;
         let fenced = self.fence(producer_id, epoch);
@@ -135,7 +136,7 @@ impl<T> Parking<T> {
         fenced
     }
 
-    /// Takes out and returns the batches that the append of a batch releases.
+    /// Removes and returns the batches that are released because this batch was appended.
     pub fn appended(&mut self, stamp: &Stamp) -> Freed<T> {
         let fenced = self.fence(stamp.producer_id, stamp.producer_epoch);
         let is_current =
@@ -144,7 +145,8 @@ impl<T> Parking<T> {
         Freed { fenced, next: next.flatten() }
     }
 
-    /// Takes out all batches of one producer, in the order of their arrival, after the log has failed an earlier batch.
+    /// Removes all batches of a producer, because an earlier batch could not be appended. Returns them in the order of
+    /// their arrival.
     pub fn give_up(&mut self, producer_id: i64) -> Vec<T> {
         let Some(waiting) = self.producers.remove(&producer_id) else { return Vec::new() };
         let mut batches: Vec<_> = waiting.batches.into_values().collect();
@@ -174,13 +176,13 @@ impl<T> Parking<T> {
         })
     }
 
-    /// Takes out one batch; None if it is not parked.
+    /// Removes a batch and returns it; None if it is not parked.
     pub fn take_out(&mut self, stamp: &Stamp) -> Option<T> {
         self.find(stamp)?;
         self.take(stamp.producer_id, stamp.base_sequence)
     }
 
-    /// Takes out the batches whose deadline has come.
+    /// Removes and returns the batches whose deadline has passed.
     pub fn expire(&mut self, now_ms: u64) -> Vec<T> {
         let mut expired = Vec::new();
         while let Some(oldest) = self.by_age.first_entry().filter(|oldest| oldest.get().due_ms <= now_ms) {
@@ -211,7 +213,7 @@ impl<T> Parking<T> {
         self.by_age.is_empty()
     }
 
-    /// Takes out all batches of an epoch older than `epoch`.
+    /// Removes and returns all batches of an older epoch than `epoch`.
     fn fence(&mut self, producer_id: i64, epoch: i16) -> Vec<T> {
         match self.producers.get(&producer_id) {
             Some(waiting) if waiting.epoch < epoch => self.give_up(producer_id),

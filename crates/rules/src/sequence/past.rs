@@ -1,38 +1,40 @@
-//! Deleted topics of one name. Producers of the next topic of that name may have written to them.
+//! The deleted topics that had the same name. Producers of the next topic with this name may have written to them.
 //!
-//! A broker that followed a deletion has the [`ProducerTails`](super::ProducerTails) of the topic's producers until it
-//! restarts. After the restart only the metadata shows that a partition had a predecessor, so its producers may
-//! continue with any sequence.
+//! A broker that has seen the deletion knows how far each of the topic's producers had got, see
+//! [`ProducerTails`](super::ProducerTails), until it restarts. After a restart, only the metadata shows that a
+//! partition had a predecessor, so its producers may continue with any sequence.
 //!
-//! Invariant: at most [`LIVES_MAX`] topics, each with more partitions than every topic deleted after it.
+//! Invariant: there are at most [`LIVES_MAX`] topics, and each has more partitions than every topic that was deleted
+//! after it.
 
 use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-/// Most deleted topics of one name that are remembered.
+/// Maximum number of deleted topics of a name that are remembered.
 pub const LIVES_MAX: usize = 4;
 
-/// Deleted topic.
+/// A deleted topic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PastTopic {
     pub id: Uuid,
     pub partitions: i32,
     pub is_diskless: bool,
-    /// Version of the metadata that deleted the topic.
+    /// The version of the metadata in which the topic was deleted.
     pub deleted_at: u64,
-    /// Bound of producer ids: only producers with smaller ids may have written to the topic.
+    /// Only producers with smaller ids than this may have written to the topic.
     pub producer_ids_below: i64,
 }
 
-/// Deleted topics of one name, the oldest first.
+/// The deleted topics of a name, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PastTopics(Arc<[PastTopic]>);
 
 impl PastTopics {
-    /// Returns the topics and `last`, the most recently deleted one. A topic with no more partitions than `last` is
-    /// dropped: `last` is found instead of it. Beyond [`LIVES_MAX`], the two oldest are merged. The merged topic is
-    /// classic if either of them was: the metadata is the only record of a classic topic's producers.
+    /// Adds `last`, the topic that was deleted most recently. A topic that has no more partitions than `last` is
+    /// dropped, because `last` is always found instead. If there are more than [`LIVES_MAX`], the two oldest are
+    /// merged. The merged topic counts as classic if either of them was, because a classic topic's producers are
+    /// recorded only in the metadata.
     pub fn followed_by(&self, last: PastTopic) -> PastTopics {
         let larger = self.0.iter().filter(|older| older.partitions > last.partitions);
         let mut topics: Vec<PastTopic> = larger.copied().chain([last]).collect();
@@ -44,12 +46,12 @@ impl PastTopics {
         PastTopics(topics.into())
     }
 
-    /// Returns the most recently deleted topic with a partition of this number; None if there is none.
+    /// Returns the most recently deleted topic that had a partition with this number.
     pub fn before(&self, partition: i32) -> Option<PastTopic> {
         self.0.iter().rev().find(|topic| topic.partitions > partition).copied()
     }
 
-    /// Returns the most recently deleted topic; None if there is none.
+    /// Returns the most recently deleted topic, if there is one.
     pub fn last(&self) -> Option<&PastTopic> {
         self.0.last()
     }
@@ -64,7 +66,7 @@ impl PastTopics {
 }
 
 impl FromIterator<PastTopic> for PastTopics {
-    /// Collects topics in the order of their deletion.
+    /// Collects topics, which must be in the order of their deletion.
     fn from_iter<T: IntoIterator<Item = PastTopic>>(topics: T) -> Self {
         topics.into_iter().fold(PastTopics::default(), |before, topic| before.followed_by(topic))
     }

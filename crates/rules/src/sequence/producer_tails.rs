@@ -1,70 +1,71 @@
-//! Producer state carried to a recreated partition: the sequence with which each producer of the deleted partition
-//! continues in the next partition of the name.
+//! Producer state that a recreated partition takes over from the deleted one. It is the sequence with which each
+//! producer continues.
 //!
-//! Producer ids are assigned in increasing order. So one bound covers all producers whose carried state may be missing:
-//! a producer with a larger id never wrote to the deleted partition, and begins with 0.
+//! Producer ids are assigned in increasing order. So a single bound is enough for all producers whose state may be
+//! missing. A producer with a larger id never wrote to the deleted partition, and begins with 0.
 //!
-//! Not here: the state of producers that have written to the recreated partition ([`super::producers`]).
+//! The state of producers that have written to the recreated partition is in [`super::producers`].
 //!
-//! Invariant: a producer that has written to the partition has no carried state.
+//! Invariant: a producer that has written to the partition has no state here.
 
 use std::collections::HashMap;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// Carried state of the producers of a deleted partition, as known to this broker.
+/// The state of a deleted partition's producers, as far as this broker knows it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTails {
     pub(super) by_producer: HashMap<i64, ProducerTail>,
-    /// Bound of ids: unknown producers with smaller ids may have written to the deleted partition as well. 0 if no
-    /// unknown producer has.
+    /// Unknown producers with smaller ids than this may have written to the deleted partition as well. 0 if there are
+    /// none.
     pub(super) unknown_below: i64,
-    /// Time at which the partition took the state over, in ms.
+    /// When the recreated partition took the state over, in ms.
     pub(super) since_ms: Option<i64>,
 }
 
-/// Carried state of one producer.
+/// How far a producer had got in the deleted partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ProducerTail {
     pub epoch: i16,
-    /// Sequence after the producer's last written one.
+    /// The sequence after the last one that the producer wrote.
     pub unwritten: i32,
 }
 
 impl ProducerTail {
-    /// Returns true if the producer may continue with this batch: with the next one, or with an earlier one whose
-    /// response was lost. A batch past the next one has overtaken it: the next one was refused while the topic did not
-    /// exist.
+    /// Returns true if the producer may continue with this batch. This is its next batch, or an earlier one whose
+    /// response was lost. A batch after the next one has overtaken it, because the next one was refused while the topic
+    /// did not exist.
     fn is_continued_by(&self, stamp: &Stamp) -> bool {
         stamp.producer_epoch == self.epoch && sequence_distance(stamp.base_sequence, self.unwritten) < HALF_RANGE
     }
 }
 
 impl ProducerTails {
-    /// Returns carried state without known producers, for a broker that lacks records of the deleted partition.
+    /// Creates a state that knows no producers, for a broker that lacks records of the deleted partition.
     pub fn partial() -> ProducerTails {
         ProducerTails::default().of_unknown()
     }
 
-    /// Returns the state, marked as incomplete: the carried state of any other producer may be missing.
+    /// Marks the state as incomplete, so that any unknown producer may have written.
     pub(super) fn of_unknown(self) -> ProducerTails {
         ProducerTails { unknown_below: i64::MAX, ..self }
     }
 
-    /// Returns the state for a bound of ids: ids from `bound` on were assigned later, so their producers never wrote to
-    /// the deleted partition.
+    /// Limits which unknown producers may have written. Ids from `bound` on were assigned later, so their producers
+    /// never wrote to the deleted partition.
     pub fn of_ids_below(mut self, bound: i64) -> ProducerTails {
         self.unknown_below = self.unknown_below.min(bound);
         self
     }
 
-    /// Returns the state, taken over at `now_ms`. Its expiration counts from that time.
+    /// Sets when the state was taken over. It expires some time after that.
     pub fn since(self, now_ms: i64) -> ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }
 
-    /// Returns the state for the next recreated partition. It has the producers that wrote `here`. It also has all
-    /// others if together they are at most `limit`; if not, it records that the others' state may be missing.
+    /// Returns the state for the next recreated partition, with the producers that have written `here`. It also
+    /// includes the producers of this state, if all together are at most `limit`. Otherwise it records that theirs may
+    /// be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
@@ -85,7 +86,7 @@ impl ProducerTails {
         self.by_producer.len()
     }
 
-    /// Returns the stamp of the last record of each known producer.
+    /// Returns a stamp for the last record of each known producer.
     pub fn last_records(&self) -> impl Iterator<Item = Stamp> {
         let last = |(&producer_id, tail): (&i64, &ProducerTail)| Stamp {
             producer_id,
@@ -96,8 +97,8 @@ impl ProducerTails {
         self.by_producer.iter().map(last)
     }
 
-    /// Returns the bound of the ids of unknown producers that may have written: 0 if there are none, `i64::MAX` if no
-    /// bound is known.
+    /// Returns the bound below which the ids of unknown producers are that may have written. It is 0 if there are none,
+    /// and `i64::MAX` if no bound is known.
     pub fn unknown_below(&self) -> i64 {
         self.unknown_below
     }
@@ -107,12 +108,12 @@ impl ProducerTails {
         self.by_producer.is_empty() && self.unknown_below == 0
     }
 
-    /// Returns the number of producers for which memory is allocated.
+    /// Returns the number of producers that memory is allocated for.
     pub fn capacity(&self) -> usize {
         self.by_producer.capacity()
     }
 
-    /// Returns true if the batch continues the carried state of its producer. Returns true for any batch if that state
+    /// Returns true if the producer may continue with this batch. This is true for any batch if the producer's state
     /// may be missing.
     pub(super) fn are_continued_by(&self, stamp: &Stamp) -> bool {
         match self.by_producer.get(&stamp.producer_id) {
@@ -121,40 +122,41 @@ impl ProducerTails {
         }
     }
 
-    /// Returns true if the batch continues the known carried state of its producer.
+    /// Returns true if the producer's state is known and it may continue with this batch.
     pub(super) fn tail_is_continued_by(&self, stamp: &Stamp) -> bool {
         self.by_producer.get(&stamp.producer_id).is_some_and(|tail| tail.is_continued_by(stamp))
     }
 
-    /// Returns true if the carried state of a producer may be missing, and its id is below a known bound.
+    /// Returns true if the state of a producer may be missing, and its id is below a known bound.
     pub(super) fn may_lack_that_of(&self, producer_id: i64) -> bool {
         self.unknown_below < i64::MAX
             && producer_id < self.unknown_below
             && !self.by_producer.contains_key(&producer_id)
     }
 
-    /// Returns true if the batch has overtaken its producer's next batch.
+    /// Returns true if the batch comes after the producer's next batch.
     pub(super) fn are_overtaken_by(&self, stamp: &Stamp) -> bool {
         let tail = self.by_producer.get(&stamp.producer_id);
         tail.is_some_and(|tail| tail.epoch == stamp.producer_epoch && !tail.is_continued_by(stamp))
     }
 
-    /// Removes the carried state of a producer that has written to the recreated partition.
+    /// Removes a producer that has written to the recreated partition.
     pub(super) fn forget(&mut self, producer_id: i64) {
         self.by_producer.remove(&producer_id);
     }
 
-    /// Records that the carried state of a producer is lost. The producer may continue with any batch.
+    /// Records that the state of a producer is lost, so that it may continue with any batch.
     pub(super) fn may_lack(&mut self, producer_id: i64) {
         self.may_lack_below(producer_id.saturating_add(1));
     }
 
-    /// Records that the carried state of all producers with ids below `bound` may be lost.
+    /// Records that the states of all producers with ids below `bound` may be lost.
     pub(super) fn may_lack_below(&mut self, bound: i64) {
         self.unknown_below = self.unknown_below.max(bound);
     }
 
-    /// Expires the carried state, `expiration_ms` after it was taken over.
+    /// Forgets the known producers when `expiration_ms` have passed since the state was taken over. From then on they
+    /// count as unknown ones.
     pub(super) fn expire(&mut self, now_ms: i64, expiration_ms: i64) {
         if self.by_producer.is_empty() {
             return;

@@ -1,10 +1,10 @@
-//! Producers of one partition: the verdict on a batch, and the state that is retained of each producer.
+//! The producers of a partition: decides on their batches, and remembers the last batches of each.
 //!
-//! Not durable: [`super::snapshot`] converts the state to entries and back.
+//! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
-//! Invariant: the order of idleness contains each producer without an open transaction once, and no producer with one.
-//! Producers without an open transaction never exceed the limit. A producer without batches has ended a transaction by
-//! a marker, and has written nothing after it in that epoch.
+//! Invariant: each producer without an open transaction is in the order of idleness once, and no producer with one is.
+//! Producers without an open transaction never exceed the limit. If a producer has no batches, a marker has ended its
+//! transaction, and it has written nothing since then in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -14,38 +14,42 @@ use super::transactions::OpenTransactions;
 use super::window::{BatchMetadata, SequenceWindow, WINDOW_MIN};
 use super::{HALF_RANGE, SequenceRefusal, SnapshotEntry, Stamp, Verdict, sequence_add, sequence_distance};
 
-/// Most remembered producers of a partition. They take 3 MB with five batches each, 250 MB if each fills a window of
-/// 1024. Beyond this limit the longest idle producer is evicted, as if it had expired.
+/// Maximum number of producers that a partition remembers. They take 3 MB with five batches each, and 250 MB if each
+/// fills a window of 1024. Above this limit, the producer that has been idle the longest is evicted, as if it had
+/// expired.
 pub const PRODUCERS_MAX: usize = 10_000;
 
-/// Epoch of a producer that has neither written nor ended a transaction.
+/// The epoch of a producer that has neither written nor ended a transaction.
 pub(super) const NO_EPOCH: i16 = -1;
 
-/// Coordinator epoch of a producer that has ended no transaction.
+/// The coordinator epoch of a producer that has not ended any transaction.
 pub const NO_COORDINATOR: i32 = -1;
 
-/// State of one producer.
+/// The state of a producer.
 #[derive(Clone, Debug)]
 pub(super) struct Producer {
     pub epoch: i16,
-    /// Number of consecutive sequences of this epoch, up to the newest, that are known to be in the log. It includes
-    /// sequences that have left the window, and so proves that a very old batch is a duplicate.
+    /// How many consecutive sequences of this epoch, up to the newest, are known to be in the log. Sequences that are
+    /// no longer in the window are included, so that even a very old batch is recognised as a duplicate.
     pub run: u64,
     pub window: SequenceWindow,
-    /// Epoch of the coordinator that ended the producer's last transaction here; [`NO_COORDINATOR`] before the first.
+    /// The epoch of the coordinator that ended the producer's last transaction here; [`NO_COORDINATOR`] before the
+    /// first.
     pub coordinator_epoch: i32,
-    /// First offset of the producer's open transaction; None without one.
+    /// The first offset of the producer's open transaction; `None` if it has none.
     pub open_from: Option<i64>,
-    /// Last offset of the producer's last marker or batch without a sequence; None if unknown, as after a restart.
+    /// The last offset of the producer's last marker or batch without a sequence. `None` if it is unknown, as after a
+    /// restart.
     pub last_unsequenced: Option<i64>,
-    /// Number of producers remembered up to this one. A producer that is forgotten and returns gets another number.
+    /// How many producers had been remembered when this one was added. A producer that is forgotten and comes back gets
+    /// another number.
     pub number: u64,
-    /// Offset of the last marker that ended a transaction of this epoch without raising the epoch.
+    /// The offset of the last marker that ended a transaction of this epoch and left the epoch unchanged.
     pub last_marker: Option<i64>,
-    /// Timestamp of the producer's last batch or marker, in ms.
+    /// The timestamp of the producer's last batch or marker, in ms.
     pub last_timestamp: i64,
     pub(super) last_active_ms: i64,
-    /// Key in [`Producers::idle`].
+    /// The key of the producer in [`Producers::idle`].
     pub(super) turn: u64,
 }
 
@@ -77,7 +81,7 @@ impl Producer {
         Verdict::Refuse(SequenceRefusal::OutOfOrderSequence)
     }
 
-    /// Returns true if the log is known to have every record of the batch, but the window has none of them.
+    /// Returns true if the log is known to have every record of the batch, although the batch is older than the window.
     fn proves_older_than_window(&self, stamp: &Stamp) -> bool {
         let Some(newest) = self.window.newest() else { return false };
         let behind = |sequence| sequence_distance(sequence, newest.last_sequence()) as u64;
@@ -93,18 +97,18 @@ fn first_of_epoch(stamp: &Stamp) -> Verdict {
     }
 }
 
-/// Batch from which a producer continues. A replay of a log without this batch would not restore the producer's
+/// The batch from which a producer continues. Without this batch, a replay of the log would not restore the producer's
 /// sequence or epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LastBatch {
-    /// The batch whose last record has this offset.
+    /// The batch that ends at this offset.
     At(i64),
-    /// Any marker of this epoch. The producer has written nothing in the epoch.
+    /// Any marker of this epoch, because the producer has written nothing in it.
     MarkerOf(i16),
 }
 
 impl LastBatch {
-    /// Returns true if this value names the producer's batch that ends with `last_offset`.
+    /// Returns true if a batch of the producer that ends at `last_offset` is this one.
     pub fn is(self, last_offset: i64, producer_epoch: i16, is_control: bool) -> bool {
         match self {
             LastBatch::At(offset) => offset == last_offset,
@@ -113,46 +117,48 @@ impl LastBatch {
     }
 }
 
-/// State of one producer, for DescribeProducers and metrics.
+/// The state of a producer, as DescribeProducers and the metrics show it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProducerState {
-    /// Producer id, at least 0.
+    /// The producer id, at least 0.
     pub producer_id: i64,
-    /// Epoch: 0..=32767.
+    /// The producer's epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// Sequence of the last record; -1 if the producer has written none in its epoch.
+    /// The sequence of the last record; -1 if the producer has written nothing in its epoch.
     pub last_sequence: i32,
-    /// Timestamp, in ms, of the last batch. If the producer has written none in its epoch, that of the marker.
+    /// The timestamp of the last batch, in ms. If the producer has written nothing in its epoch, this is the marker's.
     pub last_timestamp: i64,
-    /// Number of batches whose retry gets the original offset.
+    /// How many batches are remembered. If one of them is retried, it gets its original offset.
     pub retained_batches: usize,
-    /// Epoch of the coordinator that ended the producer's last transaction; [`NO_COORDINATOR`] before the first.
+    /// The epoch of the coordinator that ended the producer's last transaction; [`NO_COORDINATOR`] before the first.
     pub coordinator_epoch: i32,
-    /// First offset of the producer's open transaction; None without one.
+    /// The first offset of the producer's open transaction; `None` if it has none.
     pub open_from: Option<i64>,
 }
 
-/// Idempotent-producer state of one partition.
+/// The state of all idempotent producers of a partition.
 #[derive(Clone, Debug)]
 pub struct Producers {
     pub(super) by_id: HashMap<i64, Producer>,
-    /// Producers without an open transaction, in the order of their last append, the longest idle first.
+    /// The producers without an open transaction in the order of their last append, so the one that has been idle the
+    /// longest comes first.
     pub(super) idle: BTreeMap<u64, i64>,
     pub(super) open: OpenTransactions,
     turns: u64,
     pub(super) limit: usize,
     evicted: u64,
-    /// Number of producers remembered so far, forgotten ones included; counted from the opening of the log.
+    /// How many producers have been remembered since the log was opened, including those that were forgotten.
     pub(super) remembered: u64,
-    /// Largest [`Producer::number`] of the forgotten producers.
+    /// The largest [`Producer::number`] of a producer that was forgotten.
     pub(super) forgotten: u64,
-    /// Carried state of the deleted partition of the same name, for producers that have written nothing here.
+    /// The state taken over from the deleted partition of the same name, for producers that have written nothing here
+    /// yet.
     pub(super) predecessor: ProducerTails,
-    /// True once any unknown producer may have written here, or to the deleted partition.
+    /// True if any unknown producer may have written here or to the deleted partition.
     has_forgotten: bool,
-    /// Bound of the ids of forgotten producers: all of them are smaller.
+    /// All forgotten producers have smaller ids than this.
     forgotten_below: i64,
-    /// Offset of the newest marker of a forgotten producer; -1 if none is known.
+    /// The offset of the newest marker of a forgotten producer; -1 if none is known.
     pub(super) forgotten_marker: i64,
 }
 
@@ -163,7 +169,7 @@ impl Default for Producers {
 }
 
 impl Producers {
-    /// Creates the state without producers, with room for `limit`, at least one.
+    /// Creates a state without producers that remembers at most `limit` of them, which is at least one.
     pub fn bounded(limit: usize) -> Producers {
         Producers {
             by_id: HashMap::new(),
@@ -181,44 +187,44 @@ impl Producers {
         }
     }
 
-    /// Takes over the state carried from a deleted partition of the same name. A producer continues from that state
-    /// with its first write here. (Kafka before 4.5 accepts any first sequence instead.) Clients like librdkafka, for
-    /// which a refused batch is fatal, thus survive the recreation of a topic.
+    /// Takes over the state of a deleted partition of the same name. With its first write here, a producer continues
+    /// from that state. Kafka before 4.5 accepts any first sequence instead. This way, clients like librdkafka, for
+    /// which a refused batch is fatal, survive when a topic is recreated.
     pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
     }
 
-    /// Returns the carried state of the deleted partition, for producers that have written nothing here.
+    /// Returns the state taken over from the deleted partition, for producers that have written nothing here yet.
     pub fn predecessor(&self) -> &ProducerTails {
         &self.predecessor
     }
 
-    /// Returns true if the batch of a producer without writes here continues the producer's carried state. Also returns
-    /// true for any batch if that state may be missing, and the producer's id is below a known bound.
+    /// Returns true if a producer that has written nothing here continues from the deleted partition with this batch.
+    /// Also returns true for any batch if that state may be missing and the producer's id is below a known bound.
     pub fn is_carried_on(&self, stamp: &Stamp) -> bool {
         let before = &self.predecessor;
         !self.knows(stamp.producer_id)
             && (before.tail_is_continued_by(stamp) || before.may_lack_that_of(stamp.producer_id))
     }
 
-    /// Returns true if a producer without writes here may have written to a deleted partition of this name.
+    /// Returns true if a producer that has written nothing here may have written to a deleted partition of this name.
     pub fn has_predecessor(&self) -> bool {
         !self.predecessor.is_empty()
     }
 
-    /// Records that any unknown producer may have written to the partition, or to its deleted predecessor.
+    /// Records that any unknown producer may have written to the partition or to its deleted predecessor.
     pub fn note_forgotten(&mut self) {
         self.has_forgotten = true;
     }
 
-    /// Records that unknown producers with ids below `bound` may have written to the partition, or to its deleted
+    /// Records that unknown producers with ids below `bound` may have written to the partition or to its deleted
     /// predecessor.
     pub fn note_forgotten_below(&mut self, bound: i64) {
         self.forgotten_below = self.forgotten_below.max(bound);
     }
 
-    /// Takes over the carried state in `before` for producers that this state lacks. The log was truncated, so the
-    /// writes here that `before` records are gone.
+    /// Takes over the state of the deleted partition that `before` has, for producers that this state does not know.
+    /// The log was truncated, so the writes that `before` has recorded here are gone.
     pub fn succeed_again(&mut self, before: &Producers) {
         self.predecessor = before.tails_to_keep();
         if before.has_predecessor() {
@@ -227,28 +233,29 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the carried state of producers without writes here. The result records that the state of forgotten
-    /// producers may be missing.
+    /// Returns the state taken over from the deleted partition, without the producers that have written here. It
+    /// records that the state of forgotten producers may be missing.
     pub(super) fn tails_to_keep(&self) -> ProducerTails {
         let mut tails = self.predecessor.clone();
         tails.may_lack_below(self.forgotten_below);
         tails
     }
 
-    /// Returns the state to carry to the next partition of the name. While the limit allows, it includes carried state
-    /// of producers without writes here.
+    /// Returns the state for the next partition of this name. If the limit allows it, this includes producers that have
+    /// written nothing here.
     pub fn tails(&self) -> ProducerTails {
         let here = self.by_id.iter().map(|(&id, producer)| (id, producer.tail()));
         let tails = self.tails_to_keep().followed_by(here, self.limit);
         if self.has_forgotten { tails.of_unknown() } else { tails }
     }
 
-    /// Decides on a batch, and changes nothing. Takes O(log window).
+    /// Decides on a batch without changing anything. Takes O(log window).
     ///
-    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written, and an unknown
-    /// producer must begin at 0 or at its carried sequence ([`Producers::succeed`]). Otherwise an unknown producer may
-    /// begin anywhere, because its state may have expired or been evicted. The exception is a producer with carried
-    /// state, if no producer was forgotten: it has written nothing here.
+    /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. An unknown
+    /// producer must then begin at 0, or continue from the deleted partition ([`Producers::succeed`]). Otherwise an
+    /// unknown producer may begin anywhere, because its state may have expired or been evicted. This does not hold if
+    /// the deleted partition's state has the producer and no producer was forgotten, because it has written nothing
+    /// here then.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;
@@ -267,11 +274,11 @@ impl Producers {
 
     /// Records a batch that is in the log, after a write or while the log is replayed.
     ///
-    /// The call never refuses, since the log is the truth. A batch with another epoch or a gap before it starts a new
-    /// series of consecutive sequences, and drops the retained batches. A batch at an offset already seen is ignored,
-    /// so that a replay may begin before the end of its snapshot.
+    /// The log is the truth, so the batch is never refused. If it has another epoch, or if sequences are missing before
+    /// it, it starts a new series and the remembered batches are dropped. A batch at an offset that was already seen is
+    /// ignored, so a replay may begin before the end of its snapshot.
     ///
-    /// `timestamp` is repeated in the response to a retry. `window` is the configured number of batches to retain.
+    /// `timestamp` is repeated in the response to a retry. `window` is the configured number of batches to remember.
     /// [`Producers::expire`] counts from `now_ms`.
     pub fn append(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64, window: usize) {
         if !stamp.is_valid() {
@@ -295,14 +302,15 @@ impl Producers {
         self.evict();
     }
 
-    /// Forgets the producers idle for `expiration_ms` or longer (`producer.id.expiration.ms`). Returns their number.
+    /// Forgets the producers that have been idle for `expiration_ms` (`producer.id.expiration.ms`). Returns how many
+    /// there were.
     pub fn expire(&mut self, now_ms: i64, expiration_ms: i64) -> usize {
         let mut count = 0;
         self.expire_each(now_ms, expiration_ms, |_| count += 1);
         count
     }
 
-    /// Forgets idle producers like [`Producers::expire`], and calls `forgotten` with the id of each.
+    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
             if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {
@@ -314,13 +322,13 @@ impl Producers {
         self.predecessor.expire(now_ms, expiration_ms);
     }
 
-    /// Returns the time of each producer's last activity, in ms.
+    /// Returns when each producer was last active, in ms.
     pub fn last_active(&self) -> impl Iterator<Item = i64> {
         self.by_id.values().map(|producer| producer.last_active_ms)
     }
 
-    /// Evicts up to `count` producers that have been silent since `since_ms` or longer, the longest idle first. Returns
-    /// their number.
+    /// Evicts up to `count` producers that have been silent since `since_ms` or longer, beginning with the one that has
+    /// been idle the longest. Returns how many there were.
     pub fn forget_idle(&mut self, since_ms: i64, count: usize) -> usize {
         let mut forgotten = 0;
         while forgotten < count
@@ -334,7 +342,8 @@ impl Producers {
         forgotten
     }
 
-    /// Returns all producers: the longest idle first, then those with an open transaction, by its first offset.
+    /// Returns all producers. Those that have been idle the longest come first. Producers with an open transaction come
+    /// last, in the order of its first offset.
     pub fn iter(&self) -> impl Iterator<Item = ProducerState> {
         self.in_order().map(|(producer_id, producer)| ProducerState {
             producer_id,
@@ -351,7 +360,7 @@ impl Producers {
         self.idle.values().copied().chain(self.open.producers()).map(|id| (id, &self.by_id[&id]))
     }
 
-    /// Returns the batch from which each producer continues.
+    /// Returns, for each producer, the batch from which it continues.
     pub fn last_batches(&self) -> impl Iterator<Item = (i64, LastBatch)> {
         self.by_id.iter().map(|(id, producer)| {
             let newest = producer.window.newest().map(|newest| newest.last_offset());
@@ -360,8 +369,8 @@ impl Producers {
         })
     }
 
-    /// Returns the largest window on which a producer may still rely. While a shrink is pending, this window is larger
-    /// than the last granted one. [`Producers::restore`] and the replay need it after a restart.
+    /// Returns the largest window that a producer may still rely on. While a window is about to shrink, it is larger
+    /// than the one that was last granted. [`Producers::restore`] and the replay need this number after a restart.
     pub fn window(&self) -> usize {
         self.by_id.values().map(|producer| producer.window.size()).max().unwrap_or(WINDOW_MIN)
     }
@@ -371,7 +380,7 @@ impl Producers {
         self.by_id.contains_key(&producer_id)
     }
 
-    /// Returns true if the producer's newest batch is this one, a later one, or of a later epoch.
+    /// Returns true if the producer's newest batch is this one, a later one, or one of a later epoch.
     pub fn has_passed(&self, stamp: &Stamp) -> bool {
         let reaches =
             |newest: &BatchMetadata| sequence_distance(stamp.last_sequence(), newest.last_sequence()) < HALF_RANGE;
@@ -382,7 +391,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(has_passed)
     }
 
-    /// Returns true if the batch is older than the oldest retained batch of its producer's epoch. Such a batch was
+    /// Returns true if the batch is older than all remembered batches of its producer's epoch. Such a batch was
     /// written, or its producer has given it up.
     pub fn is_before_retained(&self, stamp: &Stamp) -> bool {
         let end = sequence_add(stamp.last_sequence(), 1);
@@ -393,7 +402,7 @@ impl Producers {
         stamp.is_valid() && self.by_id.get(&stamp.producer_id).is_some_and(is_before)
     }
 
-    /// Returns true if the state has a batch or marker of the producer at this offset or a later one.
+    /// Returns true if the state has a batch or marker of the producer at this offset or later.
     pub fn has_reached(&self, producer_id: i64, offset: i64) -> bool {
         let last = |producer: &Producer| {
             let newest = producer.window.newest().map(|newest| newest.last_offset());
@@ -402,8 +411,8 @@ impl Producers {
         self.by_id.get(&producer_id).and_then(last).is_some_and(|last| offset <= last)
     }
 
-    /// Returns true if the state of a producer may depend on any of these offsets: by a retained batch, its last
-    /// marker, or the first batch of its open transaction.
+    /// Returns true if a producer's state may depend on records at these offsets. These may be a remembered batch, its
+    /// last marker, or the first batch of its open transaction.
     pub fn needs(&self, producer_id: i64, offsets: RangeInclusive<i64>) -> bool {
         let needs = |producer: &Producer| {
             let single = producer.last_unsequenced.into_iter().chain(producer.open_from);
@@ -429,14 +438,14 @@ impl Producers {
         self.by_id.is_empty()
     }
 
-    /// Returns the number of producers evicted by the limit after the start. Above zero, retries of these producers may
-    /// have been written twice: the limit is too low for this partition.
+    /// Returns how many producers the limit has evicted since the start. If it is not 0, retries of these producers may
+    /// have been written twice, and the limit is too low for this partition.
     pub fn evicted(&self) -> u64 {
         self.evicted
     }
 
-    /// Starts a series of consecutive sequences, perhaps in a new epoch. A new epoch keeps the open transaction, and
-    /// the coordinator epoch of the last marker.
+    /// Starts a new series of consecutive sequences, which may be in a new epoch. A new epoch keeps the open
+    /// transaction and the coordinator epoch of the last marker.
     fn begin_run(&mut self, stamp: &Stamp, batch: BatchMetadata, window: usize) {
         let producer = self.known_or_new(stamp.producer_id);
         if producer.epoch != stamp.producer_epoch {
@@ -448,12 +457,13 @@ impl Producers {
         producer.last_timestamp = batch.timestamp;
     }
 
-    /// Returns the state of the producer, created if it is unknown. The caller must then call [`Producers::touch`].
+    /// Returns the state of a producer, and creates it if the producer is unknown. Afterwards the caller must call
+    /// [`Producers::touch`].
     pub(super) fn known_or_new(&mut self, producer_id: i64) -> &mut Producer {
         if !self.by_id.contains_key(&producer_id) {
             self.remembered += 1;
         }
-        // The first key is 1, so the 0 of a new producer is no key.
+        // The first key is 1, so a new producer's 0 is not a key.
         self.by_id.entry(producer_id).or_insert_with(|| Producer {
             epoch: NO_EPOCH,
             run: 0,
@@ -469,11 +479,11 @@ impl Producers {
         })
     }
 
-    /// Makes a producer the most recently active one. A producer with an open transaction leaves the order of idleness.
+    /// Makes a producer the most recently active one. If it has an open transaction, it leaves the order of idleness.
     pub(super) fn touch(&mut self, producer_id: i64, now_ms: i64) {
         let producer = self.by_id.get_mut(&producer_id).expect("the producer has just been written");
         producer.last_active_ms = now_ms;
-        // The common case: a producer that appended last appends again, and the order stays.
+        // The common case: the producer that has appended last appends again, so the order stays the same.
         if self.idle.last_key_value().is_some_and(|(_, &last)| last == producer_id) {
             return;
         }
@@ -486,7 +496,8 @@ impl Producers {
         self.idle.insert(self.turns, producer_id);
     }
 
-    /// Evicts the longest idle producers above the limit. Producers with an open transaction stay.
+    /// Evicts producers above the limit, beginning with the one that has been idle the longest. Producers with an open
+    /// transaction stay.
     pub(super) fn evict(&mut self) {
         while self.by_id.len() > self.limit && self.forget_longest_idle() {
             self.evicted += 1;

@@ -1,15 +1,15 @@
-//! Batches of one partition that were refused for a temporary reason, and the responses to batches behind them.
+//! Batches of a partition that were refused for a temporary reason, and the errors for the batches after them.
 //!
 //! A producer has several batches in flight. If a batch is refused because of the disk, the leader or the replicas, its
-//! client resends it with the same sequence. Later batches may be in flight already, and arrive once the reason has
-//! passed. For these OUT_OF_ORDER_SEQUENCE_NUMBER would be wrong: clients take it for a lost batch, and librdkafka then
-//! begins a new epoch for all partitions (librdkafka#4953). So a batch behind a refused one gets the same error, and is
-//! not taken for the first of an unknown producer.
+//! client resends it with the same sequence. Later batches may already be in flight, and may arrive when the reason has
+//! passed. They must not get OUT_OF_ORDER_SEQUENCE_NUMBER, because clients would assume that a batch was lost.
+//! librdkafka then begins a new epoch for all partitions (librdkafka#4953). So a batch after a refused one gets the
+//! same error. It is also not taken for the first batch of an unknown producer.
 //!
 //! A batch that follows a known producer's writes is appended in any case.
 //!
-//! Invariant: the state has at most one refused batch of each producer, the earliest of its newest epoch, for [`KEPT`].
-//! A partition has at most [`REFUSED_MAX`] of them.
+//! Invariant: the state has at most one refused batch of each producer, which is the earliest of its newest epoch, for
+//! [`KEPT`]. A partition has at most [`REFUSED_MAX`] of them.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -19,14 +19,15 @@ use fullbore_wire::ErrorCode;
 
 use super::{HALF_RANGE, SequenceRefusal, Stamp, Verdict, sequence_distance};
 
-/// Longest time for which a batch may be in flight behind a refused one: clients have timed out by then (librdkafka's
-/// `socket.timeout.ms`). Each further refusal of the same batch restarts this time.
+/// How long a batch may be in flight after a refused one. By then, clients have timed out (librdkafka's
+/// `socket.timeout.ms`). If the same batch is refused again, the time starts anew.
 pub const KEPT: Duration = Duration::from_secs(60);
 
-/// Most producers of a partition with a recorded refused batch. Beyond this limit the smallest ids are forgotten.
+/// Maximum number of producers of a partition whose refused batches are remembered. Above this limit, the smallest ids
+/// are forgotten.
 pub const REFUSED_MAX: usize = 1000;
 
-/// Refused batches of one partition.
+/// The refused batches of a partition.
 #[derive(Clone, Debug, Default)]
 pub struct RefusedBatches {
     by_producer: BTreeMap<i64, RefusedBatch>,
@@ -35,7 +36,7 @@ pub struct RefusedBatches {
 #[derive(Clone, Copy, Debug)]
 struct RefusedBatch {
     stamp: Stamp,
-    /// Error that the client got.
+    /// The error that the client got.
     code: ErrorCode,
     until: Duration,
 }
@@ -63,8 +64,8 @@ impl RefusedBatch {
 }
 
 impl RefusedBatches {
-    /// Records a batch that is refused at `now` with `code`, unless an earlier batch of its producer is recorded. `now`
-    /// is the time since any fixed moment.
+    /// Records that a batch is refused with `code` at the time `now`, unless an earlier batch of its producer is
+    /// already recorded. `now` is the time since a fixed moment.
     pub fn note(&mut self, stamp: &Stamp, code: ErrorCode, now: Duration) {
         let earlier = self.by_producer.get(&stamp.producer_id).filter(|kept| kept.until > now);
         let has_earlier =
@@ -82,15 +83,15 @@ impl RefusedBatches {
         }
     }
 
-    /// Forgets the refused batch of a producer that has written `stamp`, unless the refused batch comes after `stamp`.
+    /// Records that a producer has written `stamp`. Its refused batch is forgotten, unless it comes after `stamp`.
     pub fn written(&mut self, stamp: &Stamp) {
         if self.by_producer.get(&stamp.producer_id).is_some_and(|kept| !kept.is_past(stamp)) {
             self.by_producer.remove(&stamp.producer_id);
         }
     }
 
-    /// Returns the verdict on a batch. `verdict` is the verdict by the producer's state alone; `is_known` is true if
-    /// the producer is known.
+    /// Returns the decision about a batch. `verdict` is what the producer's state alone decides, and `is_known` is true
+    /// if the producer is known.
     pub fn judge(&self, stamp: &Stamp, verdict: Verdict, is_known: bool, now: Duration) -> Verdict {
         let is_certain = match verdict {
             // An unknown producer may begin with any sequence.
@@ -104,19 +105,19 @@ impl RefusedBatches {
         }
     }
 
-    /// Returns the refusal of a batch that is out of order: the retriable error of the refused batch before it, if
-    /// there is one; otherwise OUT_OF_ORDER_SEQUENCE_NUMBER.
+    /// Returns the error for a batch that is out of order. If a batch before it was refused with a retriable error,
+    /// this is the same error. Otherwise it is OUT_OF_ORDER_SEQUENCE_NUMBER.
     pub fn of_early(&self, stamp: &Stamp, now: Duration) -> SequenceRefusal {
         self.before(stamp, now).map_or(SequenceRefusal::OutOfOrderSequence, SequenceRefusal::behind)
     }
 
-    /// Returns the error of the refused batch before this one; None if there is none.
+    /// Returns the error of the refused batch before this one, if there is one.
     fn before(&self, stamp: &Stamp, now: Duration) -> Option<ErrorCode> {
         let kept = self.by_producer.get(&stamp.producer_id)?;
         (kept.until > now && kept.is_before(stamp)).then_some(kept.code)
     }
 
-    /// Forgets the batches refused [`KEPT`] ago or earlier.
+    /// Forgets the batches that were refused [`KEPT`] ago or earlier.
     pub fn forget_old(&mut self, now: Duration) {
         self.by_producer.retain(|_, kept| kept.until > now);
     }
@@ -153,7 +154,7 @@ mod tests {
         refused
     }
 
-    /// Partition with writes, and the batches that it has refused.
+    /// A partition that is written, and the batches that it has refused.
     #[derive(Default)]
     struct Partition {
         producers: Producers,
@@ -187,7 +188,7 @@ mod tests {
                 for behind in next + 1..next + 5 {
                     let verdict = Verdict::Refuse(SequenceRefusal::BehindRefused(code));
                     assert_eq!(partition.judge(&stamp(3, behind), AT), verdict, "{epoch_of_last:?} {behind}");
-                    // This batch is refused as well, and does not replace the first one.
+                    // This batch is refused as well, but does not replace the first one.
                     partition.refused.note(&stamp(3, behind), code, AT);
                 }
             }
@@ -257,7 +258,7 @@ mod tests {
         assert_eq!(refused.judge(&stamp(3, 9), OUT_OF_ORDER, true, AT + KEPT), BEHIND, "each try of it does");
         refused.forget_old(soon + KEPT);
         assert!(refused.is_empty());
-        // After the time is over, the next batch may be recorded.
+        // When the time is over, the next batch may be recorded.
         refused.note(&stamp(3, 8), STORAGE, AT);
         refused.note(&stamp(3, 9), STORAGE, AT + KEPT);
         assert_eq!(refused.judge(&stamp(3, 10), OUT_OF_ORDER, true, AT + KEPT), BEHIND);
@@ -292,9 +293,9 @@ mod tests {
     }
 
     proptest! {
-        /// A client has a window of batches in flight over one connection. Any of them are refused for a while. No
-        /// batch gets an out-of-order error, and all are written once in order, even with a window above five and
-        /// wrapping sequences.
+        /// A client has a window of batches in flight over a connection, and for a while some of them are refused. No
+        /// batch may get an out-of-order error. All must be written once and in order, even with a window of more than
+        /// five batches and with sequences that wrap around.
         #[test]
         fn client_that_resends_refused_batches_in_order_keeps_its_sequence(
             first in prop_oneof![Just(0), Just(i32::MAX - 20)],
@@ -310,7 +311,7 @@ mod tests {
             let begin = partition.log_end;
             let sequence = |at: usize| super::super::sequence_add(first, at as i32);
             let mut bad = bad.into_iter();
-            // Batches to send, from the oldest unwritten one on.
+            // The batches to send, beginning with the oldest unwritten one.
             let (mut written, mut sent) = (0, 0);
             let mut in_flight = std::collections::VecDeque::new();
             let mut now = AT;
@@ -335,8 +336,8 @@ mod tests {
                         verdict => prop_assert_eq!(verdict, BEHIND),
                     }
                 }
-                // With the response, the client goes back to the oldest unwritten batch; batches in flight still
-                // arrive.
+                // When the client gets the response, it goes back to the oldest unwritten batch. The batches in flight
+                // still arrive.
                 sent = sent.min(at);
                 let behind: Vec<_> = in_flight.drain(..).collect();
                 for at in behind {

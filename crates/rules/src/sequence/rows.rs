@@ -1,5 +1,6 @@
-//! Bugs of other implementations with sequences and producer ids, one test or more for each. The number in a test's
-//! name is the bug's row in the project's test plan. Rows 4, 5, 10, 13 and 15 need a log, a connection or transactions.
+//! Bugs that other implementations had with sequences and producer ids. There is at least one test for each, and its
+//! name has the number of the bug's row in the project's test plan. Rows 4, 5, 10, 13 and 15 need a log, a connection
+//! or transactions.
 
 mod made_again;
 
@@ -11,7 +12,7 @@ use Verdict::*;
 
 const DAY_MS: i64 = 86_400_000;
 
-/// Partition without a log: the producer state and the next offset.
+/// A partition without a log, which has only the producer state and the next offset.
 struct Partition {
     producers: Producers,
     log_end_offset: i64,
@@ -23,7 +24,7 @@ impl Partition {
         Partition { producers: Producers::default(), log_end_offset: 0, window }
     }
 
-    /// Returns a partition with 100 records of another producer.
+    /// Returns a partition that has 100 records of another producer.
     fn written(window: usize) -> Partition {
         Partition { log_end_offset: 100, ..Partition::new(window) }
     }
@@ -38,7 +39,7 @@ impl Partition {
         verdict
     }
 
-    /// Appends `batches` batches of 3 records from sequence 0, as producer 7 in epoch 0.
+    /// Appends `batches` batches of 3 records, beginning with sequence 0, as producer 7 in epoch 0.
     fn fill(&mut self, batches: i32) {
         for n in 0..batches {
             assert_eq!(self.produce(third(n)), Append);
@@ -56,7 +57,7 @@ fn stamp(producer_id: i64, producer_epoch: i16, base_sequence: i32, record_count
     Stamp { producer_id, producer_epoch, base_sequence, record_count }
 }
 
-/// Returns the `n`-th batch of three records of producer 7.
+/// Returns the `n`-th batch of producer 7, if each has three records.
 fn third(n: i32) -> Stamp {
     stamp(7, 0, n * 3, 3)
 }
@@ -299,7 +300,7 @@ fn row_8_only_idle_producers_expire_at_any_timestamps() {
 
 #[test]
 fn row_9_producer_outlives_its_records() {
-    // The log start is no input here: retention and DeleteRecords change no producer state.
+    // The log start is not used here, because retention and DeleteRecords do not change the producer state.
     let mut partition = Partition::new(5);
     partition.fill(3);
     assert_eq!(partition.produce(third(3)), Append);
@@ -364,7 +365,7 @@ fn row_14_hundred_thousand_producers_stay_fast_and_bounded() {
         assert_eq!(partition.produce(stamp(producer_id, 0, 0, 1)), Append);
         assert!(partition.producers.len() <= PRODUCERS_MAX);
     }
-    // Linear eviction would take minutes.
+    // If eviction took linear time, this would take minutes.
     assert!(started.elapsed().as_secs() < 10);
     assert_eq!(partition.producers.evicted(), 100_000 - PRODUCERS_MAX as u64);
 }

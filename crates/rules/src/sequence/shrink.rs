@@ -1,12 +1,12 @@
-//! Test of a window that shrinks before its producer knows: no batch without a response may be forgotten.
+//! Tests a window that becomes smaller before its producer knows. No batch may be forgotten that has no response yet.
 //!
-//! The producer follows KIP-1269: beyond its oldest unresolved batch it never sends more batches than its last known
-//! window. Only responses announce the window, and they may come late or never. Of two responses, the one with the
-//! later append counts, whatever the order of arrival.
+//! The producer follows KIP-1269: counted from its oldest unresolved batch, it never sends more batches than the last
+//! window that it knows. Only responses announce the window, and they may arrive late or never. Of two responses, the
+//! one with the later append counts, in whatever order they arrive.
 //!
-//! Not covered: a size that is configured and reverted between two appends, while the producer learns it from another
-//! partition or from a retry. A batch forgotten in that case gets DUPLICATE_SEQUENCE_NUMBER: it was written once, at an
-//! unknown offset.
+//! A size may be configured and reverted between two appends, while the producer learns it from another partition or
+//! from a retry. This case is not covered. If a batch is then forgotten, its retry gets DUPLICATE_SEQUENCE_NUMBER. It
+//! was written once, at an unknown offset.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use super::*;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Sends as many batches as the grant allows, up to this number.
+    /// The producer sends as many batches as the grant allows, but at most this number.
     Send(usize),
     /// A response in flight arrives.
     Arrive(prop::sample::Index),
@@ -37,13 +37,13 @@ fn step() -> impl Strategy<Value = Step> {
 struct Run {
     producers: Producers,
     window: usize,
-    /// Window at the last append.
+    /// The window at the last append.
     seen: usize,
     answers: u64,
-    /// Latest grant that the producer knows: its number, and the window.
+    /// The latest grant that the producer knows, with its number and the window.
     granted: (u64, usize),
     next: i32,
-    /// Unresolved batches, each with the grant in its response.
+    /// The unresolved batches, each with the grant in its response.
     under_way: BTreeMap<i32, (u64, usize)>,
 }
 

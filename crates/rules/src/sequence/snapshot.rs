@@ -1,61 +1,62 @@
-//! Producer state as the entries of a Kafka producer snapshot (`.snapshot` files), and back.
+//! Converts producer state to the entries of a Kafka producer snapshot (`.snapshot` files), and back.
 //!
-//! Not here: the bytes of the file, which the broker writes.
+//! The broker writes the bytes of the file.
 //!
-//! Kafka writes one entry for each producer, its last batch, so that a restart shrinks the window to one. Here every
-//! retained batch has an entry, oldest first, and a restart restores the whole window. Kafka reads such a file into a
-//! map by producer id. The map keeps a producer's last entry, which is the one that Kafka would have written.
+//! Kafka writes one entry for each producer, with its last batch, so a restart shrinks the window to one. Here every
+//! remembered batch has an entry, oldest first, and a restart restores the whole window. When Kafka reads such a file,
+//! it puts the entries into a map by producer id. The map keeps the last entry of a producer, which is the one that
+//! Kafka would have written.
 //!
-//! If more consecutive sequences were written than the window retains, one entry precedes the producer's batches. Its
-//! `last_offset` is -1, which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and
-//! `offset_delta` is the number of these earlier sequences less one. So batches older than the window remain provable
-//! after a restart.
+//! If more consecutive sequences were written than the window has, another entry comes before the producer's batches.
+//! Its `last_offset` is -1, which Kafka reads as "no batch". Its `last_sequence` is the last one before the window, and
+//! `offset_delta` is the number of these earlier sequences less one. So batches older than the window are still
+//! recognised after a restart.
 //!
-//! A producer that has written nothing after a marker began its epoch has one entry, as in Kafka: `last_sequence` and
-//! `last_offset` are -1, and `offset_delta` is 0.
+//! If a marker has begun a producer's epoch and the producer has written nothing since then, it has one entry, as in
+//! Kafka. `last_sequence` and `last_offset` are -1, and `offset_delta` is 0.
 //!
-//! The state carried from the deleted partition of the same name ([`ProducerTails`]) comes first, as entries without
+//! State taken over from the deleted partition of the same name ([`ProducerTails`]) comes first, as entries without
 //! records. Their `last_offset` and `offset_delta` are -1. `last_sequence` is the producer's last one in the deleted
-//! partition, and `timestamp` the time at which this partition took the state over. An entry with `last_sequence` -1
-//! means that the carried state of this producer and of all with smaller ids may be missing.
+//! partition, and `timestamp` is when this partition took the state over. If `last_sequence` is -1, the state of this
+//! producer and of all with smaller ids may be missing.
 //!
-//! Invariant: a restored state gives every batch the same verdict as the state in the snapshot.
+//! Invariant: a restored state decides on every batch as the original state would.
 
 use super::producer_tails::{ProducerTail, ProducerTails};
 use super::producers::{Producer, Producers};
 use super::window::WINDOW_MAX;
 use super::{HALF_RANGE, Stamp, sequence_add};
 
-/// Value of `last_offset` in an entry that is no batch.
+/// The value of `last_offset` in an entry that is not a batch.
 const NO_OFFSET: i64 = SnapshotEntry::NONE;
 
-/// Entry of a producer snapshot, with the fields of Kafka's entry (`ProducerSnapshot.json`, version 1).
+/// An entry of a producer snapshot, with the fields of Kafka's entry (`ProducerSnapshot.json`, version 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SnapshotEntry {
-    /// Producer id, at least 0.
+    /// The producer id, at least 0.
     pub producer_id: i64,
-    /// Epoch: 0..=32767.
+    /// The producer's epoch: 0..=32767.
     pub producer_epoch: i16,
-    /// Sequence of the batch's last record.
+    /// The sequence of the batch's last record.
     pub last_sequence: i32,
-    /// Offset of the batch's last record; -1 if the entry is no batch.
+    /// The offset of the batch's last record; -1 if the entry is not a batch.
     pub last_offset: i64,
-    /// Last offset of the batch less its first.
+    /// The last offset of the batch minus its first.
     pub offset_delta: i32,
-    /// Timestamp of the batch, in ms.
+    /// The timestamp of the batch, in ms.
     pub timestamp: i64,
-    /// Coordinator epoch of the producer's last marker; -1 before the first.
+    /// The coordinator epoch of the producer's last marker; -1 before the first.
     pub coordinator_epoch: i32,
-    /// First offset of the open transaction; -1 if none is open.
+    /// The first offset of the open transaction; -1 if none is open.
     pub current_txn_first_offset: i64,
 }
 
 impl SnapshotEntry {
-    /// Value of a missing offset or timestamp.
+    /// The value of an offset or timestamp that is missing.
     pub(super) const NONE: i64 = -1;
-    /// Value of `last_sequence` in an entry without one.
+    /// The value of `last_sequence` in an entry that has no sequence.
     const NO_SEQUENCE: i32 = -1;
-    /// Value of `offset_delta` in an entry of carried state.
+    /// The value of `offset_delta` in an entry that was taken over from a deleted partition.
     const NO_RECORDS: i32 = -1;
 
     fn is_tail(&self) -> bool {
@@ -71,7 +72,8 @@ impl SnapshotEntry {
         }
     }
 
-    /// Returns true if the entry is of a producer whose epoch was begun by a marker and has no writes.
+    /// Returns true if this is the entry of a producer whose epoch was begun by a marker, and that has written nothing
+    /// since then.
     fn is_marker(&self) -> bool {
         self.last_offset == NO_OFFSET
             && self.last_sequence == SnapshotEntry::NO_SEQUENCE
@@ -80,7 +82,7 @@ impl SnapshotEntry {
             && self.producer_epoch >= 0
     }
 
-    /// Returns true if the entry is a batch, or the sequences before a window.
+    /// Returns true if this is the entry of a batch, or of the sequences before a window.
     fn has_sequences(&self) -> bool {
         self.last_sequence >= 0 && self.stamp().is_valid()
     }
@@ -93,8 +95,9 @@ impl SnapshotEntry {
 }
 
 impl Producers {
-    /// Returns first the carried state, then every retained batch by producer. The longest idle producer and its oldest
-    /// batch come first.
+    /// Returns the entries of a snapshot. The state taken over from a deleted partition comes first, and then every
+    /// remembered batch by producer. The producer that has been idle the longest comes first, and the oldest batch of
+    /// each producer.
     pub fn snapshot(&self) -> impl Iterator<Item = SnapshotEntry> {
         let batches = self.in_order().flat_map(|(producer_id, producer)| {
             let first = run_before_window(producer_id, producer).or_else(|| marker(producer_id, producer));
@@ -103,10 +106,10 @@ impl Producers {
         self.tails_to_keep().into_entries().chain(batches)
     }
 
-    /// Adds the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, since a batch's
-    /// timestamp is whatever its client chose. All batches are kept: a window above the configured size shrinks as it
-    /// would without the restart. `window` is the largest window granted before the restart, which producers may still
-    /// fill.
+    /// Restores the batches of a snapshot, in its order. Every producer counts as active at `now_ms`, because the
+    /// timestamp of a batch is whatever its client has chosen. All batches are kept. If a window is larger than the
+    /// configured size, it shrinks as it would without the restart. `window` is the largest window that was granted
+    /// before the restart, because producers may still use it.
     ///
     /// An entry that cannot come from a batch is skipped.
     pub fn restore(&mut self, entries: impl IntoIterator<Item = SnapshotEntry>, now_ms: i64, window: usize) {
@@ -160,7 +163,7 @@ impl Producers {
         }
     }
 
-    /// Adds the sequences before a window to the series that has just begun with `first`.
+    /// Adds the sequences before a window to the series that `first` has just begun.
     fn extend_run(&mut self, first: &Stamp, record_count: i32) {
         if let Some(producer) = self.by_id.get_mut(&first.producer_id)
             && producer.run == first.record_count as u64
@@ -171,7 +174,7 @@ impl Producers {
 }
 
 impl ProducerTails {
-    /// Returns the carried state as entries without records.
+    /// Converts the state to entries without records.
     fn into_entries(self) -> impl Iterator<Item = SnapshotEntry> {
         let timestamp = self.since_ms.unwrap_or(SnapshotEntry::NONE);
         let entry = move |producer_id, producer_epoch, last_sequence| SnapshotEntry {
@@ -191,8 +194,8 @@ impl ProducerTails {
         bound.into_iter().chain(tails)
     }
 
-    /// Adds an entry of carried state. If `limit` producers have carried state already, records instead that the
-    /// entry's may be missing.
+    /// Restores an entry that was taken over from a deleted partition. If there are already `limit` of them, records
+    /// instead that this one may be missing.
     fn restore(&mut self, entry: &SnapshotEntry, limit: usize) {
         if entry.timestamp >= 0 {
             self.since_ms = Some(entry.timestamp);
@@ -230,7 +233,7 @@ fn transaction(producer_id: i64, producer: &Producer) -> SnapshotEntry {
     }
 }
 
-/// Returns the entry of a producer without retained batches; None for any other producer.
+/// Returns an entry for a producer that has no remembered batches; None for any other producer.
 fn marker(producer_id: i64, producer: &Producer) -> Option<SnapshotEntry> {
     producer.window.newest().is_none().then(|| transaction(producer_id, producer))
 }

@@ -1,13 +1,12 @@
-//! Transactions of one partition: open transactions, their markers, and the end of the stable records.
+//! The transactions of a partition: which ones are open, which markers end them, and where the stable records end.
 //!
-//! Not here: the list of aborted transactions, which the log stores in a file of its own, and the coordinator's
-//! decisions.
+//! The log stores the list of aborted transactions in a file of its own, and the coordinator makes the decisions.
 //!
-//! Invariants: a producer has at most one open transaction. The first unstable offset never falls while records are
-//! only appended.
+//! Invariants: a producer has at most one open transaction. While records are only appended, the first unstable offset
+//! never falls.
 //!
-//! Rules: KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch), KAFKA-19999 (such a marker may come
-//! twice).
+//! The rules are from KIP-98, KIP-890 (a marker of transaction version 2 has the next epoch) and KAFKA-19999 (such a
+//! marker may arrive twice).
 
 use std::collections::BTreeMap;
 
@@ -17,88 +16,89 @@ use super::{SequenceRefusal, Stamp};
 
 pub use fullbore_wire::batch::EndTransactionMarker as Marker;
 
-/// Marker with the version of its transaction, which the log does not store.
+/// A marker with the version of its transaction, which the log does not store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VersionedMarker {
     pub marker: Marker,
-    /// Transaction version, from 0 on.
+    /// The transaction version, beginning with 0.
     pub transaction_version: i8,
 }
 
 impl VersionedMarker {
-    /// First transaction version whose markers raise the epoch of the transaction by one (KIP-890).
+    /// The first transaction version in which a marker has the epoch after that of its transaction (KIP-890).
     pub const BUMPED_FROM: i8 = 2;
 
-    /// Returns true if the marker has the epoch of its transaction. Such a marker does not fence late batches of that
-    /// epoch.
+    /// Returns true if the marker has the same epoch as its transaction. Such a marker does not fence late batches of
+    /// that epoch.
     pub fn leaves_epoch(&self) -> bool {
         self.transaction_version < Self::BUMPED_FROM
     }
 }
 
-/// Transaction that a marker has ended.
+/// A transaction that a marker has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletedTransaction {
-    /// Producer of the transaction.
+    /// The producer of the transaction.
     pub producer_id: i64,
-    /// Offset of the transaction's first record.
+    /// The offset of the transaction's first record.
     pub first_offset: i64,
-    /// Offset of the transaction's marker.
+    /// The offset of the transaction's marker.
     pub last_offset: i64,
-    /// First offset of the oldest transaction that is open now, or the offset after the marker.
+    /// The first offset of the oldest transaction that is still open, or the offset after the marker.
     pub last_stable_offset: i64,
-    /// False if the transaction's records are aborted.
+    /// True if the transaction is committed, false if it is aborted.
     pub is_commit: bool,
 }
 
-/// Transaction whose records a consumer at read_committed skips.
+/// A transaction whose records must be skipped by consumers at read_committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AbortedTransaction {
-    /// Producer of the transaction.
+    /// The producer of the transaction.
     pub producer_id: i64,
-    /// Offset of the transaction's first record.
+    /// The offset of the transaction's first record.
     pub first_offset: i64,
-    /// Offset of the transaction's marker.
+    /// The offset of the transaction's marker.
     pub last_offset: i64,
-    /// First offset of the oldest transaction that was open after the marker, or the offset after the marker.
+    /// The first offset of the oldest transaction that was still open after the marker, or the offset after the marker.
     pub last_stable_offset: i64,
 }
 
 impl AbortedTransaction {
-    /// Returns the entry of an aborted transaction; None for a committed one.
+    /// Returns the entry for a transaction that was aborted; None if it was committed.
     pub fn of(completed: &CompletedTransaction) -> Option<AbortedTransaction> {
         let &CompletedTransaction { producer_id, first_offset, last_offset, last_stable_offset, is_commit } = completed;
         (!is_commit).then_some(AbortedTransaction { producer_id, first_offset, last_offset, last_stable_offset })
     }
 }
 
-/// State of one producer's transactions at a partition, recorded at some moment of a leader epoch.
+/// The state of a producer's transactions in a partition, as it was known at some moment of a leader epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TransactionsSeen {
-    /// Number of producers remembered up to that moment.
+    /// How many producers had been remembered until then.
     remembered: u64,
-    /// Number of the producer, and offset of the last marker that ended a transaction of its epoch without raising it;
-    /// None if the producer was unknown.
+    /// The number of the producer, and the offset of the last marker that ended a transaction of its epoch without
+    /// raising it. `None` if the producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 
-/// Relation of a batch to the open transaction of its producer.
+/// How a batch relates to the open transaction of its producer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionOfBatch {
-    /// The batch is in no transaction.
+    /// The batch is not in a transaction.
     None,
     /// The batch continues the open transaction.
     Ongoing,
-    /// The batch opens a transaction here: the coordinator must have added this partition first.
+    /// The batch opens a transaction here. The coordinator must have added this partition to it before.
     Begins,
 }
 
-/// Open transactions of a partition, and ended ones whose markers are not replicated yet.
+/// The open transactions of a partition, and the ended ones whose markers are not replicated yet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OpenTransactions {
-    /// Producers, by the first offset of their open transactions.
+    /// The producers, by the first offset of their open transactions.
     open: BTreeMap<i64, i64>,
-    /// Offsets of markers that are not replicated, by the first offset of the transaction that each has ended.
+    /// The offsets of markers that are not replicated, by the first offset of the transaction that each marker has
+    /// ended.
     unreplicated: BTreeMap<i64, i64>,
 }
 
@@ -111,7 +111,7 @@ impl OpenTransactions {
         self.open.insert(first_offset, producer_id);
     }
 
-    /// Ends a transaction. Returns the first offset of the oldest transaction that is still open; None if none is.
+    /// Ends a transaction. Returns the first offset of the oldest transaction that is still open, if there is one.
     fn end(&mut self, first_offset: i64, marker_offset: i64) -> Option<i64> {
         self.open.remove(&first_offset);
         self.unreplicated.insert(first_offset, marker_offset);
@@ -134,8 +134,8 @@ impl OpenTransactions {
 }
 
 impl Producer {
-    /// Records a batch without a sequence that ends at `offset`: a marker, or offsets of a group. If its epoch is
-    /// another one than the producer's, the state continues without sequences in that epoch.
+    /// Records a batch without a sequence that ends at `offset`. This is a marker or a batch of a group's offsets. If
+    /// it has another epoch than the producer, the state continues in that epoch and has no sequences yet.
     fn begin_epoch(&mut self, epoch: i16, offset: i64, timestamp: i64) {
         if self.epoch != epoch {
             self.epoch = epoch;
@@ -149,10 +149,11 @@ impl Producer {
 }
 
 impl Producers {
-    /// Returns the relation of a batch to the producer's open transaction. The batch must be next in its sequence.
+    /// Returns how a batch relates to the producer's open transaction. The batch must be the next one in the producer's
+    /// sequence.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidTxnState`] for a plain batch of a producer with an open transaction;
+    /// Returns [`SequenceRefusal::InvalidTxnState`] for a plain batch if its producer has an open transaction, and
     /// [`SequenceRefusal::TooManyTransactions`] if the partition has reached its limit of open transactions.
     pub fn transaction_of(&self, stamp: &Stamp, is_transactional: bool) -> Result<TransactionOfBatch, SequenceRefusal> {
         if !is_transactional && self.open.open.is_empty() {
@@ -170,9 +171,9 @@ impl Producers {
         }
     }
 
-    /// Records that a batch of the log belongs to a transaction, and opens one if its producer has none. The caller
-    /// must have called [`Producers::append`] for the batch before, except for a batch without a sequence, such as a
-    /// group's offsets.
+    /// Records that a batch in the log belongs to a transaction, and opens the transaction if the producer has none.
+    /// The caller must have called [`Producers::append`] for the batch before. This does not apply to batches without a
+    /// sequence, such as a group's offsets.
     pub fn append_transactional(&mut self, stamp: &Stamp, base_offset: i64, timestamp: i64, now_ms: i64) {
         if stamp.producer_id < 0 || stamp.producer_epoch < 0 {
             return;
@@ -195,7 +196,7 @@ impl Producers {
     /// Checks a batch of a group's offsets, which has no sequence.
     ///
     /// # Errors
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if a newer epoch of the producer has written.
+    /// Returns [`SequenceRefusal::InvalidProducerEpoch`] if the producer has already written in a newer epoch.
     pub fn check_unsequenced(&self, stamp: &Stamp) -> Result<(), SequenceRefusal> {
         let is_old = |producer: &Producer| stamp.producer_epoch < producer.epoch;
         match self.by_id.get(&stamp.producer_id) {
@@ -206,12 +207,12 @@ impl Producers {
 
     /// Checks a marker before the caller writes it.
     ///
-    /// With transaction version 2 the epoch of a marker is above the epoch of the records. A marker may arrive again
-    /// after it was written.
+    /// With transaction version 2, the marker has a higher epoch than the records. A marker may arrive again after it
+    /// was written.
     ///
     /// # Errors
-    /// [`SequenceRefusal::CoordinatorFenced`] if a later coordinator has ended a transaction of the producer;
-    /// [`SequenceRefusal::InvalidProducerEpoch`] if the producer has a newer epoch.
+    /// Returns [`SequenceRefusal::CoordinatorFenced`] if a later coordinator has ended a transaction of the producer,
+    /// and [`SequenceRefusal::InvalidProducerEpoch`] if the producer has a newer epoch.
     pub fn check_marker(&self, versioned: &VersionedMarker) -> Result<(), SequenceRefusal> {
         let marker = &versioned.marker;
         let Some(producer) = self.by_id.get(&marker.producer_id) else { return Ok(()) };
@@ -226,8 +227,8 @@ impl Producers {
         if is_next { Ok(()) } else { Err(SequenceRefusal::InvalidProducerEpoch) }
     }
 
-    /// Records a marker of the log at `offset`. Returns the transaction that the marker ends; None if none was open. A
-    /// marker of another epoch begins that epoch, without writes.
+    /// Records a marker in the log at `offset`. Returns the transaction that it ends, if one was open. If the marker
+    /// has another epoch, that epoch begins, without any writes.
     pub fn end_transaction(
         &mut self,
         marker: &Marker,
@@ -239,9 +240,9 @@ impl Producers {
         self.end(marker, leaves_epoch, (offset, timestamp), now_ms)
     }
 
-    /// Records a marker like [`Producers::end_transaction`], for a caller that has written the marker and knows its
-    /// transaction version. With a version below 2, a batch verified before the marker may belong to the ended
-    /// transaction, even if the marker raises the known epoch.
+    /// Records a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
+    /// knows its transaction version. With a version below 2, a batch that was verified before the marker may belong to
+    /// the ended transaction. This holds even if the marker raises the known epoch.
     pub fn end_appended(
         &mut self,
         versioned: &VersionedMarker,
@@ -288,8 +289,8 @@ impl Producers {
         completed
     }
 
-    /// Records a marker like [`Producers::end_transaction`], in a partition whose writes are replicated at once, and
-    /// whose rows store the transaction version.
+    /// Records a marker as [`Producers::end_transaction`] does, but for partitions whose writes are replicated at once
+    /// and whose rows store the transaction version.
     pub fn end_committed(
         &mut self,
         versioned: &VersionedMarker,
@@ -302,8 +303,8 @@ impl Producers {
         completed
     }
 
-    /// Returns true if a marker that left the batch's epoch unchanged is at `offset` or later. For an unknown producer
-    /// any forgotten marker counts.
+    /// Returns true if there is a marker at `offset` or later that left the batch's epoch unchanged. For an unknown
+    /// producer, any forgotten marker counts.
     pub fn has_ended_since(&self, stamp: &Stamp, offset: i64) -> bool {
         match self.by_id.get(&stamp.producer_id) {
             None => self.forgotten_marker >= offset,
@@ -314,15 +315,15 @@ impl Producers {
         }
     }
 
-    /// Records that markers before `offset` may be forgotten with their producers.
+    /// Records that markers before `offset` may have been forgotten together with their producers.
     pub fn note_forgotten_markers(&mut self, offset: i64) {
         self.forgotten_marker = self.forgotten_marker.max(offset.saturating_sub(1));
     }
 
-    /// Records the epoch of a marker at `offset` whose record compaction has removed, after all data of its
-    /// transaction. The marker ends no transaction.
+    /// Records the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
+    /// marker ends no transaction.
     ///
-    /// At its start, Kafka ignores such a marker. It then does not know a producer whose other batches are all removed.
+    /// Kafka ignores such a marker at its start. It then does not know a producer whose other batches are all removed.
     pub fn note_emptied_marker(
         &mut self,
         producer_id: i64,
@@ -340,18 +341,19 @@ impl Producers {
         self.evict();
     }
 
-    /// Returns the present state of a producer's transactions.
+    /// Returns what is now known of a producer's transactions.
     pub fn transactions_seen(&self, producer_id: i64) -> TransactionsSeen {
         let known = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here after `seen`, and the producer's epoch does
-    /// not show it. In such a case the marker had the same epoch, or was forgotten with the producer.
+    /// Returns true if a transaction of the producer may have ended here since `seen` without a change of the
+    /// producer's epoch. The marker then had the same epoch, or was forgotten together with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {
-            // A marker that has raised the epoch refuses late batches of the older one, and has reset the last marker.
+            // If a marker has raised the epoch, late batches of the older epoch are refused anyway, and the last marker
+            // is unset.
             (Some((known, seen)), Some((number, last))) => number != known || (last.is_some() && last != seen),
             (Some(_), None) => true,
             (None, _) if self.forgotten > seen.remembered => true,
@@ -359,7 +361,7 @@ impl Producers {
         }
     }
 
-    /// Returns true if the producer may have been forgotten after `seen`, and its state with it.
+    /// Returns true if the producer and its state may have been forgotten since `seen`.
     pub fn is_forgotten_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let number = self.by_id.get(&producer_id).map(|producer| producer.number);
         match seen.known {
@@ -368,24 +370,24 @@ impl Producers {
         }
     }
 
-    /// Returns true if a later coordinator has ended a transaction of the producer here. The coordinator of
-    /// `coordinator_epoch` may not know of that.
+    /// Returns true if a later coordinator has ended a transaction of the producer here, which the coordinator of
+    /// `coordinator_epoch` may not know.
     pub fn has_later_coordinator(&self, producer_id: i64, coordinator_epoch: i32) -> bool {
         self.by_id.get(&producer_id).is_some_and(|producer| producer.coordinator_epoch > coordinator_epoch)
     }
 
-    /// Returns the number of markers that are not known to be replicated.
+    /// Returns how many markers are not known to be replicated.
     pub fn unreplicated_markers(&self) -> usize {
         self.open.unreplicated.len()
     }
 
-    /// Returns the first offset of the oldest open transaction; None if none is open.
+    /// Returns the first offset of the oldest open transaction, if there is one.
     pub fn first_open(&self) -> Option<i64> {
         self.open.first_open()
     }
 
-    /// Returns the first offset that may still be aborted, of an open transaction or of one whose marker is at or past
-    /// `high_watermark`; None if there is none.
+    /// Returns the first offset that may still be aborted, if there is one. Its transaction is open, or the
+    /// transaction's marker is at or after `high_watermark`.
     pub fn first_unstable(&mut self, high_watermark: i64) -> Option<i64> {
         self.open.first_unstable(high_watermark)
     }

@@ -1,5 +1,5 @@
-//! Tests the transactions of a partition against a naive model: the list of its batches and markers, read from end to
-//! end.
+//! Compares the transactions of a partition with a naive model, which is the list of its batches and markers, read from
+//! end to end.
 
 use proptest::prelude::*;
 
@@ -38,8 +38,8 @@ fn open_transaction_refuses_a_plain_batch_and_continues_with_the_next() {
     assert_eq!(producers.first_open(), Some(10));
 }
 
-/// The coordinator's confirmation of a batch may arrive late. By then, the transaction's marker may be forgotten with
-/// its producer.
+/// The coordinator's confirmation of a batch may arrive late. By then, the transaction's marker may have been forgotten
+/// together with its producer.
 #[test]
 fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer() {
     let mut producers = Producers::bounded(2);
@@ -66,7 +66,7 @@ fn transaction_ended_meanwhile_shows_even_for_a_forgotten_or_returned_producer()
     assert!(!has_ended(&producers, known));
 }
 
-/// Marker and batch have the same epoch, and the partition did not know that epoch before the marker.
+/// The marker and the batch have the same epoch, and the partition did not know that epoch before the marker.
 #[test]
 fn batch_verified_before_a_version_1_marker_that_raises_the_epoch_may_be_of_the_ended_transaction() {
     let mut producers = Producers::default();
@@ -210,12 +210,12 @@ struct Model {
     log: Vec<Entry>,
     log_end: i64,
     high_watermark: i64,
-    /// Epoch and next sequence by producer.
+    /// The epoch and the next sequence of each producer.
     clients: [(i16, i32); PRODUCERS as usize],
 }
 
 impl Model {
-    /// Returns the first offsets of transactions without a marker below `upto`, found by reading the whole list.
+    /// Returns the first offsets of all transactions that have no marker below `upto`, by reading the whole list.
     fn open_below(&self, upto: i64) -> Vec<i64> {
         let mut open = std::collections::BTreeMap::new();
         for entry in &self.log {
@@ -291,7 +291,7 @@ impl Model {
                 restored.restore(self.producers.snapshot(), 0, WINDOW);
                 assert!(restored.snapshot().eq(self.producers.snapshot()));
                 assert_eq!(restored.first_open(), self.producers.first_open());
-                // After a restart, only the log after the snapshot shows markers that are not replicated.
+                // After a restart, only the log after the snapshot shows which markers are not replicated.
                 self.producers = restored;
                 self.high_watermark = self.log_end;
             }

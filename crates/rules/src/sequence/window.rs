@@ -1,21 +1,21 @@
-//! Retained batches of one producer, by which a retry is recognised.
+//! The last batches of a producer, which are remembered to recognise retries.
 //!
-//! Not here: decisions, which [`Producers`](super::Producers) makes.
+//! [`Producers`](super::Producers) makes the decisions.
 //!
-//! Invariant: the batches have consecutive sequences, the oldest first. They span at most half the sequence range, so
-//! that a sequence is in at most one of them.
+//! Invariant: the batches have consecutive sequences and the oldest comes first. They span at most half of the sequence
+//! range, so a sequence is in at most one of them.
 
 use std::collections::VecDeque;
 
 use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 
-/// Fewest batches that a window retains: every released idempotent client relies on five.
+/// Minimum number of batches that a window remembers. Every released idempotent client relies on five.
 pub const WINDOW_MIN: usize = 5;
 
-/// Most batches that a window retains, whatever the configuration: 240 kB for each producer.
+/// Maximum number of batches that a window remembers, however it is configured. They take 240 kB per producer.
 pub const WINDOW_MAX: usize = 10_000;
 
-/// Appended batch, 24 bytes.
+/// An appended batch, in 24 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BatchMetadata {
     pub base_offset: i64,
@@ -37,21 +37,21 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// Number of batches that may be retained now, at least the number on which the producer may rely.
+    /// How many batches are remembered now. This is at least the number that the producer may rely on.
     size: usize,
-    /// Size configured at the last append; below `size` while a shrink is pending.
+    /// The size that was configured at the last append. It is below `size` while the window is about to shrink.
     configured: usize,
-    /// Number of appends after a smaller size was configured, while the shrink is pending.
+    /// How many appends there were since a smaller size was configured, while the window is about to shrink.
     overdue: usize,
 }
 
 impl SequenceWindow {
-    /// Creates the window of a producer without writes in its epoch.
+    /// Creates the window of a producer that has written nothing in its epoch.
     pub fn empty() -> SequenceWindow {
         SequenceWindow { batches: VecDeque::new(), size: WINDOW_MIN, configured: WINDOW_MIN, overdue: 0 }
     }
 
-    /// Creates a window that retains `first`.
+    /// Creates a window that has only the batch `first`.
     pub fn of(first: BatchMetadata, size: usize) -> SequenceWindow {
         let mut window = SequenceWindow::empty();
         window.push(first, size);
@@ -74,8 +74,8 @@ impl SequenceWindow {
         self.batches.back()
     }
 
-    /// Returns the number of sequences from the beginning of the oldest batch to the end of the newest; 0 without
-    /// batches.
+    /// Returns how many sequences there are from the beginning of the oldest batch to the end of the newest; 0 if there
+    /// are no batches.
     pub fn span(&self) -> u64 {
         match (self.oldest(), self.newest()) {
             (Some(oldest), Some(newest)) => sequence_distance(oldest.base_sequence, newest.last_sequence()) as u64 + 1,
@@ -83,7 +83,7 @@ impl SequenceWindow {
         }
     }
 
-    /// Returns the retained batch with exactly these sequences; None if there is none. Takes O(log n).
+    /// Returns the batch with exactly these sequences, if it is remembered. Takes O(log n).
     pub fn find(&self, stamp: &Stamp) -> Option<&BatchMetadata> {
         let origin = self.oldest()?.base_sequence;
         let place = |sequence| sequence_distance(origin, sequence);
@@ -94,8 +94,8 @@ impl SequenceWindow {
         same.then_some(found)
     }
 
-    /// Adds the batch after the newest one. Removes the oldest batches beyond the size. `configured` is the number of
-    /// batches to retain.
+    /// Adds the batch after the newest one, and removes the oldest ones beyond the size. `configured` is the number of
+    /// batches to remember.
     pub fn push(&mut self, batch: BatchMetadata, configured: usize) {
         self.resize(configured.clamp(WINDOW_MIN, WINDOW_MAX));
         while self.batches.len() >= self.size || self.outreached_by(&batch) {
@@ -109,24 +109,24 @@ impl SequenceWindow {
         self.batches.push_back(batch);
     }
 
-    /// Returns the number of batches on which the producer may rely.
+    /// Returns the number of batches that the producer may rely on.
     pub fn size(&self) -> usize {
         self.size
     }
 
-    /// Sets the size after a restart: `granted`, or the number of retained batches if that is larger. The window then
-    /// shrinks to a smaller configured size as it would without the restart.
+    /// Sets the size after a restart to `granted`, or to the number of batches if that is larger. If a smaller size is
+    /// configured, the window shrinks as it would without the restart.
     pub fn restore_size(&mut self, granted: usize) {
         self.size = self.batches.len().max(granted.clamp(WINDOW_MIN, WINDOW_MAX));
         self.configured = self.size;
         self.overdue = 0;
     }
 
-    /// Grows the window at once. Once the configured size is below the window's size W, W more appends keep W, and the
-    /// next one shrinks the window.
+    /// Grows the window at once if a larger size is configured. If the configured size is smaller than the current size
+    /// W, the window stays for W more appends and shrinks with the next one.
     ///
-    /// A producer that was granted W may have sent those W batches under the old grant. To send another, it needs the
-    /// response to one of them, which contains the new grant.
+    /// A producer that was granted W may already have sent W batches. To send another, it needs the response to one of
+    /// them, which contains the new grant.
     fn resize(&mut self, configured: usize) {
         if configured < self.configured {
             self.overdue = 0;
@@ -139,15 +139,15 @@ impl SequenceWindow {
         }
     }
 
-    /// Returns true if the window would span more than half the sequence range with `batch` added.
+    /// Returns true if the window would span more than half of the sequence range with `batch` added.
     fn outreached_by(&self, batch: &BatchMetadata) -> bool {
         self.batches
             .front()
             .is_some_and(|oldest| sequence_distance(oldest.base_sequence, batch.last_sequence()) >= HALF_RANGE)
     }
 
-    /// Makes room for another batch. The capacity doubles on demand up to the size, and shrinks once a quarter of it
-    /// suffices.
+    /// Makes room for another batch. The capacity doubles when needed, up to the size, and shrinks when a quarter of it
+    /// is enough.
     fn make_room(&mut self) {
         let retained = self.batches.len();
         let target = (retained * 2).clamp(WINDOW_MIN, self.size);

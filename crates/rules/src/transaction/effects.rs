@@ -1,7 +1,7 @@
-//! Effects of an event, which the broker carries out in order.
+//! The effects of an event, which the broker carries out in order.
 //!
-//! Invariant: no effect waits for an [`Effect::Persist`] before it in the same list; the outcome of the append is an
-//! event of its own.
+//! Invariant: no effect waits for an earlier [`Effect::Persist`] in the same list. The outcome of the append is another
+//! event.
 
 use super::metadata::{ProducerIdAndEpoch, TopicPartition, TransactionMetadata};
 use super::settings::TransactionSettings;
@@ -9,84 +9,85 @@ use super::state::TransactionVersion;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// Number of a waiting request, unique within its transactional id.
+/// Identifies a waiting request within its transactional id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestTicket(pub u64);
 
-/// Identity of one decision, by which late responses to an earlier decision's markers are recognised.
+/// Identifies a decision, so that late responses to the markers of an earlier decision are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DecisionId {
-    /// Coordinator epoch: the leader epoch of the id's partition of `__transaction_state`.
+    /// The coordinator epoch, which is the leader epoch of the id's partition of `__transaction_state`.
     pub coordinator_epoch: i32,
-    /// Number of decisions after the load of the id.
+    /// How many decisions were made since the id was loaded.
     pub number: u64,
 }
 
-/// Markers of one decided transaction (WriteTxnMarkers; KIP-98, KIP-1228).
+/// The markers of a decided transaction (WriteTxnMarkers; KIP-98, KIP-1228).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Markers {
-    /// Decision, for [`super::Transaction::markers_written`]. Its coordinator epoch is also that of the markers.
+    /// The decision, to be passed to [`super::Transaction::markers_written`]. Its coordinator epoch is also that of the
+    /// markers.
     pub decision: DecisionId,
-    /// Producer id in the markers.
+    /// The producer id in the markers.
     pub producer_id: i64,
-    /// Epoch in the markers. With TV2 it is one above that of the transaction's records.
+    /// The epoch in the markers. With TV2 it is one higher than that of the transaction's records.
     pub producer_epoch: i16,
-    /// True for a commit.
+    /// True to commit the transaction, false to abort it.
     pub is_commit: bool,
-    /// Partitions that need the marker, at least one.
+    /// The partitions that need the marker. There is at least one.
     pub partitions: Vec<TopicPartition>,
-    /// Transaction version by which the partitions check the epoch.
+    /// The transaction version. The partitions check the epoch by its rules.
     pub transaction_version: TransactionVersion,
 }
 
-/// Effect of an event.
+/// An instruction to the broker, as the result of an event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Append this state, or a tombstone for None, to `__transaction_state`. Call [`super::Transaction::persisted`]
-    /// once the record is replicated or its append has failed. At most one record is in flight.
+    /// Append this state to `__transaction_state`, or a tombstone for None. Call [`super::Transaction::persisted`] when
+    /// the record is replicated or its append has failed. At most one record is in flight.
     Persist(Option<Arc<TransactionMetadata>>),
-    /// Write these markers. Retry until each partition has its marker or is deleted, and report such partitions by
+    /// Write these markers. Retry until each partition has its marker or is deleted, and report these partitions with
     /// [`super::Transaction::markers_written`]. Markers of local partitions may be appended before later effects.
     WriteMarkers(Markers),
     /// Respond to this request.
     Answer(RequestTicket, TransactionAnswer),
-    /// Allocate an unused producer id, and pass it to [`super::Transaction::producer_id`].
+    /// Allocate an unused producer id and pass it to [`super::Transaction::producer_id`].
     NeedProducerId,
 }
 
-/// Response to a request, with Kafka's error code for the newest version of the API. Below InitProducerId 4,
+/// The response to a request, with Kafka's error code for the newest version of the API. Below InitProducerId 4,
 /// AddPartitionsToTxn 2, AddOffsetsToTxn 2 and EndTxn 2, PRODUCER_FENCED is sent as INVALID_PRODUCER_EPOCH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionAnswer {
-    /// Response to InitProducerId: the producer to use from now on.
+    /// The response to InitProducerId, with the producer to use from now on.
     InitProducerId(Result<ProducerIdAndEpoch, ErrorCode>),
-    /// Response to AddPartitionsToTxn and AddOffsetsToTxn. An error applies to each partition of the request.
+    /// The response to AddPartitionsToTxn and AddOffsetsToTxn. An error applies to each partition in the request.
     AddPartitions(Result<(), ErrorCode>),
-    /// Response to EndTxn. With TV2 it contains the producer of the next transaction, otherwise None (-1 and -1 on the
-    /// wire).
+    /// The response to EndTxn. With TV2, it contains the producer of the next transaction. Otherwise it contains None,
+    /// which is -1 and -1 on the wire.
     EndTxn(Result<Option<ProducerIdAndEpoch>, ErrorCode>),
 }
 
-/// Circumstances of one event.
+/// The circumstances of an event.
 #[derive(Debug)]
 pub struct Turn<'a> {
-    /// Settings, which may change from event to event.
+    /// The settings, which may change from one event to the next.
     pub settings: &'a TransactionSettings,
-    /// Time in milliseconds since 1970.
+    /// The time in milliseconds since 1970.
     pub now: i64,
-    /// Effects so far. The event appends its own effects.
+    /// The effects so far. The event appends its own to them.
     pub effects: &'a mut Vec<Effect>,
 }
 
 impl Turn<'_> {
-    /// Appends a response.
+    /// Appends a response to the effects.
     pub(super) fn answer(&mut self, ticket: RequestTicket, answer: TransactionAnswer) {
         self.effects.push(Effect::Answer(ticket, answer));
     }
 }
 
-/// Returns Kafka's error code for a request whose record cannot be appended because of `code`
-/// (`TransactionStateManager.appendTransactionToLog`).
+/// Returns the error for a request whose record cannot be appended because of `code`, as in Kafka's
+/// `TransactionStateManager.appendTransactionToLog`.
 pub fn persist_error(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION

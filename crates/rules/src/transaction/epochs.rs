@@ -1,7 +1,8 @@
-//! Decisions on requests: the epoch after an InitProducerId or EndTxn, and the errors of late, repeated or fenced
-//! requests (KIP-360, KIP-890).
+//! Decides on requests: which epoch follows an InitProducerId or EndTxn, and which errors late, repeated or fenced
+//! requests get (KIP-360, KIP-890).
 //!
-//! Pure functions of the state in force. Source: Kafka 4.3's `TransactionCoordinator`, followed method by method.
+//! These are pure functions of the state in force. They follow the methods of `TransactionCoordinator` in Kafka 4.3 one
+//! by one.
 
 use super::metadata::{LAST_CLIENT_EPOCH, NO_PRODUCER_EPOCH, ProducerIdAndEpoch, TransactionMetadata};
 use super::requests::{AddPartitions, EndTxn, InitProducerId};
@@ -10,16 +11,16 @@ use super::state::{TransactionState, TransactionVersion};
 use crate::sequence::NO_PRODUCER_ID;
 use fullbore_wire::ErrorCode;
 
-/// Consequence of a request.
+/// The consequence of a request.
 #[derive(Debug, PartialEq)]
 pub(super) enum Decision {
-    /// Refuse the request with this error; nothing changes.
+    /// Refuse the request with this error and change nothing.
     Refuse(ErrorCode),
-    /// Respond with success: the request was carried out before, and nothing changes.
+    /// Respond with success and change nothing, because the request was already carried out.
     Done,
-    /// Allocate a producer id, then decide on the request again.
+    /// Allocate a producer id, and then decide on the request again.
     NeedProducerId,
-    /// Write this state, then respond to the request by it.
+    /// Write this state, and then respond to the request from it.
     Persist(Box<TransactionMetadata>),
 }
 
@@ -28,13 +29,13 @@ fn persist(next: TransactionMetadata) -> Decision {
 }
 
 /// Decides on an InitProducerId (`handleInitProducerId`, `prepareInitProducerIdTransit`). `id` is a new producer id, if
-/// one was allocated. [`Decision::Persist`] of a PrepareAbort means that the producer is fenced, and that the client
-/// must repeat the request.
+/// one was allocated. If [`Decision::Persist`] has a PrepareAbort, the producer is fenced, and the client must repeat
+/// the request.
 ///
 /// Two responses differ from Kafka's. While a transaction is ongoing, a producer with another epoch gets
 /// PRODUCER_FENCED at once. Kafka aborts the transaction first and fences only the repeated request, so a zombie could
-/// end its successor's transaction. The retry of a request that led to the last epoch gets that epoch; Kafka responds
-/// with UNKNOWN_SERVER_ERROR.
+/// end its successor's transaction. Also, the retry of a request that led to the last epoch gets that epoch, where
+/// Kafka responds with UNKNOWN_SERVER_ERROR.
 pub(super) fn init(
     state: Option<&TransactionMetadata>,
     request: &InitProducerId,
@@ -46,7 +47,7 @@ pub(super) fn init(
         return Decision::Refuse(ErrorCode::INVALID_TRANSACTION_TIMEOUT);
     }
     let Some(state) = state else {
-        // The id has expired or never existed. Any producer that the client states is therefore ignored.
+        // The id has expired or never existed, so the producer in the request is ignored.
         let Some(id) = id else { return Decision::NeedProducerId };
         let first = ProducerIdAndEpoch { id, epoch: 0 };
         let created = TransactionMetadata::created(id, request.timeout_ms, now);
@@ -67,20 +68,21 @@ pub(super) fn init(
     }
 }
 
-/// Returns true if `current` has this producer id, or the former one with its last epoch: a retry of the request that
-/// led to the new id.
+/// Returns true if `current` has this producer id, or the former one with its last epoch. The second case is a retry of
+/// the request that led to the new id.
 fn is_known(state: &TransactionMetadata, current: ProducerIdAndEpoch) -> bool {
     current.id == state.producer_id || state.had_producer_id(current.id) && current.epoch >= LAST_CLIENT_EPOCH
 }
 
-/// Decides on an InitProducerId without an ongoing transaction (`prepareProducerIdRotation`,
+/// Decides on an InitProducerId while no transaction is ongoing (`prepareProducerIdRotation`,
 /// `prepareIncrementProducerEpoch`).
 fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<i64>, now: i64) -> Decision {
     let timeout_ms = request.timeout_ms;
     let last_epoch = match request.current {
         None => NO_PRODUCER_EPOCH,
         Some(current) if current.epoch == state.producer_epoch => state.producer_epoch,
-        // A retry: no other client has come in between, since its request would have set the last epoch to -1.
+        // This is a retry. No other client has come in between, because its request would have set the last epoch to
+        // -1.
         Some(current) if current.epoch >= 0 && current.epoch == state.last_producer_epoch => {
             let same = state.initialized(state.producer(), state.last_producer_epoch, timeout_ms, now);
             // The former id stays in the state for the next retry.
@@ -98,11 +100,11 @@ fn next_epoch(state: &TransactionMetadata, request: &InitProducerId, id: Option<
     persist(state.initialized(next, last_epoch, timeout_ms, now))
 }
 
-/// Decides on the coordinator's own abort of an ongoing transaction, after a timeout or by a new client
+/// Decides how the coordinator itself aborts an ongoing transaction, after a timeout or because of a new client
 /// (`abortTimedOutTransactions`, `endTransaction` with `isFromClient` false).
 ///
 /// If the append of the abort fails, nothing is decided, and the old epoch stays in force even with TV1. The next
-/// attempt fences with the same new epoch. (Kafka keeps the bumped epoch in memory.)
+/// attempt uses the same new epoch. Kafka keeps the raised epoch in memory instead.
 pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: TransactionVersion, now: i64) -> Decision {
     match next_producer_id(state, version, id) {
         Some(next_producer_id) => persist(state.fenced(version, next_producer_id, now)),
@@ -110,8 +112,8 @@ pub(super) fn fence(state: &TransactionMetadata, id: Option<i64>, version: Trans
     }
 }
 
-/// Returns the producer id of the next transaction if epochs are exhausted, -1 if they are not. None if a new id must
-/// be allocated first.
+/// Returns the producer id of the next transaction if the epochs are used up, and -1 if they are not. Returns None if a
+/// new id must be allocated first.
 fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id: Option<i64>) -> Option<i64> {
     if version.supports_epoch_bump() && state.is_epoch_exhausted() { id } else { Some(NO_PRODUCER_ID) }
 }
@@ -120,8 +122,8 @@ fn next_producer_id(state: &TransactionMetadata, version: TransactionVersion, id
 /// (`handleVerifyPartitionsInTransaction`).
 ///
 /// # Errors
-/// INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the present one; CONCURRENT_TRANSACTIONS while
-/// markers are written.
+/// Fails with INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the current one, and with
+/// CONCURRENT_TRANSACTIONS while markers are written.
 pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAndEpoch) -> Result<(), ErrorCode> {
     let state = state.ok_or(ErrorCode::INVALID_PRODUCER_ID_MAPPING)?;
     if state.producer_id != producer.id {
@@ -135,11 +137,11 @@ pub(super) fn verify(state: Option<&TransactionMetadata>, producer: ProducerIdAn
     }
 }
 
-/// Decides on partitions to add while no transition is pending (`handleAddPartitionsToTransaction`).
+/// Decides on partitions that are to be added while no transition is pending (`handleAddPartitionsToTransaction`).
 ///
-/// For a client of TV1, known partitions are written once more, where Kafka responds at once. The reason is a
-/// coordinator that has been replaced but does not know it. If it confirmed a partition at once, a record of the next
-/// transaction could enter the transaction that its successor has decided: both have the same epoch.
+/// For a client of TV1, known partitions are written again, where Kafka responds at once. This is because the
+/// coordinator may have been replaced without knowing it. If it confirmed a partition at once, a record of the next
+/// transaction could get into a transaction that its successor has decided. Both have the same epoch.
 pub(super) fn add(
     state: Option<&TransactionMetadata>,
     request: &AddPartitions,
@@ -161,8 +163,8 @@ pub(super) fn add(
     persist(next)
 }
 
-/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true during a transition,
-/// including the markers of a Prepare state.
+/// Decides on an EndTxn (`endTransaction`, `endTransactionWithTV1`). `is_pending` is true during a transition, which
+/// includes the markers of a Prepare state.
 pub(super) fn end(
     state: Option<&TransactionMetadata>,
     request: &EndTxn,
@@ -178,7 +180,7 @@ pub(super) fn end(
     }
 }
 
-/// Decides on an EndTxn of TV1, whose epoch stays: only the state shows that a request is repeated.
+/// Decides on an EndTxn of TV1. The epoch stays the same, so only the state shows that a request is repeated.
 fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: i64) -> Decision {
     use TransactionState::*;
     match (state.state, request.is_commit) {
@@ -192,7 +194,8 @@ fn end_v1(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, now: 
     }
 }
 
-/// Decides on an EndTxn of TV2. A repeated EndTxn has the previous epoch, or the last epoch of the former producer id.
+/// Decides on an EndTxn of TV2. If an EndTxn is repeated, it has the previous epoch, or the last epoch of the former
+/// producer id.
 fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: Option<i64>, now: i64) -> Decision {
     use TransactionState::*;
     let ProducerIdAndEpoch { id: producer_id, epoch } = request.producer;
@@ -219,7 +222,8 @@ fn end_v2(state: &TransactionMetadata, request: &EndTxn, is_pending: bool, id: O
         (Ongoing, is_commit) => decide(is_commit),
         (CompleteCommit, true) | (CompleteAbort, false) if is_retry => Decision::Done,
         (PrepareCommit, true) | (PrepareAbort, false) => Decision::Refuse(ErrorCode::CONCURRENT_TRANSACTIONS),
-        // The client aborts without an added partition, perhaps because it lost the response to an AddPartitions.
+        // The client aborts a transaction to which no partition was added, perhaps because it lost the response to an
+        // AddPartitions.
         (Empty, false) => decide(false),
         (CompleteCommit | CompleteAbort, false) if !is_retry => decide(false),
         _ => Decision::Refuse(ErrorCode::INVALID_TXN_STATE),

@@ -1,8 +1,8 @@
-//! Written state of a transactional id (Kafka's `TransactionMetadata`), and its transitions.
+//! The stored state of a transactional id (Kafka's `TransactionMetadata`), and its transitions.
 //!
-//! Not here: the choice of the transition for a request ([`super::epochs`]).
+//! Which transition a request causes is decided in [`super::epochs`].
 //!
-//! Invariant: a transition returns the whole next state. The present state stays in force until the next one is
+//! Invariant: a transition returns the whole next state. The current state stays in force until the next one is
 //! written.
 
 use super::state::{TransactionState, TransactionVersion};
@@ -10,26 +10,26 @@ use crate::sequence::NO_PRODUCER_ID;
 use fullbore_wire::Text;
 use std::collections::BTreeSet;
 
-/// Epoch of a missing producer.
+/// The epoch that stands for "no producer".
 pub const NO_PRODUCER_EPOCH: i16 = -1;
-/// Start time of a transaction that has not begun.
+/// The start time of a transaction that has not begun.
 pub const NO_TIMESTAMP: i64 = -1;
-/// Timeout of a transaction without one (KIP-939; such a record may come from another broker).
+/// The timeout of a transaction that has none (KIP-939). A record from another broker can have it.
 pub const NO_TIMEOUT_MS: i32 = i32::MAX;
-/// Last epoch that a client gets; the next and last epoch is reserved for fencing the client.
+/// The last epoch that a client can get. The one after it is reserved for fencing the client.
 pub(super) const LAST_CLIENT_EPOCH: i16 = i16::MAX - 1;
 
-/// Partition, with the name of its topic.
+/// A partition, with the name of its topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicPartition {
-    /// Topic name.
+    /// The name of the topic.
     pub topic: Text,
-    /// Index of the partition.
+    /// The index of the partition.
     pub partition: i32,
 }
 
 impl TopicPartition {
-    /// Returns the partitions grouped by topic, in their order. Adjacent partitions of a topic become one entry.
+    /// Groups partitions by topic, in their order. Adjacent partitions of a topic become one entry.
     pub fn by_topic(partitions: impl IntoIterator<Item = TopicPartition>) -> Vec<(Text, Vec<i32>)> {
         let mut topics: Vec<(Text, Vec<i32>)> = Vec::new();
         for TopicPartition { topic, partition } in partitions {
@@ -47,38 +47,39 @@ impl TopicPartition {
     }
 }
 
-/// Producer id with an epoch.
+/// A producer id and an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerIdAndEpoch {
-    /// Producer id.
+    /// The producer id.
     pub id: i64,
-    /// Producer epoch.
+    /// The producer epoch.
     pub epoch: i16,
 }
 
-/// Whole state of a transactional id: the fields of `TransactionLogValue`, and the last epoch, which is in no record.
+/// The whole state of a transactional id. These are the fields of `TransactionLogValue`, and the last epoch, which is
+/// not in any record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransactionMetadata {
     pub producer_id: i64,
-    /// Producer id before the last transition, or -1.
+    /// The producer id before the last transition, or -1.
     pub previous_producer_id: i64,
-    /// Producer id that the client got for its next transaction, while the present one ends; -1 otherwise.
+    /// The producer id that the client got for its next transaction, while the current one ends; -1 otherwise.
     pub next_producer_id: i64,
     pub producer_epoch: i16,
-    /// Epoch before the last bump if the same client may still use it for a retry; -1 otherwise, and after a load,
-    /// since no record contains it.
+    /// The epoch before it was last raised, if the same client may still use it for a retry. Otherwise -1, and also
+    /// after a load, because no record has this field.
     pub last_producer_epoch: i16,
-    /// Timeout of an ongoing transaction, in ms.
+    /// The timeout of transactions, in ms.
     pub timeout_ms: i32,
     pub state: TransactionState,
-    /// Partitions of the transaction. In a Prepare state of a running machine, the partitions that still lack their
-    /// marker.
+    /// The partitions of the transaction. In a Prepare state, a running coordinator keeps only those that still need
+    /// their marker.
     pub partitions: BTreeSet<TopicPartition>,
-    /// Start of the transaction in milliseconds since 1970; -1 without one.
+    /// When the transaction began, in milliseconds since 1970; -1 if there is none.
     pub start_ms: i64,
-    /// Time of the last change of the state, in milliseconds since 1970.
+    /// When the state last changed, in milliseconds since 1970.
     pub last_update_ms: i64,
-    /// Transaction version of the client at the last change.
+    /// The client's transaction version at the last change.
     pub client_version: TransactionVersion,
 }
 
@@ -87,14 +88,12 @@ impl TransactionMetadata {
         ProducerIdAndEpoch { id: self.producer_id, epoch: self.producer_epoch }
     }
 
-    /// Returns true if `id` was the producer id before the last transition. Records of version 0 do not contain that
-    /// id.
+    /// Returns true if `id` was the producer id before the last transition. Records of version 0 do not have that id.
     pub(super) fn had_producer_id(&self, id: i64) -> bool {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
     }
 
-    /// Returns true if no further epoch of this producer id can be assigned to the client (Kafka's
-    /// `isProducerEpochExhausted`).
+    /// Returns true if the client cannot get another epoch of this producer id (Kafka's `isProducerEpochExhausted`).
     pub fn is_epoch_exhausted(&self) -> bool {
         self.producer_epoch >= LAST_CLIENT_EPOCH
     }
@@ -111,7 +110,7 @@ impl TransactionMetadata {
         self.state.is_expiration_allowed() && self.last_update_ms <= now.saturating_sub(expiration_ms)
     }
 
-    /// Returns the state of a new id, without an epoch, before its first transition.
+    /// Creates the state of a new id. It has no epoch before its first transition.
     pub(super) fn created(producer_id: i64, timeout_ms: i32, now: i64) -> TransactionMetadata {
         TransactionMetadata {
             producer_id,
@@ -128,7 +127,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the next state. It differs from this one in state, partitions and times only.
+    /// Returns the next state, in which only the state, the partitions and the times are different.
     fn moved(&self, state: TransactionState, partitions: BTreeSet<TopicPartition>, now: i64) -> TransactionMetadata {
         debug_assert!(state.follows(self.state), "{state} does not follow {}", self.state);
         TransactionMetadata {
@@ -147,7 +146,7 @@ impl TransactionMetadata {
     }
 
     /// Returns the state after an InitProducerId, with this producer. `last_epoch` is the epoch that a retry of the
-    /// request may state.
+    /// request may have.
     pub(super) fn initialized(
         &self,
         producer: ProducerIdAndEpoch,
@@ -165,7 +164,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with partitions added (Kafka's `prepareAddPartitions`).
+    /// Returns the state with these partitions added (Kafka's `prepareAddPartitions`).
     pub(super) fn added(
         &self,
         partitions: impl IntoIterator<Item = TopicPartition>,
@@ -178,8 +177,8 @@ impl TransactionMetadata {
         TransactionMetadata { start_ms, client_version: version, ..self.moved(TransactionState::Ongoing, all, now) }
     }
 
-    /// Returns the state with a decided outcome (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is bumped.
-    /// `next_producer_id` is the producer id for the next transaction if epochs are exhausted, -1 otherwise.
+    /// Returns the state in which the transaction is decided (Kafka's `prepareAbortOrCommit`). With TV2 the epoch is
+    /// raised. `next_producer_id` is the id for the next transaction if the epochs are used up, and -1 otherwise.
     pub(super) fn decided(
         &self,
         is_commit: bool,
@@ -188,12 +187,13 @@ impl TransactionMetadata {
         now: i64,
     ) -> TransactionMetadata {
         let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
-        // An abort keeps the largest epoch, as in Kafka: only fencing with TV1 can have led to that epoch.
+        // If the epoch is already the largest, an abort keeps it, as in Kafka. Only fencing with TV1 can have led to
+        // that epoch.
         let (epoch, last) = match version.supports_epoch_bump() {
             true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
             false => (self.producer_epoch, self.last_producer_epoch),
         };
-        // An abort without a transaction begins and ends now.
+        // If there is no transaction, the abort begins and ends one now.
         let start_ms = if self.state == TransactionState::Ongoing { self.start_ms } else { now };
         TransactionMetadata {
             producer_epoch: epoch,
@@ -205,9 +205,9 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the aborted state that fences the producer of an ongoing transaction (Kafka's
-    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 bumps the epoch as at each end of a transaction. TV1
-    /// bumps the epoch only here, and resets the last epoch.
+    /// Returns the state that aborts an ongoing transaction and fences its producer (Kafka's
+    /// `prepareFenceProducerEpoch`, then `endTransaction`). TV2 raises the epoch as it does at each end of a
+    /// transaction. TV1 raises it only here, and resets the last epoch.
     pub(super) fn fenced(&self, version: TransactionVersion, next_producer_id: i64, now: i64) -> TransactionMetadata {
         if version.supports_epoch_bump() {
             return self.decided(false, version, next_producer_id, now);
@@ -219,8 +219,8 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state with an epoch above every client's, so that the next InitProducerId allocates another producer
-    /// id. A decision keeps its epoch, since its markers have that epoch.
+    /// Returns the state with a higher epoch than any client has, so that the next InitProducerId allocates another
+    /// producer id. A decision keeps its epoch, because its markers have that epoch.
     pub(super) fn retired(self) -> TransactionMetadata {
         match self.state.is_prepared() {
             true => self,
@@ -228,7 +228,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the producer of the next transaction. A TV2 client gets it once the present transaction is decided.
+    /// Returns the producer of the next transaction. A client of TV2 gets it when the current transaction is decided.
     pub(super) fn next_producer(&self) -> ProducerIdAndEpoch {
         match self.next_producer_id != NO_PRODUCER_ID && self.client_version.supports_epoch_bump() {
             true => ProducerIdAndEpoch { id: self.next_producer_id, epoch: 0 },
@@ -236,7 +236,7 @@ impl TransactionMetadata {
         }
     }
 
-    /// Returns the state after the last marker is written (Kafka's `prepareComplete`).
+    /// Returns the state after the last marker was written (Kafka's `prepareComplete`).
     pub(super) fn completed(&self, now: i64) -> TransactionMetadata {
         let is_commit = self.state == TransactionState::PrepareCommit;
         let state = if is_commit { TransactionState::CompleteCommit } else { TransactionState::CompleteAbort };

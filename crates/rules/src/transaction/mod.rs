@@ -1,8 +1,9 @@
-//! Transactions: the machine of one transactional id, with the decisions of Kafka 4.3's transaction coordinator (KIPs
+//! Transactions: the state machine of a transactional id, which decides like Kafka 4.3's transaction coordinator (KIPs
 //! 98, 360, 447, 664, 890, 1228).
 //!
-//! A [`Transaction`] takes an event and the time, and returns [`Effect`]s in order. Not here: the log, connections, and
-//! other ids. While the broker passes an event in and carries out the effects, it holds a lock of the id.
+//! A [`Transaction`] takes an event and the time, and returns [`Effect`]s in order. It has no log and no connections,
+//! and does not know other ids. The broker holds a lock of the id while it passes an event in and carries out the
+//! effects.
 //!
 //! ```
 //! use fullbore_rules::transaction::*;
@@ -39,13 +40,13 @@
 //! assert_eq!(events, 1);
 //! ```
 //!
-//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed,
-//! [`Transaction::time_out`] and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when
-//! it no longer leads the shard.
+//! A broker also calls [`Transaction::tick`] when [`Transaction::next_deadline`] has passed, [`Transaction::time_out`]
+//! and [`Transaction::expire`] at Kafka's cleanup intervals, and [`Transaction::kill`] when it no longer leads the
+//! shard.
 //!
-//! Invariants: at most one record is in flight. A decision is written before its markers. Each partition has its
-//! marker, or is deleted, before the transaction is complete. Each ticket gets exactly one response: at the latest at
-//! the first [`Transaction::tick`] after its deadline, or at the end of the transition that its request started.
+//! Invariants: at most one record is in flight. A decision is written before its markers. Before a transaction is
+//! complete, each partition has its marker or is deleted. Each ticket gets exactly one response. It comes at the latest
+//! at the first [`Transaction::tick`] after the deadline, or at the end of the transition that the request has started.
 
 mod effects;
 mod epochs;
@@ -74,25 +75,25 @@ use requests::Request;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Longest wait of a request, in milliseconds.
+/// How long a request can wait, in milliseconds.
 pub const WAIT_MAX_MS: i64 = 1_000;
 
-/// Machine of one transactional id at its coordinator.
+/// The state machine of a transactional id, which runs at the id's coordinator.
 #[derive(Debug)]
 pub struct Transaction {
     coordinator_epoch: i32,
-    /// State in force: written and replicated. None if the id is unknown.
+    /// The state in force, which is written and replicated. `None` if the id is unknown.
     state: Option<Arc<TransactionMetadata>>,
     stage: Stage,
-    /// Number of decisions so far, for [`DecisionId`].
+    /// How many decisions were made so far, for [`DecisionId`].
     decisions: u64,
-    /// Requests that wait for the end of the stage, in the order of their arrival; empty in [`Stage::Idle`].
+    /// Requests that wait for the end of the stage, in the order of their arrival. There are none in [`Stage::Idle`].
     waiters: VecDeque<Request>,
-    /// True from [`Transaction::load_unsure`] until the fencing of the id's clients is written.
+    /// True after [`Transaction::load_unsure`], until the record is written that fences the id's clients.
     is_unsure: bool,
 }
 
-/// Step of a transition. All stages but [`Stage::Idle`] are Kafka's `pendingTransitionInProgress`.
+/// The progress of a transition. Every stage except [`Stage::Idle`] is Kafka's `pendingTransitionInProgress`.
 #[derive(Debug)]
 enum Stage {
     /// No transition is pending.
@@ -101,26 +102,25 @@ enum Stage {
     ProducerId(Box<Request>),
     /// A record is in flight.
     Persisting(Persisting),
-    /// Markers of the decision in force are being written.
+    /// The markers of the decision in force are being written.
     Marking(DecisionId),
-    /// Every marker is written, but the append of the last record has failed. Contains the time of the next attempt, in
-    /// ms.
+    /// Every marker is written, but the last record could not be appended. The next attempt is at this time, in ms.
     Completing(i64),
-    /// Another broker coordinates this id; every request gets this error.
+    /// Another broker coordinates this id. Every request gets this error.
     Gone(ErrorCode),
 }
 
-/// Record in flight.
+/// A record that is in flight.
 #[derive(Debug)]
 struct Persisting {
-    /// State in the record; None for a tombstone.
+    /// The state in the record; `None` if it is a tombstone.
     next: Option<Arc<TransactionMetadata>>,
-    /// Requests that get their responses by the outcome of the append.
+    /// The requests that get their responses when the outcome of the append is known.
     requests: Vec<Request>,
 }
 
 impl Transaction {
-    /// Creates the machine of an id without a record.
+    /// Creates the state machine of an id that has no record.
     pub fn new(coordinator_epoch: i32) -> Transaction {
         Transaction {
             coordinator_epoch,
@@ -132,8 +132,8 @@ impl Transaction {
         }
     }
 
-    /// Creates the machine of an id from its last record. A decision is continued: its markers are written again in
-    /// this coordinator's epoch. A decision without partitions is completed at once.
+    /// Creates the state machine of an id from its last record. If the record is a decision, its markers are written
+    /// again with this coordinator's epoch. If there are no partitions, the transaction is completed at once.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(Arc::new);
@@ -146,12 +146,13 @@ impl Transaction {
         self.offer(Request::InitProducerId(ticket, request), turn);
     }
 
-    /// Handles an AddPartitionsToTxn that is not verify-only, or an AddOffsetsToTxn ([`AddPartitions::offsets`]).
+    /// Handles an AddPartitionsToTxn that is not verify-only. An AddOffsetsToTxn is handled in the same way (see
+    /// [`AddPartitions::offsets`]).
     pub fn add_partitions(&mut self, request: AddPartitions, ticket: RequestTicket, turn: &mut Turn<'_>) {
         self.offer(Request::AddPartitions(ticket, request), turn);
     }
 
-    /// Handles an EndTxn, which never waits.
+    /// Handles an EndTxn. It never waits.
     pub fn end_txn(&mut self, request: EndTxn, ticket: RequestTicket, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Gone(code) => Request::EndTxn(ticket, request).refuse(code, turn),
@@ -159,13 +160,13 @@ impl Transaction {
         }
     }
 
-    /// Returns NONE for each partition that is in the transaction, for a verify-only AddPartitionsToTxn. Other
-    /// partitions get TRANSACTION_ABORTABLE, which Produce below version 11 sends as INVALID_TXN_STATE. Partitions of a
-    /// pending transition do not count.
+    /// Handles a verify-only AddPartitionsToTxn, and returns NONE for each partition that is in the transaction. Other
+    /// partitions get TRANSACTION_ABORTABLE, which Produce below version 11 sends as INVALID_TXN_STATE. Partitions that
+    /// a pending transition adds do not count.
     ///
     /// # Errors
-    /// INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the present one; CONCURRENT_TRANSACTIONS
-    /// while markers are written.
+    /// Fails with INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the current one, and with
+    /// CONCURRENT_TRANSACTIONS while markers are written.
     pub fn verify_partitions<'a>(
         &self,
         producer: ProducerIdAndEpoch,
@@ -178,7 +179,7 @@ impl Transaction {
         Ok(partitions.into_iter().map(|partition| (partition, code(partition))).collect())
     }
 
-    /// Aborts the transaction if it has been open for longer than its timeout, and fences its producer. Does nothing
+    /// Aborts the transaction and fences its producer if it has been open for longer than its timeout. Does nothing
     /// during a transition.
     pub fn time_out(&mut self, turn: &mut Turn<'_>) {
         if self.is_idle() && self.state.as_deref().is_some_and(|state| state.has_timed_out(turn.now)) {
@@ -186,9 +187,9 @@ impl Transaction {
         }
     }
 
-    /// Removes the id by a tombstone if it has been without a transaction for `expiration_ms`
-    /// (`transactional.id.expiration.ms`). Once the tombstone is written, [`Transaction::is_vacant`] is true, unless a
-    /// request has arrived before.
+    /// Writes a tombstone for the id if it has had no transaction for `expiration_ms`
+    /// (`transactional.id.expiration.ms`). When the tombstone is written, [`Transaction::is_vacant`] becomes true,
+    /// unless a request has arrived before.
     pub fn expire(&mut self, expiration_ms: i64, turn: &mut Turn<'_>) {
         let has_expired = |state: &TransactionMetadata| state.has_expired(turn.now, expiration_ms);
         if self.is_idle() && self.state.as_deref().is_some_and(has_expired) {
@@ -196,7 +197,7 @@ impl Transaction {
         }
     }
 
-    /// Returns the earliest time at which [`Transaction::tick`] has something to do; None if there is none.
+    /// Returns the earliest time at which [`Transaction::tick`] has something to do, if there is one.
     pub fn next_deadline(&self) -> Option<i64> {
         let retry = match self.stage {
             Stage::Completing(at) => Some(at),
@@ -205,8 +206,8 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Refuses requests whose deadline has passed, and retries the last record of a transaction. A deadline further
-    /// away than the longest wait counts as passed, because the clock has been set back.
+    /// Refuses requests whose deadline has passed, and writes the last record of a transaction again if that failed. A
+    /// deadline that is further away than the maximum wait counts as passed, because the clock was set back.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
         let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);
@@ -220,8 +221,8 @@ impl Transaction {
         }
     }
 
-    /// Ends the machine: every request gets `code` from now on, and late events have no effect. A record in flight may
-    /// still be written; the next coordinator loads it.
+    /// Stops the state machine. From now on every request gets `code`, and late events have no effect. A record in
+    /// flight may still be written, and the next coordinator will load it.
     pub fn kill(&mut self, code: ErrorCode, turn: &mut Turn<'_>) {
         match std::mem::replace(&mut self.stage, Stage::Gone(code)) {
             Stage::ProducerId(request) => request.refuse(code, turn),
@@ -231,7 +232,7 @@ impl Transaction {
         self.waiters.drain(..).for_each(|request| request.refuse(code, turn));
     }
 
-    /// Returns true from [`Transaction::load_unsure`] until the fencing of the id is written.
+    /// Returns true after [`Transaction::load_unsure`], until the record is written that fences the id's clients.
     pub fn is_unsure(&self) -> bool {
         self.is_unsure
     }
@@ -239,25 +240,27 @@ impl Transaction {
     /// Returns the state in force, for DescribeTransactions.
     ///
     /// # Errors
-    /// TRANSACTIONAL_ID_NOT_FOUND for an unknown id; after [`Transaction::kill`] the code passed to it.
+    /// Fails with TRANSACTIONAL_ID_NOT_FOUND if the id is unknown, and after [`Transaction::kill`] with the code that
+    /// was passed to it.
     pub fn describe(&self) -> Result<&TransactionMetadata, ErrorCode> {
         self.check_coordinator()?;
         self.state.as_deref().ok_or(ErrorCode::TRANSACTIONAL_ID_NOT_FOUND)
     }
 
-    /// Returns the number of partitions of the transaction in force; 0 without one, and after [`Transaction::kill`].
+    /// Returns how many partitions the transaction in force has. This is 0 if there is no transaction, and after
+    /// [`Transaction::kill`].
     pub fn partitions(&self) -> usize {
         self.describe().map_or(0, |state| state.partitions.len())
     }
 
-    /// Returns producer id and state for ListTransactions; None if the filter excludes the id, if the id is unknown, or
-    /// after [`Transaction::kill`].
+    /// Returns the producer id and the state for ListTransactions. Returns None if the filter excludes the id, if the
+    /// id is unknown, or after [`Transaction::kill`].
     pub fn list(&self, filter: &TransactionFilter<'_>, now: i64) -> Option<(i64, TransactionState)> {
         let state = self.describe().ok()?;
         filter.takes(state, now).then_some((state.producer_id, state.state))
     }
 
-    /// Returns true if the id has no state and no transition is pending. The caller can then drop it.
+    /// Returns true if the id has no state and no transition is pending, so that the caller can drop it.
     pub fn is_vacant(&self) -> bool {
         self.state.is_none() && self.is_idle()
     }
@@ -273,7 +276,7 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request, or queues it until the pending transition ends.
+    /// Decides on a request, or queues it until the pending transition has ended.
     fn offer(&mut self, request: Request, turn: &mut Turn<'_>) {
         match self.stage {
             Stage::Idle => self.decide(request, None, turn),
@@ -294,8 +297,8 @@ impl Transaction {
         }
     }
 
-    /// Decides on a request. `id` is a new producer id, if one was allocated. An EndTxn is allowed in any stage, other
-    /// requests only in [`Stage::Idle`].
+    /// Decides on a request. `id` is a new producer id, if one was allocated. An EndTxn is allowed in any stage, and
+    /// all other requests only in [`Stage::Idle`].
     fn decide(&mut self, request: Request, id: Option<i64>, turn: &mut Turn<'_>) {
         let state = self.state.as_deref();
         let (settings, now) = (turn.settings, turn.now);
@@ -320,25 +323,25 @@ impl Transaction {
     }
 }
 
-/// Returns the state that a record puts in force; None for an expired id.
+/// Returns the state that is in force after a record was loaded; None if the id has expired.
 fn as_loaded(record: TransactionMetadata) -> Option<TransactionMetadata> {
     match record.state {
         TransactionState::Dead => None,
-        // No record that Kafka writes has this state; its transaction is ongoing.
+        // Kafka never writes a record with this state. The transaction is ongoing.
         TransactionState::PrepareEpochFence => Some(TransactionMetadata { state: TransactionState::Ongoing, ..record }),
         _ => Some(record),
     }
 }
 
-/// Filter of ListTransactions (KIP-664, KIP-1152). The caller matches the pattern of ids.
+/// The filter of ListTransactions (KIP-664, KIP-1152), except for the pattern of ids, which the caller matches.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionFilter<'a> {
-    /// States to list; empty for all.
+    /// The states to list. If there are none, all are listed.
     pub states: &'a [TransactionState],
-    /// Producer ids to list; empty for all.
+    /// The producer ids to list. If there are none, all are listed.
     pub producer_ids: &'a [i64],
-    /// Shortest duration, in milliseconds, of the transactions to list; negative for all. An id without a transaction
-    /// counts as begun at -1.
+    /// How long a transaction must have been running to be listed, in milliseconds. If negative, all are listed. An id
+    /// without a transaction counts as begun at -1.
     pub duration_ms: i64,
 }
 

@@ -1,8 +1,8 @@
-//! Ends of transitions: the outcome of an append, a new producer id, written markers, and the requests that wait for
-//! them.
+//! The ends of transitions: when an append has ended, a producer id was allocated, or markers were written. The
+//! requests that wait for them continue.
 //!
-//! Invariant: a state is in force only once it is written. Until then the former state is in force. It stays in force
-//! if the append fails.
+//! Invariant: a state is in force only once it is written. Until then, and if the append fails, the former state stays
+//! in force.
 
 use super::effects::persist_error;
 use super::{DecisionId, Effect, Markers, Persisting, Stage, TopicPartition, Transaction, TransactionAnswer};
@@ -11,15 +11,15 @@ use crate::transaction::requests::Request;
 use fullbore_wire::ErrorCode;
 use std::sync::Arc;
 
-/// Pause before a failed append of a transaction's last record is repeated, in ms.
+/// How long to wait before the last record of a transaction is appended again after a failure, in ms.
 const COMPLETE_RETRY_MS: i64 = 100;
 
 impl Transaction {
-    /// Ends the append in flight: the record is replicated, or the append has failed. An append with an unknown outcome
-    /// counts as failed, even if its record is replicated later. In that case a later record supersedes it, or the next
-    /// coordinator continues from it.
+    /// Handles the end of the append in flight, when its record is replicated or the append has failed. If the outcome
+    /// is unknown, the append counts as failed, even if its record is replicated later. Then a later record replaces
+    /// it, or the next coordinator continues from it.
     pub fn persisted(&mut self, result: Result<(), ErrorCode>, turn: &mut Turn<'_>) {
-        // In any other stage this broker no longer coordinates the id, and its last append has ended late.
+        // In any other stage, this broker no longer coordinates the id, and its last append has ended late.
         let Stage::Persisting(persisting) = &mut self.stage else { return };
         let requests = std::mem::take(&mut persisting.requests);
         let next = persisting.next.take();
@@ -30,7 +30,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Handles the producer id that [`Effect::NeedProducerId`] requested, or the error for the waiting request.
+    /// Handles the producer id that [`Effect::NeedProducerId`] has requested. On an error, the waiting request gets the
+    /// error.
     pub fn producer_id(&mut self, result: Result<i64, ErrorCode>, turn: &mut Turn<'_>) {
         let Stage::ProducerId(_) = &self.stage else { return };
         let Stage::ProducerId(request) = std::mem::replace(&mut self.stage, Stage::Idle) else { return };
@@ -41,8 +42,8 @@ impl Transaction {
         self.resume(turn);
     }
 
-    /// Records partitions that have the marker of this decision, or are deleted. Ignores responses to markers of an
-    /// earlier decision or coordinator.
+    /// Records that partitions have the marker of this decision, or are deleted. Responses to markers of an earlier
+    /// decision or coordinator are ignored.
     pub fn markers_written<'a>(
         &mut self,
         decision: DecisionId,
@@ -62,7 +63,7 @@ impl Transaction {
         }
     }
 
-    /// Writes a state, or a tombstone for None. The outcome of the write determines the responses to `requests`.
+    /// Writes a state, or a tombstone for None. `requests` get their responses when the outcome of the write is known.
     pub(super) fn persist(
         &mut self,
         next: Option<TransactionMetadata>,
@@ -77,8 +78,8 @@ impl Transaction {
         self.stage = Stage::Persisting(Persisting { next, requests });
     }
 
-    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. The outcome of the
-    /// record then also determines their responses. The first waiting request of another kind ends this.
+    /// Adds waiting AddPartitions requests of the same producer to a record that adds partitions. They then get their
+    /// responses together with it. Stops at the first waiting request of another kind.
     fn join(&mut self, next: &mut TransactionMetadata, requests: &mut Vec<Request>, turn: &Turn<'_>) {
         while let Some(Request::AddPartitions(_, add)) = self.waiters.front() {
             let same = next.state == TransactionState::Ongoing
@@ -101,8 +102,8 @@ impl Transaction {
         requests.iter().for_each(|request| self.answer(request, turn));
     }
 
-    /// Keeps the state in force, since the next one is not written, and refuses the requests. Schedules another attempt
-    /// only for the last record of a transaction that has all its markers.
+    /// Keeps the state in force, because the next one could not be written, and refuses the requests. Another attempt
+    /// is scheduled only for the last record of a transaction that has all its markers.
     fn undo(
         &mut self,
         next: Option<Arc<TransactionMetadata>>,
@@ -120,8 +121,8 @@ impl Transaction {
         requests.iter().for_each(|request| request.refuse(code, turn));
     }
 
-    /// Starts to write the markers if the state in force is a decision. A decision without partitions is completed at
-    /// once.
+    /// If the state in force is a decision, starts to write its markers. If there are no partitions, completes the
+    /// transaction at once.
     pub(super) fn write_markers_if_prepared(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref().filter(|state| state.state.is_prepared()) else { return };
         if state.partitions.is_empty() {
@@ -140,7 +141,7 @@ impl Transaction {
         self.stage = Stage::Marking(decision);
     }
 
-    /// Writes the record of a transaction whose markers are all written.
+    /// Writes the last record of a transaction that has all its markers.
     pub(super) fn complete(&mut self, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         let next = state.completed(turn.now);
@@ -148,8 +149,8 @@ impl Transaction {
         self.persist(Some(next), Vec::new(), turn);
     }
 
-    /// Responds to a request by the state in force. An InitProducerId that has fenced a producer waits for the end of
-    /// the abort, and is decided again after that.
+    /// Responds to a request from the state in force. An InitProducerId that has fenced a producer waits for the end of
+    /// the abort, and is then decided again.
     pub(super) fn answer(&mut self, request: &Request, turn: &mut Turn<'_>) {
         let Some(state) = self.state.as_deref() else { return };
         match request {

@@ -1,4 +1,4 @@
-//! Requests of producers for one transactional id, and their refusals.
+//! The requests of producers for a transactional id, and how they are refused.
 
 use super::effects::{RequestTicket, TransactionAnswer, Turn};
 use super::metadata::{ProducerIdAndEpoch, TopicPartition};
@@ -6,17 +6,18 @@ use super::settings::TransactionSettings;
 use super::state::TransactionVersion;
 use fullbore_wire::{ErrorCode, Text};
 
-/// Topic of committed offsets.
+/// The topic that stores committed offsets.
 const CONSUMER_OFFSETS: Text = Text::from_static("__consumer_offsets");
 
-/// InitProducerId (KIP-98, KIP-360).
+/// An InitProducerId request (KIP-98, KIP-360).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitProducerId {
-    /// Present producer of the client; None for a new client, which fences the former one.
+    /// The client's current producer. `None` if the client is new, and then it fences the former one.
     pub current: Option<ProducerIdAndEpoch>,
-    /// Timeout of transactions, in ms.
+    /// The timeout of the client's transactions, in ms.
     pub timeout_ms: i32,
-    /// Deadline of a wait for a transition. With None, CONCURRENT_TRANSACTIONS is returned at once, as in Kafka.
+    /// The time until which the request may wait for a transition. With `None`, CONCURRENT_TRANSACTIONS is returned at
+    /// once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
@@ -27,37 +28,39 @@ impl InitProducerId {
     }
 }
 
-/// AddPartitionsToTxn of one transactional id, or AddOffsetsToTxn.
+/// An AddPartitionsToTxn request for a transactional id, or an AddOffsetsToTxn request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddPartitions {
-    /// Producer that the client believes to be its own.
+    /// The producer that the client takes for its own.
     pub producer: ProducerIdAndEpoch,
-    /// Partitions to add.
+    /// The partitions to add.
     pub partitions: Vec<TopicPartition>,
-    /// Client's transaction version ([`TransactionVersion::of_add_partitions`]).
+    /// The client's transaction version ([`TransactionVersion::of_add_partitions`]).
     pub version: TransactionVersion,
-    /// Deadline of a wait for a transition. With None, CONCURRENT_TRANSACTIONS is returned at once, as in Kafka.
+    /// The time until which the request may wait for a transition. With `None`, CONCURRENT_TRANSACTIONS is returned at
+    /// once, as in Kafka.
     pub wait_until: Option<i64>,
 }
 
 impl AddPartitions {
-    /// Returns the request for an AddOffsetsToTxn, which adds the group's partition of `__consumer_offsets`. Clients of
-    /// TV2 do not send AddOffsetsToTxn.
+    /// Creates the request for an AddOffsetsToTxn, which adds the group's partition of `__consumer_offsets`. Clients of
+    /// TV2 do not send it.
     pub fn offsets(producer: ProducerIdAndEpoch, partition: i32, wait_until: Option<i64>) -> AddPartitions {
         let partitions = vec![TopicPartition { topic: CONSUMER_OFFSETS, partition }];
         AddPartitions { producer, partitions, version: TransactionVersion::V0, wait_until }
     }
 
-    /// Returns the error of a transaction with too many partitions.
+    /// Returns the error for a transaction that has too many partitions.
     pub(super) fn too_many(&self) -> ErrorCode {
         match self.version.supports_epoch_bump() {
             true => ErrorCode::TRANSACTION_ABORTABLE,
-            // Clients of TV1 do not know that code, and treat an error that they do not handle specially as abortable.
+            // Clients of TV1 do not know that code. They treat errors that they do not handle specially as abortable.
             false => ErrorCode::POLICY_VIOLATION,
         }
     }
 
-    /// Returns the partitions with copied topic names: a name in a request keeps the request's whole frame in memory.
+    /// Returns the partitions with copies of the topic names. A name that belongs to a request would keep the whole
+    /// frame of the request in memory.
     pub(super) fn owned(&self) -> Vec<TopicPartition> {
         let mut topic = Text::default();
         let mut own = |partition: &TopicPartition| {
@@ -70,29 +73,29 @@ impl AddPartitions {
     }
 }
 
-/// EndTxn.
+/// An EndTxn request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndTxn {
-    /// Producer that the client believes to be its own.
+    /// The producer that the client takes for its own.
     pub producer: ProducerIdAndEpoch,
-    /// True for a commit.
+    /// True to commit, false to abort.
     pub is_commit: bool,
-    /// Client's transaction version ([`TransactionVersion::of_end_txn`]).
+    /// The client's transaction version ([`TransactionVersion::of_end_txn`]).
     pub version: TransactionVersion,
 }
 
-/// Request with the ticket of its response, or the coordinator's own abort.
+/// A request with the ticket for its response, or the coordinator's own abort.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
     InitProducerId(RequestTicket, InitProducerId),
     AddPartitions(RequestTicket, AddPartitions),
     EndTxn(RequestTicket, EndTxn),
-    /// Abort of a transaction that has timed out, without a response.
+    /// Aborts a transaction that has timed out. There is no response.
     TimeOut,
 }
 
 impl Request {
-    /// Refuses the request with an error.
+    /// Responds to the request with an error.
     pub(super) fn refuse(&self, code: ErrorCode, turn: &mut Turn<'_>) {
         match self {
             Request::InitProducerId(ticket, _) => turn.answer(*ticket, TransactionAnswer::InitProducerId(Err(code))),
@@ -102,7 +105,7 @@ impl Request {
         }
     }
 
-    /// Returns the deadline of the request's wait; None if it may not wait.
+    /// Returns the time until which the request may wait; None if it may not wait.
     pub(super) fn wait_until(&self) -> Option<i64> {
         match self {
             Request::InitProducerId(_, request) => request.wait_until,

@@ -2,16 +2,17 @@
 
 use super::state::TransactionVersion;
 
-/// Settings and limits of transactions, the same for each id of a broker.
+/// Settings and limits of transactions, which are the same for each id of a broker.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionSettings {
-    /// Largest transaction timeout of a client (Kafka's `transaction.max.timeout.ms`).
+    /// Maximum transaction timeout that a client may have (Kafka's `transaction.max.timeout.ms`).
     pub timeout_max_ms: i32,
-    /// Most partitions of one transaction. Further partitions are refused with TRANSACTION_ABORTABLE in TV2, else with
-    /// POLICY_VIOLATION.
+    /// Maximum number of partitions in a transaction. Further partitions are refused with TRANSACTION_ABORTABLE in TV2,
+    /// and with POLICY_VIOLATION otherwise.
     pub partitions_max: usize,
-    /// Most requests of one id that wait for a transition. Further requests get CONCURRENT_TRANSACTIONS at once.
+    /// Maximum number of requests of an id that wait for a transition. Further requests get CONCURRENT_TRANSACTIONS at
+    /// once.
     pub waiters_max: usize,
-    /// Level of the feature `transaction.version`: the version by which the coordinator itself aborts.
+    /// The level of the feature `transaction.version`. The coordinator's own aborts use this version.
     pub server_version: TransactionVersion,
 }

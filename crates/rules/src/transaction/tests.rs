@@ -1,4 +1,4 @@
-//! Events and their effects, for one transactional id.
+//! Tests of events and their effects, for a single transactional id.
 
 mod end_txn;
 mod requests;
@@ -8,7 +8,7 @@ mod unsure;
 use super::*;
 use fullbore_wire::Text;
 
-/// Producer id of the states in these tests.
+/// The producer id in the states of these tests.
 pub(super) const PRODUCER: i64 = 100;
 pub(super) const SETTINGS: TransactionSettings = TransactionSettings {
     timeout_max_ms: 900_000,
@@ -23,7 +23,7 @@ pub(super) fn partition(partition: i32) -> TopicPartition {
     TopicPartition { topic: Text::from_static("t"), partition }
 }
 
-/// Returns a state with this epoch. It has a partition if a transaction is open or being ended.
+/// Returns a state with this epoch. If a transaction is open or is being ended, it has a partition.
 pub(super) fn in_state(state: TransactionState, epoch: i16) -> TransactionMetadata {
     let has_partitions = state == TransactionState::Ongoing || state.is_prepared();
     TransactionMetadata {
@@ -45,7 +45,7 @@ fn producer(epoch: i16) -> ProducerIdAndEpoch {
     ProducerIdAndEpoch { id: PRODUCER, epoch }
 }
 
-/// Machine with the effects of the last event.
+/// A state machine under test, with the effects of the last event.
 struct Bench {
     transaction: Transaction,
     settings: TransactionSettings,
@@ -127,7 +127,7 @@ impl Bench {
         self.turn(|transaction, turn| transaction.tick(turn));
     }
 
-    /// Returns the record of the Persist effect, which must be the only one.
+    /// Returns the record that must be written. There must be only one.
     fn record(&self) -> &TransactionMetadata {
         let records = self.effects.iter().filter_map(|effect| match effect {
             Effect::Persist(record) => Some(record.as_deref().expect("no tombstone")),
@@ -137,7 +137,7 @@ impl Bench {
         record
     }
 
-    /// Returns the markers among the effects, which must be the only ones.
+    /// Returns the markers that must be written. There must be only one set of them.
     fn markers(&self) -> &Markers {
         let markers = self.effects.iter().filter_map(|effect| match effect {
             Effect::WriteMarkers(markers) => Some(markers),
@@ -147,7 +147,7 @@ impl Bench {
         markers
     }
 
-    /// Checks that the effects have this response and no other.
+    /// Checks that this response is sent, and no other.
     fn assert_answer(&self, ticket: RequestTicket, answer: TransactionAnswer) {
         let answers = self.answers();
         assert_eq!(answers, [(ticket, answer)], "{:?}", self.effects);

@@ -1,12 +1,12 @@
-//! Ids whose last records a power loss may have taken.
+//! Fences the clients of ids whose last records may have been lost in a power loss.
 //!
-//! Records after the last one on the disk may be lost: records of later epochs, which clients have got, and of later
-//! transactions. So no epoch may be assigned again, and no former client may continue. Each id gets the largest epoch
-//! by a record. After that record, the next InitProducerId allocates another producer id. An undecided transaction is
-//! aborted by markers with that epoch, which also end later transactions of the producer in the same partitions. A
+//! Records after the last one on the disk may be lost. They may be of later transactions, or of later epochs that
+//! clients already have. So no epoch may be assigned again, and no former client may continue. For this, a record gives
+//! each id the largest epoch, so that the next InitProducerId allocates another producer id. An undecided transaction
+//! is aborted by markers with that epoch, which also end later transactions of the producer in the same partitions. A
 //! decision is first carried out in its own epoch.
 //!
-//! Not here: transactions in partitions that no record lists.
+//! Transactions in partitions that no record lists are not handled here.
 //!
 //! Invariant: while an id is unsure, each of its records is a decision, or has the largest epoch or a new producer id.
 
@@ -15,8 +15,8 @@ use super::{Transaction, TransactionMetadata, TransactionState, Turn, as_loaded}
 use std::sync::Arc;
 
 impl Transaction {
-    /// Creates a machine from a record that may not be the id's last one, and begins to fence the id's clients.
-    /// [`Transaction::fence_clients`] continues the fencing.
+    /// Creates a state machine from a record that may not be the id's last one, and begins to fence the id's clients.
+    /// [`Transaction::fence_clients`] continues this.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
         transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
@@ -26,8 +26,8 @@ impl Transaction {
         transaction
     }
 
-    /// Continues to fence the clients of an unsure id, except during a transition. While [`Transaction::is_unsure`],
-    /// the caller must call again, because an append may fail.
+    /// Continues to fence the clients of an unsure id, except during a transition. The caller must call this repeatedly
+    /// while [`Transaction::is_unsure`] is true, because an append may fail.
     pub fn fence_clients(&mut self, turn: &mut Turn<'_>) {
         if !self.is_unsure || !self.is_idle() {
             return;

@@ -13,7 +13,7 @@ message! {
     pub struct JoinGroupRequest {
         /// The group.
         group_id: Text, 0..;
-        /// Time without a heartbeat after which the member is considered failed, in milliseconds.
+        /// Longest time without a heartbeat before the member is considered failed, in milliseconds.
         session_timeout_ms: i32, 0..;
         /// Time that the coordinator waits for each member to join again, in milliseconds; -1 in version 0, which
         /// means the session timeout.

@@ -1,7 +1,8 @@
-//! Builds a record batch in the buffer it is sent from.
+//! Builds a record batch in the buffer that it is sent from.
 //!
-//! Records are written once, behind room for the header; sealing fills the header in and computes the checksum.
-//! Invariant: a batch sealed here changes only by [`restamp`], so that a retry has the same bytes as the first attempt.
+//! Records are written once, and the space for the header is left free. When the batch is sealed, the header is filled
+//! in and the checksum is computed. Invariant: a sealed batch is changed only by [`restamp`], so a retry has the same
+//! bytes as the first attempt.
 
 use super::compression::{Level, compress};
 use super::new_record::{Header, NewRecord};
@@ -9,7 +10,7 @@ use super::record::RecordIter;
 use super::view::{BatchError, BatchView, CRC_END, Compression, HEADER_LEN, LENGTH_END, TRANSACTIONAL, crc32c};
 use bytes::{BufMut, Bytes, BytesMut};
 
-/// Producer of a batch, as the broker's idempotence window checks it.
+/// The producer of a batch and the batch's sequence, by which the broker recognises retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// The producer id, or -1.
@@ -25,7 +26,7 @@ impl Stamp {
     pub const NONE: Stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1 };
 }
 
-/// A batch being filled.
+/// A batch that is being filled.
 #[derive(Debug)]
 pub struct BatchBuilder {
     buffer: BytesMut,
@@ -38,7 +39,7 @@ pub struct BatchBuilder {
 }
 
 impl BatchBuilder {
-    /// Creates an empty batch in `buffer`, whose contents are dropped and whose capacity is used.
+    /// Creates an empty batch in `buffer`. The contents of the buffer are dropped, and its capacity is used.
     pub fn new(mut buffer: BytesMut, compression: Compression, level: Level) -> Self {
         buffer.clear();
         buffer.put_bytes(0, HEADER_LEN);
@@ -53,12 +54,12 @@ impl BatchBuilder {
         }
     }
 
-    /// Makes the batch part of its producer's transaction. A later stamp does not change that.
+    /// Makes the batch part of its producer's transaction. A later stamp does not change this.
     pub fn transactional(self) -> Self {
         BatchBuilder { is_transactional: true, ..self }
     }
 
-    /// Returns the bytes of the batch if it were sealed now without compression.
+    /// Returns the size in bytes that the batch would have if it were sealed now without compression.
     pub fn size(&self) -> usize {
         self.buffer.len()
     }
@@ -73,7 +74,8 @@ impl BatchBuilder {
         self.max_timestamp
     }
 
-    /// Appends a record; the buffer grows if it must. Lengths are below 2^31: the caller bounds a record's size.
+    /// Appends a record. The buffer grows if necessary. All lengths must be below 2^31, so the caller limits the size
+    /// of records.
     pub fn append(&mut self, timestamp_ms: i64, key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) {
         if self.record_count == 0 {
             self.base_timestamp = timestamp_ms;
@@ -92,11 +94,11 @@ impl BatchBuilder {
         RecordIter::new(&self.buffer[HEADER_LEN..], self.record_count)
     }
 
-    /// Compresses the records, fills in the header and computes the checksum. Returns the batch, and with it the buffer
-    /// to reuse if compression has moved the records out of it.
+    /// Compresses the records, fills in the header and computes the checksum. Returns the batch. If compression has
+    /// moved the records to another buffer, also returns the old buffer for reuse.
     ///
     /// # Errors
-    /// [`BatchError::Decompress`] if the codec fails.
+    /// Returns [`BatchError::Decompress`] if the codec fails.
     pub fn seal(mut self, stamp: Stamp) -> Result<(BytesMut, Option<BytesMut>), BatchError> {
         let mut spare = None;
         if self.compression != Compression::None {
@@ -115,14 +117,14 @@ impl BatchBuilder {
     }
 }
 
-/// Returns the attributes of a data batch.
+/// Returns the attributes of a batch with data.
 pub(super) fn attributes(compression: Compression, is_transactional: bool) -> i16 {
     compression as i16 | if is_transactional { TRANSACTIONAL } else { 0 }
 }
 
-/// Header fields of a batch that has neither a stamp nor a checksum yet.
+/// The header fields of a batch that has no stamp and no checksum yet.
 pub(super) struct Unsealed {
-    /// Bytes after the length field.
+    /// Number of bytes after the length field.
     pub(super) length: i32,
     pub(super) attributes: i16,
     pub(super) record_count: i32,
@@ -131,7 +133,7 @@ pub(super) struct Unsealed {
 }
 
 impl Unsealed {
-    /// Fills a header of [`HEADER_LEN`] bytes.
+    /// Fills in a header of [`HEADER_LEN`] bytes.
     pub(super) fn write(&self, mut header: &mut [u8]) {
         header.put_i64(0);
         header.put_i32(self.length);
@@ -149,20 +151,21 @@ impl Unsealed {
     }
 }
 
-/// Gives a sealed batch another stamp and checksum (KIP-360: after an epoch bump unwritten batches get new sequences).
+/// Gives a sealed batch another stamp, and updates the checksum. After an epoch bump, batches that were not written get
+/// new sequences (KIP-360).
 pub fn restamp(batch: &mut [u8], stamp: Stamp) {
     put_stamp(batch, stamp);
     seal_crc(batch);
 }
 
-/// Writes a stamp into a batch's header, and leaves the checksum to the caller.
+/// Writes a stamp into the header of a batch. The caller updates the checksum.
 pub(super) fn put_stamp(header: &mut [u8], stamp: Stamp) {
     header[43..51].copy_from_slice(&stamp.producer_id.to_be_bytes());
     header[51..53].copy_from_slice(&stamp.producer_epoch.to_be_bytes());
     header[53..57].copy_from_slice(&stamp.base_sequence.to_be_bytes());
 }
 
-/// Sets the max timestamp and the checksum of a whole batch. The broker calls this if the records contradict the
+/// Sets the max timestamp of a batch and updates the checksum. The broker does this if the records contradict the
 /// header.
 pub fn set_max_timestamp(batch: &mut [u8], max_timestamp: i64) {
     batch[35..43].copy_from_slice(&max_timestamp.to_be_bytes());
@@ -174,12 +177,13 @@ fn seal_crc(batch: &mut [u8]) {
     put_crc(batch, crc);
 }
 
-/// Writes a checksum into a batch's header.
+/// Writes a checksum into the header of a batch.
 pub(super) fn put_crc(header: &mut [u8], crc: u32) {
     header[CRC_END - 4..CRC_END].copy_from_slice(&crc.to_be_bytes());
 }
 
-/// Returns the whole batches at the start of `bytes`. A batch that is cut short ends them, as at the end of a fetch.
+/// Returns the whole batches at the start of `bytes`. Stops at a batch that is cut off, as the last one of a fetch may
+/// be.
 pub fn batches(bytes: &Bytes) -> impl Iterator<Item = Result<BatchView<'_>, BatchError>> {
     let mut left: &[u8] = bytes;
     std::iter::from_fn(move || match BatchView::first(left) {

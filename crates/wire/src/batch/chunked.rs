@@ -1,7 +1,7 @@
-//! Builds a record batch in chunks of one size, so that any free memory lets any batch grow.
+//! Builds a record batch in chunks of equal size, so that any free chunk can be used for any batch.
 //!
-//! The header and the first records are in the first chunk; a record may straddle two chunks or more. Not here: where
-//! chunks come from, which is the caller's pool. Invariant: an open batch never allocates; the caller adds chunks
+//! The header and the first records are in the first chunk. A record may extend over several chunks. The chunks come
+//! from the caller's pool. Invariant: a batch that is being filled never allocates, because the caller adds chunks
 //! before it appends.
 
 use super::builder::{Stamp, Unsealed, attributes, put_crc, put_stamp};
@@ -10,16 +10,16 @@ use super::new_record::{HEAD_MAX, Header, NewRecord, RecordSink};
 use super::view::{BatchError, CRC_END, Compression, HEADER_LEN, LENGTH_END, crc32c_of};
 use bytes::{BufMut, BytesMut};
 
-/// Batch being filled, in chunks.
+/// A batch that is being filled, stored in chunks.
 #[derive(Debug)]
 pub struct ChunkedBuilder {
-    /// Full chunks, then the chunk that is being filled.
+    /// The full chunks, followed by the one that is being filled.
     chunks: Vec<BytesMut>,
-    /// Empty chunks for later records; the last is used first.
+    /// Empty chunks for later records. The last one is used first.
     spare: Vec<BytesMut>,
-    /// Bytes in all chunks but the last.
+    /// Number of bytes in all chunks except the last.
     full_bytes: usize,
-    /// Bytes that the empty chunks take.
+    /// Total capacity of the empty chunks, in bytes.
     spare_bytes: usize,
     compression: Compression,
     level: Level,
@@ -29,19 +29,20 @@ pub struct ChunkedBuilder {
     max_timestamp: i64,
 }
 
-/// Batch as it is sent. Its header is within the first piece.
+/// A batch that is ready to be sent. Its header is in the first piece.
 #[derive(Debug)]
 pub struct SealedChunks {
-    /// Pieces in order; none is empty.
+    /// The pieces of the batch in order. None of them is empty.
     pub pieces: Vec<BytesMut>,
-    /// Chunks without a byte of the batch.
+    /// Chunks that have no bytes of the batch.
     pub spare: Vec<BytesMut>,
-    /// True if the pieces are memory of the codec, not chunks of the batch.
+    /// True if the batch was compressed. The pieces are then memory of the codec and not chunks of the batch.
     pub is_compressed: bool,
 }
 
 impl ChunkedBuilder {
-    /// Creates an empty batch in a first chunk of at least [`HEADER_LEN`] bytes, whose contents are dropped.
+    /// Creates an empty batch. Its first chunk must have at least [`HEADER_LEN`] bytes. The contents of the chunk are
+    /// dropped.
     pub fn new(mut first: BytesMut, compression: Compression, level: Level) -> Self {
         first.clear();
         first.put_bytes(0, HEADER_LEN);
@@ -59,18 +60,18 @@ impl ChunkedBuilder {
         }
     }
 
-    /// Makes the batch part of its producer's transaction. A later stamp does not change that.
+    /// Makes the batch part of its producer's transaction. A later stamp does not change this.
     pub fn transactional(self) -> Self {
         ChunkedBuilder { is_transactional: true, ..self }
     }
 
-    /// Returns the bytes of the batch if it were sealed now without compression.
+    /// Returns the size in bytes that the batch would have if it were sealed now without compression.
     #[inline]
     pub fn size(&self) -> usize {
         self.full_bytes + self.last().len()
     }
 
-    /// Returns the bytes that fit without another chunk.
+    /// Returns how many bytes can be added without another chunk.
     #[inline]
     pub fn room(&self) -> usize {
         self.last().capacity() - self.last().len() + self.spare_bytes
@@ -82,15 +83,15 @@ impl ChunkedBuilder {
         self.record_count
     }
 
-    /// Adds a chunk, whose contents are dropped.
+    /// Adds an empty chunk. Its contents are dropped.
     pub fn add_chunk(&mut self, mut chunk: BytesMut) {
         chunk.clear();
         self.spare_bytes += chunk.capacity();
         self.spare.push(chunk);
     }
 
-    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)), for which the chunks
-    /// have room.
+    /// Appends a record of at most `size_max` bytes ([`record_size_max`](super::record_size_max)). The chunks must have
+    /// enough room for it.
     #[inline]
     pub fn append(
         &mut self,
@@ -118,7 +119,7 @@ impl ChunkedBuilder {
 
     #[inline]
     fn last(&self) -> &BytesMut {
-        // A builder has its first chunk from the beginning.
+        // A builder always has at least its first chunk.
         &self.chunks[self.chunks.len() - 1]
     }
 
@@ -128,7 +129,7 @@ impl ChunkedBuilder {
         &mut self.chunks[at]
     }
 
-    /// Goes on in the next empty chunk, or in a new one of `least` bytes if the caller has added too few.
+    /// Continues in the next empty chunk. If the caller has added too few, allocates a new one with `least` bytes.
     fn turn_over(&mut self, least: usize) {
         let next = match self.spare.pop() {
             Some(next) => {
@@ -144,7 +145,7 @@ impl ChunkedBuilder {
     /// Compresses the records, fills in the header and computes the checksum.
     ///
     /// # Errors
-    /// [`BatchError::Decompress`] if the codec fails.
+    /// Returns [`BatchError::Decompress`] if the codec fails.
     pub fn seal(mut self, stamp: Stamp) -> Result<SealedChunks, BatchError> {
         let is_compressed = self.compression != Compression::None;
         if is_compressed {
@@ -163,7 +164,7 @@ impl ChunkedBuilder {
         Ok(SealedChunks { pieces: self.chunks, spare: self.spare, is_compressed })
     }
 
-    /// Returns the compressed records, behind room for a header. Codecs need their input in one piece.
+    /// Returns the compressed records after free space for a header. Codecs need their input in one piece.
     fn compressed(&self) -> Result<BytesMut, BatchError> {
         let size = self.size();
         let mut out = BytesMut::with_capacity(HEADER_LEN + size / 2);
@@ -174,8 +175,8 @@ impl ChunkedBuilder {
             let records = self.chunks.concat();
             compress(self.compression, self.level, &records[HEADER_LEN..], &mut out)?;
         }
-        // The records are held until the broker has acknowledged them, so an oversized buffer is copied into one that
-        // fits.
+        // The records are stored until the broker has acknowledged them. If the buffer is much too large, they are
+        // copied into one that fits.
         Ok(if out.capacity() > 2 * out.len() { BytesMut::from(&out[..]) } else { out })
     }
 }
@@ -199,8 +200,8 @@ impl RecordSink for ChunkedBuilder {
     }
 }
 
-/// Gives a sealed batch in pieces another stamp and checksum. `first` is the piece with the header, `rest` all that
-/// follow.
+/// Gives a sealed batch in pieces another stamp, and updates the checksum. `first` is the piece with the header, and
+/// `rest` are all the others.
 pub fn restamp_pieces<'a>(first: &mut [u8], rest: impl Iterator<Item = &'a [u8]>, stamp: Stamp) {
     put_stamp(first, stamp);
     let crc = crc32c_of(&first[CRC_END..], rest);

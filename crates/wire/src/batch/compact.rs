@@ -1,8 +1,8 @@
-//! Compaction of a batch: records are taken out of it, and everything else stays as it was.
+//! Removes records from a batch, as log compaction does.
 //!
-//! Which records go is not decided here. Offsets, sequences, epochs and timestamps stay as in Kafka's
-//! `MemoryRecords.filterTo` and KIP-534. Invariant: a batch covers the same offsets, `base_offset..=last_offset`, and
-//! the same sequences, whatever was taken out.
+//! The caller decides which records are removed. Offsets, sequences, epochs and timestamps stay as they are, as in
+//! Kafka's `MemoryRecords.filterTo` and KIP-534. Invariant: whatever is removed, the batch covers the same offsets,
+//! `base_offset..=last_offset`, and the same sequences.
 
 use super::compression::compress;
 use super::record::{take_body, take_nullable};
@@ -10,15 +10,16 @@ use super::varint::{self, LEN_MAX, take, take_i32};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, TimestampType, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes bit 6: the base timestamp is the time from which tombstones of the batch may be removed (KIP-534).
+/// Bit 6 of the attributes. If it is set, the base timestamp is the time from which tombstones of the batch may be
+/// removed (KIP-534).
 const DELETE_HORIZON: i16 = 0x40;
-/// Attributes bits 0-2.
+/// Bits 0-2 of the attributes, which are the codec.
 const CODEC: i16 = 0x07;
 
-/// Record with its encoded bytes.
+/// A record, together with its encoded bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct RawRecord<'a> {
-    /// Offset minus the batch's base offset.
+    /// The record's offset minus the batch's base offset.
     pub offset_delta: i32,
     /// The key, or null.
     pub key: Option<&'a [u8]>,
@@ -26,21 +27,21 @@ pub struct RawRecord<'a> {
     pub has_value: bool,
     timestamp_delta: i64,
     attributes: u8,
-    /// The whole record, its length first.
+    /// The whole record, beginning with its length.
     bytes: &'a [u8],
-    /// Bytes of the record from the key on.
+    /// The bytes of the record from its key to its end.
     tail: &'a [u8],
 }
 
 impl RawRecord<'_> {
-    /// Returns the record's own timestamp in its batch, in milliseconds.
+    /// Returns the record's own timestamp, in milliseconds.
     pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
         batch.base_timestamp().wrapping_add(self.timestamp_delta)
     }
 }
 
-/// Records of a payload that is not compressed, or was decompressed. Offset deltas ascend and stay within the batch;
-/// compaction leaves gaps.
+/// An iterator over the records of an uncompressed payload. Offset deltas ascend and stay within the batch. There may
+/// be gaps, which compaction leaves.
 #[derive(Clone, Debug)]
 pub struct RawRecords<'a> {
     left: i32,
@@ -50,7 +51,7 @@ pub struct RawRecords<'a> {
 }
 
 impl<'a> RawRecords<'a> {
-    /// Creates an iterator over the records of `batch`, whose payload without compression is `payload`.
+    /// Creates an iterator over the records of `batch`. `payload` is the payload of the batch without compression.
     pub fn new(batch: &BatchView<'_>, payload: &'a [u8]) -> Self {
         RawRecords { left: batch.record_count(), bytes: payload, last_delta: -1, max_delta: batch.last_offset_delta() }
     }
@@ -109,18 +110,18 @@ fn take_raw<'a>(bytes: &mut &'a [u8]) -> Result<RawRecord<'a>, BatchError> {
 }
 
 impl BatchView<'_> {
-    /// Returns the time from which the batch's tombstones may be removed, in milliseconds; None before the first
-    /// cleaning has set it.
+    /// Returns the time from which the batch's tombstones may be removed, in milliseconds; None if no cleaning has set
+    /// it yet.
     pub fn delete_horizon_ms(&self) -> Option<i64> {
         (self.attributes() & DELETE_HORIZON != 0).then(|| self.base_timestamp())
     }
 }
 
-/// Appends to `out` the batch with `kept` of its records, at least one, compressed as before. `horizon_ms` is the time
-/// from which the batch's tombstones may be removed.
+/// Appends the batch to `out` with only the records in `kept`, of which there must be at least one. The codec stays the
+/// same. `horizon_ms` is the time from which the batch's tombstones may be removed.
 ///
 /// # Errors
-/// [`BatchError::Compression`] for a codec that does not exist; [`BatchError::Decompress`] if the codec fails.
+/// Returns [`BatchError::Compression`] if the codec does not exist, and [`BatchError::Decompress`] if it fails.
 pub fn retain(
     batch: &BatchView<'_>,
     kept: &[RawRecord<'_>],
@@ -153,7 +154,7 @@ pub fn retain(
     Ok(())
 }
 
-/// Appends to `out` the batch without any record, for its offsets and sequences alone.
+/// Appends the batch to `out` without any records, so that only its offsets and sequences remain.
 pub fn retain_empty(batch: &BatchView<'_>, out: &mut BytesMut) {
     const NO_TIMESTAMP: i64 = -1;
     let start = out.len();

@@ -1,32 +1,33 @@
-//! The codecs of a batch's records. The size that a compressed block claims is not trusted: the output is bounded while
-//! it is written.
+//! Compresses and decompresses the records of a batch. The size that a compressed block claims is not trusted, so the
+//! output is limited while it is written.
 
 use super::opening::{XERIAL_HEADER, blocks, decompress_block, decompressed_len, lz4_pieces};
 use super::view::{BatchError, Compression};
 use bytes::{BufMut, Bytes, BytesMut};
 use std::io::{Read, Write};
 
-/// A codec's level; `None` is its default.
+/// The level of a codec; `None` for the default level.
 pub type Level = Option<i32>;
 
-/// Bytes of one block of Java's snappy stream before compression.
+/// Size of a block in Java's snappy stream before compression, in bytes.
 const XERIAL_BLOCK: usize = 32 * 1024;
 
-/// First bytes of LZ4 frames in Kafka's form: magic, independent blocks of 64 KiB without checksums, and the checksum
-/// of this header.
+/// The first bytes of the LZ4 frames that Kafka writes. They have the magic, the flags for independent blocks of 64 KiB
+/// without checksums, and the checksum of this header.
 const LZ4_HEADER: [u8; 7] = [0x04, 0x22, 0x4d, 0x18, 0x60, 0x40, 0x82];
-/// Bytes of one block of an LZ4 frame before compression.
+/// Size of a block in an LZ4 frame before compression, in bytes.
 const LZ4_BLOCK: usize = 64 * 1024;
-/// Flag of an LZ4 block that is stored uncompressed.
+/// Flag of an LZ4 block that is not compressed.
 const LZ4_AS_IT_WAS: u32 = 1 << 31;
-/// Level that selects LZ4's fast compressor in Kafka; every other level is a slow one (`Lz4BlockOutputStream`).
+/// The level for which Kafka uses LZ4's fast compressor. For every other level it uses a slow one
+/// (`Lz4BlockOutputStream`).
 const LZ4_FAST: i32 = 9;
 
-/// Appends the compressed form of `input` to `out`. Levels are Kafka's: gzip 1-9, LZ4 1-17 where 9 is the fast
-/// compressor, zstd up to 22; a higher level counts as the highest. Snappy has one level.
+/// Compresses `input` and appends the result to `out`. The levels are Kafka's: gzip has 1-9, LZ4 has 1-17 where 9 is
+/// the fast compressor, and zstd has up to 22. A higher level counts as the highest. Snappy has only one level.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] if the codec fails, which only happens for lack of memory.
+/// Returns [`BatchError::Decompress`] if the codec fails, which happens only if memory runs out.
 pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let failed = |_| BatchError::Decompress;
     match codec {
@@ -52,7 +53,8 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
         }
         Compression::Zstd => {
             let mut encoder = zstd::stream::write::Encoder::new(out.writer(), level.unwrap_or(3)).map_err(failed)?;
-            // Without the size, the encoder would take memory for the longest input: 700 MB at level 22.
+            // Without the size, the encoder would allocate memory for the longest possible input, which is 700 MB at
+            // level 22.
             encoder.set_pledged_src_size(Some(input.len() as u64)).map_err(failed)?;
             encoder.write_all(input).map_err(failed)?;
             encoder.finish().map_err(failed)?;
@@ -61,7 +63,7 @@ pub fn compress(codec: Compression, level: Level, input: &[u8], out: &mut BytesM
     Ok(())
 }
 
-/// Writes an LZ4 frame by the slow compressor.
+/// Writes an LZ4 frame with the slow compressor.
 fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let failed = |_| BatchError::Decompress;
     let mode = lz4::block::CompressionMode::HIGHCOMPRESSION(level);
@@ -81,11 +83,11 @@ fn slow_lz4(level: i32, input: &[u8], out: &mut BytesMut) -> Result<(), BatchErr
     Ok(())
 }
 
-/// Returns the decompressed form of `input`, of at most `max` bytes.
+/// Decompresses `input` to at most `max` bytes.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] or [`BatchError::Malformed`] if the codec did not write `input`; [`BatchError::TooLarge`]
-/// if the output exceeds `max`.
+/// Returns [`BatchError::Decompress`] or [`BatchError::Malformed`] if `input` was not written by the codec, and
+/// [`BatchError::TooLarge`] if the output would exceed `max`.
 pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     match codec {
         Compression::None if input.len() > max => Err(BatchError::TooLarge(max)),
@@ -97,11 +99,11 @@ pub fn decompress(codec: Compression, input: &[u8], max: usize) -> Result<Bytes,
     }
 }
 
-/// Decompresses a batch that a client sends to a broker, as [`decompress`] does. Refuses LZ4 frames that some consumers
-/// cannot read.
+/// Decompresses a batch that a client has sent to the broker, as [`decompress`] does. Refuses LZ4 frames that some
+/// consumers could not read.
 ///
 /// # Errors
-/// Errors of [`decompress`].
+/// Fails like [`decompress`].
 pub fn decompress_sent(codec: Compression, input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     if codec != Compression::Lz4 {
         return decompress(codec, input, max);
@@ -125,17 +127,17 @@ fn read_bounded(reader: impl Read, max: usize) -> Result<Bytes, BatchError> {
     if out.len() > max { Err(BatchError::TooLarge(max)) } else { Ok(out.into()) }
 }
 
-/// Decompresses in one call, into a buffer that doubles until the records fit. A stream would need a window of the size
-/// that the frame claims: 128 MiB at level 22, for a few bytes of an unknown client.
+/// Decompresses in a single call, into a buffer that doubles until the records fit. A stream would need a window of the
+/// size that the frame claims. At level 22 this is 128 MiB, for a few bytes from an unknown client.
 fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
-    /// Result of zstd for `dstSize_tooSmall`, a number that zstd_errors.h promises to keep.
+    /// The error that zstd returns for `dstSize_tooSmall`. zstd_errors.h promises to keep this number.
     const OUTPUT_FULL: usize = 0usize.wrapping_sub(70);
     let mut context = zstd::zstd_safe::DCtx::create();
     let mut capacity = input.len().saturating_mul(8).max(4096).min(max);
     loop {
         let mut out = Vec::with_capacity(capacity);
         match context.decompress(&mut out, input) {
-            // A vector may hold more than the requested capacity.
+            // A vector may have more capacity than was requested.
             Ok(_) if out.len() > max => return Err(BatchError::TooLarge(max)),
             Ok(_) => return Ok(out.into()),
             Err(OUTPUT_FULL) if capacity == max => return Err(BatchError::TooLarge(max)),
@@ -145,7 +147,7 @@ fn unzstd(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     }
 }
 
-/// Writes Java's framing of snappy: a header, then blocks with big-endian lengths.
+/// Compresses with Java's framing of snappy, which has a header and then blocks with big-endian lengths.
 fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     let mut encoder = snap::raw::Encoder::new();
     out.put_slice(&XERIAL_HEADER);
@@ -159,7 +161,7 @@ fn xerial(input: &[u8], out: &mut BytesMut) -> Result<(), BatchError> {
     Ok(())
 }
 
-/// Reads Java's framing, and the bare block that other clients send.
+/// Decompresses snappy with Java's framing, and the bare block that other clients send.
 fn unsnappy(input: &[u8], max: usize) -> Result<Bytes, BatchError> {
     let mut out = Vec::new();
     for block in blocks(input) {

@@ -1,13 +1,12 @@
-//! Control batches: the markers that end transactions in a partition.
+//! Control batches, which hold the markers that end transactions in a partition.
 //!
-//! A control batch holds one record. Its key is a version and a type in 16 bits each; a marker's value is a version in
-//! 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads every later
-//! version as version 0. Not here: the values of KRaft's control records, and the decision which transactions are
-//! aborted.
+//! A control batch has one record. Its key is a version and a type, in 16 bits each. The value of a marker is a version
+//! in 16 bits and the coordinator's epoch in 32 bits. Kafka 4.3 writes version 0 of key and value, and reads every
+//! later version as version 0. The values of KRaft's control records are not read here.
 //!
 //! Source: `ControlRecordType`, `EndTransactionMarker` and `MemoryRecords.withEndTransactionMarker` of Kafka 4.3.
 //!
-//! Invariant: a marker that was built reads back as it was.
+//! Invariant: a marker that was built here is read back unchanged.
 
 use super::builder::{Stamp, Unsealed, restamp};
 use super::new_record::NewRecord;
@@ -16,14 +15,14 @@ use super::view::{BatchError, BatchView, CONTROL, Compression, HEADER_LEN, LENGT
 use bytes::{BufMut, BytesMut};
 use std::fmt;
 
-/// Version of a key and of a marker's value.
+/// The version of a key, and of a marker's value.
 const VERSION: i16 = 0;
-/// Bytes of a key.
+/// Size of a key in bytes.
 const KEY_LEN: usize = 4;
-/// Bytes of a marker's value.
+/// Size of a marker's value in bytes.
 const VALUE_LEN: usize = 6;
 
-/// The type of a control record, from its key.
+/// The type of a control record, which is in its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ControlType {
     /// 0: a marker that aborts a transaction.
@@ -45,7 +44,7 @@ pub enum ControlType {
 }
 
 impl ControlType {
-    /// Returns the type of a code.
+    /// Returns the type that has this code.
     pub const fn from_code(code: i16) -> ControlType {
         match code {
             0 => ControlType::Abort,
@@ -73,15 +72,16 @@ impl ControlType {
         }
     }
 
-    /// Returns the type of a control batch's first record; `None` for a batch whose records were compacted away.
+    /// Returns the type of the first record in a control batch; `None` if the records were removed by compaction.
     ///
     /// # Errors
-    /// [`ControlError`], except for errors of a value.
+    /// Returns [`ControlError`] if the batch is not a control batch, or if its first record or the record's key cannot
+    /// be read. The value is not checked.
     pub fn of(batch: &BatchView<'_>) -> Result<Option<ControlType>, ControlError> {
         first_record(batch)?.map(|record| ControlType::parse(record.key.unwrap_or_default())).transpose()
     }
 
-    /// Reads a record's key. Bytes after the type are ignored, as in Kafka.
+    /// Reads the key of a record. Bytes after the type are ignored, as in Kafka.
     fn parse(key: &[u8]) -> Result<ControlType, ControlError> {
         let [v0, v1, t0, t1, ..] = *key else { return Err(ControlError::Key(key.len())) };
         match i16::from_be_bytes([v0, v1]) {
@@ -92,7 +92,7 @@ impl ControlType {
 }
 
 impl fmt::Display for ControlType {
-    /// Writes Kafka's name of the type.
+    /// Writes the name that Kafka gives the type.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             ControlType::Abort => "ABORT",
@@ -107,10 +107,10 @@ impl fmt::Display for ControlType {
     }
 }
 
-/// Reason why a batch is not a marker.
+/// The reason why a batch is not a marker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ControlError {
-    /// The batch holds data.
+    /// The batch is not a control batch.
     #[error("the batch is not a control batch")]
     Data,
     /// The record is compressed, which no broker writes.
@@ -119,29 +119,29 @@ pub enum ControlError {
     /// The record is malformed.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The key has this number of bytes, fewer than 4, or is null.
+    /// The key is null or too short, with fewer than 4 bytes. This is its length.
     #[error("a control record's key has {0} bytes instead of 4")]
     Key(usize),
-    /// The key has a version below 0.
+    /// The version in the key is negative.
     #[error("a control record's key has version {0}, below 0")]
     KeyVersion(i16),
-    /// The record has a type that is not a marker's.
+    /// The record is not a marker, but has this type.
     #[error("a control record of type {0} is not a marker of a transaction")]
     Type(ControlType),
-    /// The value has this number of bytes, fewer than 6, or is null.
+    /// The value is null or too short, with fewer than 6 bytes. This is its length.
     #[error("a marker's value has {0} bytes instead of 6")]
     Value(usize),
-    /// The value has a version below 0.
+    /// The version in the value is negative.
     #[error("a marker's value has version {0}, below 0")]
     ValueVersion(i16),
 }
 
-/// The end of a producer's transaction in one partition.
+/// A marker that ends a producer's transaction in a partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EndTransactionMarker {
     /// The producer id.
     pub producer_id: i64,
-    /// The producer epoch: of the transaction's records, or above it at `transaction.version` 2 (KIP-890).
+    /// The producer epoch of the transaction's records. With `transaction.version` 2, it is one higher (KIP-890).
     pub producer_epoch: i16,
     /// True for a commit, false for an abort.
     pub is_commit: bool,
@@ -150,11 +150,11 @@ pub struct EndTransactionMarker {
 }
 
 impl EndTransactionMarker {
-    /// Bytes of a whole batch.
+    /// Size of the whole batch in bytes.
     pub const BATCH_LEN: usize = HEADER_LEN + 17;
 
-    /// Returns the marker as a control batch with base offset 0 and leader epoch -1; `timestamp_ms` is in milliseconds
-    /// since 1970.
+    /// Returns the marker as a control batch with base offset 0 and leader epoch -1. `timestamp_ms` is the time in
+    /// milliseconds since 1970.
     pub fn batch(&self, timestamp_ms: i64) -> BytesMut {
         let code = if self.is_commit { ControlType::Commit } else { ControlType::Abort }.code();
         let mut key = [0; KEY_LEN];
@@ -181,11 +181,11 @@ impl EndTransactionMarker {
         batch
     }
 
-    /// Reads the marker in a control batch; `None` for a batch whose marker was compacted away. The caller must have
-    /// checked the checksum. Only the first record is read, and bytes after a known field are ignored, as in Kafka.
+    /// Reads the marker in a control batch; `None` if the marker was removed by compaction. The caller must have
+    /// verified the checksum. Only the first record is read, and bytes after the known fields are ignored, as in Kafka.
     ///
     /// # Errors
-    /// [`ControlError`] for a batch that is no marker.
+    /// Returns [`ControlError`] if the batch is not a marker.
     pub fn read(batch: &BatchView<'_>) -> Result<Option<EndTransactionMarker>, ControlError> {
         let Some(record) = first_record(batch)? else { return Ok(None) };
         let is_commit = match ControlType::parse(record.key.unwrap_or_default())? {
@@ -207,7 +207,7 @@ impl EndTransactionMarker {
     }
 }
 
-/// Returns the first record of a control batch, or `None` if it has no records.
+/// Returns the first record of a control batch; `None` if it has no records.
 fn first_record<'a>(batch: &BatchView<'a>) -> Result<Option<Record<'a>>, ControlError> {
     if !batch.is_control() {
         return Err(ControlError::Data);

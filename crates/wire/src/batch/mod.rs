@@ -1,4 +1,4 @@
-//! Record batches of magic 2: read in place, built in place, compressed or not.
+//! Record batches of magic 2, which are read in place and built in place, with or without compression.
 
 mod builder;
 mod chunked;

@@ -1,24 +1,24 @@
-//! A record that is written into a batch: its size, and its bytes in the protocol's form.
+//! A record that is being written into a batch: its size and its encoding.
 //!
-//! Invariant: [`NewRecord::write`] writes at most [`NewRecord::size`] bytes, and exactly as many as the record's length
-//! field.
+//! Invariant: [`NewRecord::write`] writes at most [`NewRecord::size`] bytes. The record's length field has exactly the
+//! number of bytes that follow it.
 
 use super::varint::{self, LEN_MAX, LEN32_MAX};
 use bytes::BytesMut;
 
-/// Header of a record to be written.
+/// A header of a record that is being written.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    /// The key, which should be UTF-8; keys may repeat.
+    /// The key, which should be UTF-8. Keys may repeat.
     pub key: &'a [u8],
     /// The value, or null.
     pub value: Option<&'a [u8]>,
 }
 
-/// Most bytes of a record before its value if it has no key: five integers and the attributes.
+/// Maximum size of a record before its value if it has no key, in bytes. These are five integers and the attributes.
 pub(super) const HEAD_MAX: usize = 4 * LEN32_MAX + 1 + LEN_MAX;
 
-/// Bytes of a record after its own length prefix.
+/// Returns the size of a record after its length prefix, in bytes.
 #[inline]
 fn body_len(
     timestamp_delta: i64,
@@ -38,7 +38,7 @@ fn body_len(
         + of_headers
 }
 
-/// Returns the most bytes that a record can take in any batch.
+/// Returns the maximum size that a record can have in any batch, in bytes.
 #[inline]
 pub fn record_size_max(key: Option<&[u8]>, value: Option<&[u8]>, headers: &[Header]) -> usize {
     body_len(i64::MAX, i32::MAX, key, value, headers) + 5
@@ -53,7 +53,7 @@ pub(super) struct NewRecord<'a> {
     pub(super) headers: &'a [Header<'a>],
 }
 
-/// Destination of a record's bytes, which has room for all of them.
+/// Receives the bytes of a record. It must have room for all of them.
 pub(super) trait RecordSink {
     /// Appends the first `len` bytes of `head`.
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize);
@@ -62,7 +62,8 @@ pub(super) trait RecordSink {
 }
 
 impl RecordSink for BytesMut {
-    /// Copies all of `head` if there is room, which takes two moves; later bytes overwrite those past `len`.
+    /// Copies all of `head` if there is room, since a copy of a fixed size takes only two moves. Later bytes overwrite
+    /// what is after `len`.
     #[inline]
     fn put_head(&mut self, head: &[u8; HEAD_MAX], len: usize) {
         let end = self.len() + len;
@@ -81,7 +82,7 @@ impl RecordSink for BytesMut {
 }
 
 impl NewRecord<'_> {
-    /// Returns the most bytes that the record takes, its own length prefix included.
+    /// Returns the maximum size of the record in bytes, including its length prefix.
     #[inline]
     pub(super) fn size(&self) -> usize {
         self.body_len() + LEN32_MAX
@@ -92,7 +93,7 @@ impl NewRecord<'_> {
         body_len(self.timestamp_delta, self.offset_delta, self.key, self.value, self.headers)
     }
 
-    /// Appends the record. Lengths are below 2^31: the caller bounds a record's size.
+    /// Appends the record. All lengths must be below 2^31, so the caller limits the size of records.
     #[inline]
     pub(super) fn write(&self, out: &mut impl RecordSink) {
         let mut head = [0; HEAD_MAX];

@@ -1,20 +1,22 @@
-//! Recompression of a batch with another codec, by a broker whose topic has its own `compression.type`.
+//! Compresses a batch with another codec, for topics that have their own `compression.type`.
 //!
-//! Not a check: the given records must be the batch's. Invariant: the records stay byte for byte. The header stays too,
-//! except for length, checksum, codec and largest timestamp, which the caller has read in the records.
+//! The batch is not checked, and the records that are passed in must be its own. Invariant: the bytes of the records do
+//! not change. In the header, only the length, the checksum, the codec and the largest timestamp change. The caller has
+//! read that timestamp in the records.
 
 use super::compression::{Level, compress};
 use super::view::{BatchError, BatchView, Compression, HEADER_LEN, crc32c};
 use bytes::{BufMut, BytesMut};
 
-/// Attributes that stay: the source of the timestamps, and whether the batch is in a transaction. Kafka drops the
+/// The attributes that are kept: the source of the timestamps, and if the batch is in a transaction. Kafka drops the
 /// others as well, because clients have no use for them.
 const KEPT: i16 = 0x18;
 
-/// Returns the batch with `codec` at `level` in place of its own; `payload` is its records without compression.
+/// Returns the batch compressed with `codec` at `level`. `payload` has its records without compression.
 ///
 /// # Errors
-/// [`BatchError::Decompress`] if the codec fails; [`BatchError::TooLarge`] past the largest length of a batch.
+/// Returns [`BatchError::Decompress`] if the codec fails, and [`BatchError::TooLarge`] if the batch would exceed the
+/// maximum length.
 pub fn recompress(
     batch: &BatchView<'_>,
     payload: &[u8],

@@ -1,18 +1,18 @@
-//! Records inside a batch, read in place.
+//! Reads the records of a batch in place.
 //!
-//! Layout (`DefaultRecord` in Kafka): length, attributes i8, timestamp delta, offset delta, key, value, header count,
-//! headers. Every number but the attributes is a zigzag varint, and a length of -1 is null. Invariant: no length is
-//! trusted beyond the bytes there are.
+//! The layout (`DefaultRecord` in Kafka) is: length, attributes i8, timestamp delta, offset delta, key, value, header
+//! count, headers. Every number except the attributes is a zigzag varint, and a length of -1 means null. Invariant: a
+//! length never causes a read beyond the available bytes.
 
 use super::varint::{take, take_i32};
 use super::view::{BatchError, BatchView, TimestampType};
 
-/// Record of a batch.
+/// A record in a batch.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
-    /// Offset minus the batch's base offset.
+    /// The record's offset minus the batch's base offset.
     pub offset_delta: i32,
-    /// Timestamp minus the batch's base timestamp, in milliseconds.
+    /// The record's timestamp minus the batch's base timestamp, in milliseconds.
     pub timestamp_delta: i64,
     /// The key, or null.
     pub key: Option<&'a [u8]>,
@@ -23,7 +23,7 @@ pub struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Returns the record's timestamp in its batch, in milliseconds.
+    /// Returns the timestamp of the record, in milliseconds.
     pub fn timestamp(&self, batch: &BatchView<'_>) -> i64 {
         match batch.timestamp_type() {
             TimestampType::CreateTime => batch.base_timestamp().wrapping_add(self.timestamp_delta),
@@ -31,13 +31,13 @@ impl Record<'_> {
         }
     }
 
-    /// Returns the record's offset in its batch.
+    /// Returns the offset of the record.
     pub fn offset(&self, batch: &BatchView<'_>) -> i64 {
         batch.base_offset().wrapping_add(i64::from(self.offset_delta))
     }
 }
 
-/// Headers of a record in order, with duplicates and null values. They were checked when the record was read.
+/// The headers of a record in order, including duplicates and null values. They were checked when the record was read.
 #[derive(Clone, Copy, Debug)]
 pub struct Headers<'a> {
     left: i32,
@@ -45,7 +45,7 @@ pub struct Headers<'a> {
 }
 
 impl Headers<'_> {
-    /// Returns the number of headers that are left.
+    /// Returns how many headers are left.
     pub fn len(&self) -> usize {
         usize::try_from(self.left).unwrap_or(0)
     }
@@ -57,7 +57,8 @@ impl Headers<'_> {
 }
 
 impl<'a> Iterator for Headers<'a> {
-    /// Key and value. A key is text by Kafka's protocol, but no broker checks that, and some clients write any bytes.
+    /// A key and a value. By Kafka's protocol a key is text. But no broker checks this, and some clients write other
+    /// bytes.
     type Item = (&'a [u8], Option<&'a [u8]>);
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -69,7 +70,7 @@ impl<'a> Iterator for Headers<'a> {
     }
 }
 
-/// Records of a payload that is not compressed, or was decompressed.
+/// An iterator over the records of an uncompressed payload.
 #[derive(Clone, Debug)]
 pub struct RecordIter<'a> {
     left: i32,
@@ -100,12 +101,12 @@ impl<'a> Iterator for RecordIter<'a> {
     }
 }
 
-/// Earliest and latest timestamp of some records, in milliseconds; -1 if none has one.
+/// The earliest and latest timestamp of some records, in milliseconds; -1 if no record has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timestamps {
-    /// Earliest timestamp.
+    /// The earliest timestamp.
     pub earliest: i64,
-    /// Latest timestamp.
+    /// The latest timestamp.
     pub latest: i64,
 }
 

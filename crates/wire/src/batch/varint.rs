@@ -1,22 +1,22 @@
-//! Zigzag variable-length integers, as records use them. Not the unsigned ones of tagged fields.
+//! Zigzag variable-length integers as they are used in records. Tagged fields use unsigned ones instead.
 
-/// Most bytes of a 64-bit integer: seven bits to a byte.
+/// Maximum size of a 64-bit integer in bytes. Each byte has seven of its bits.
 pub const LEN_MAX: usize = 10;
-/// Most bytes of a 32-bit integer.
+/// Maximum size of a 32-bit integer in bytes.
 pub const LEN32_MAX: usize = 5;
 
 const fn zigzag(value: i64) -> u64 {
     (value << 1 ^ value >> 63) as u64
 }
 
-/// Returns the number of bytes that `value` takes.
+/// Returns how many bytes `value` takes.
 #[inline]
 pub const fn len(value: i64) -> usize {
     let bits = 64 - (zigzag(value) | 1).leading_zeros() as usize;
     bits.div_ceil(7)
 }
 
-/// Writes `value` at the start of `out`, which must have room for it. Returns the number of its bytes.
+/// Writes `value` at the start of `out`, which must have room for it. Returns how many bytes it takes.
 #[inline]
 pub fn put(out: &mut [u8], value: i64) -> usize {
     let mut left = zigzag(value);
@@ -30,7 +30,7 @@ pub fn put(out: &mut [u8], value: i64) -> usize {
     at + 1
 }
 
-/// Takes a value off the front of `bytes`; `None` if they do not begin with one.
+/// Reads a value from the front of `bytes` and moves past it. Returns `None` if there is no valid value.
 #[inline]
 pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     let (&first, rest) = bytes.split_first()?;
@@ -49,7 +49,8 @@ pub fn take(bytes: &mut &[u8]) -> Option<i64> {
     None
 }
 
-/// Takes a value off the front of `bytes`; `None` if there is none, or if it does not fit 32 bits.
+/// Reads a value from the front of `bytes` and moves past it. Returns `None` if there is no valid value, or if it does
+/// not fit into 32 bits.
 #[inline]
 pub fn take_i32(bytes: &mut &[u8]) -> Option<i32> {
     i32::try_from(take(bytes)?).ok()

@@ -1,31 +1,31 @@
-//! A record batch (magic 2), read in place without a copy.
+//! A view of a record batch (magic 2), which is read in place without a copy.
 //!
-//! Layout (`DefaultRecordBatch` in Kafka): base offset i64, length i32, leader epoch i32, magic i8, CRC-32C u32 over
-//! all later bytes. The checksum covers attributes i16, last offset delta i32, base and max timestamp i64, producer id
-//! i64, producer epoch i16, base sequence i32, record count i32, records. Base offset and leader epoch are outside the
-//! checksum, so that a broker can set them. Invariant: a `BatchView` holds exactly one whole batch.
+//! The layout (`DefaultRecordBatch` in Kafka) is: base offset i64, length i32, leader epoch i32, magic i8, CRC-32C u32
+//! of all later bytes. These are: attributes i16, last offset delta i32, base and max timestamp i64, producer id i64,
+//! producer epoch i16, base sequence i32, record count i32, records. The checksum does not cover the base offset and
+//! the leader epoch, so a broker can set them. Invariant: a `BatchView` has exactly one whole batch.
 
-/// Bytes before the records.
+/// Size of the header before the records, in bytes.
 pub const HEADER_LEN: usize = 61;
-/// Bytes before the part that `length` counts.
+/// Position after the length field. `length` counts the bytes from here.
 pub(super) const LENGTH_END: usize = 12;
-/// Start of the checksummed part.
+/// Position after the checksum. The checksum covers the bytes from here.
 pub(super) const CRC_END: usize = 21;
-/// Attributes bit 4: the batch belongs to a transaction.
+/// Bit 4 of the attributes. It is set if the batch belongs to a transaction.
 pub(super) const TRANSACTIONAL: i16 = 0x10;
-/// Attributes bit 5: the batch holds control records.
+/// Bit 5 of the attributes. It is set if the batch has control records.
 pub(super) const CONTROL: i16 = 0x20;
 
-/// Reason why bytes are not a batch.
+/// The reason why bytes are not a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// The bytes end before the batch does.
+    /// The bytes end before the end of the batch.
     #[error("the batch is cut short")]
     Truncated,
-    /// A length that no batch has.
+    /// No batch can have this length.
     #[error("batch length {0} is not valid")]
     Length(i32),
-    /// Magic 0 or 1, which no broker since Kafka 4.0 accepts, or one that does not exist.
+    /// The magic is 0 or 1, which no broker accepts since Kafka 4.0, or does not exist.
     #[error("magic {0} is not supported")]
     Magic(i8),
     /// The checksum does not match.
@@ -33,30 +33,30 @@ pub enum BatchError {
     Crc {
         /// The checksum in the header.
         expected: u32,
-        /// The checksum of the bytes.
+        /// The checksum computed from the bytes.
         actual: u32,
     },
-    /// Compression type 5 to 7.
+    /// The compression type is 5, 6 or 7, which do not exist.
     #[error("compression type {0} does not exist")]
     Compression(u8),
-    /// Count and last offset delta disagree, or a record is malformed.
+    /// The record count and the last offset delta disagree, or a record is malformed.
     #[error("a record is not valid: {0}")]
     Record(&'static str),
-    /// The records are larger decompressed than the caller allows.
+    /// After decompression, the records are larger than the caller allows.
     #[error("records are larger than {0} bytes when decompressed")]
     TooLarge(usize),
-    /// The codec does not accept the bytes.
+    /// The codec has failed.
     #[error("records do not decompress")]
     Decompress,
-    /// The compressed bytes are not what the codec writes.
+    /// The compressed data is not valid for the codec.
     #[error("records do not decompress: {0}")]
     Malformed(&'static str),
-    /// A block or window is larger than these bytes, the most that a piece-by-piece decoder takes.
+    /// A block or a window has more bytes than this, which is the maximum for decompression piece by piece.
     #[error("records need more than {0} bytes of memory at once when decompressed")]
     Memory(usize),
 }
 
-/// Codec of a batch's records (attributes bits 0-2).
+/// The codec of a batch's records (bits 0-2 of the attributes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(u8)]
 pub enum Compression {
@@ -73,21 +73,21 @@ pub enum Compression {
     Zstd = 4,
 }
 
-/// Source of the timestamps (attributes bit 3).
+/// The source of the timestamps (bit 3 of the attributes).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
-    /// The producer.
+    /// Each record has a timestamp from the producer.
     CreateTime,
-    /// The broker; the max timestamp holds for every record.
+    /// The broker has set the max timestamp, which applies to every record.
     LogAppendTime,
 }
 
-/// Returns the CRC-32C (Castagnoli).
+/// Computes the CRC-32C (Castagnoli) of bytes.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
-/// Returns the CRC-32C of bytes in pieces.
+/// Computes the CRC-32C of bytes that are in pieces.
 pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) -> u32 {
     let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
     digest.update(first);
@@ -95,17 +95,17 @@ pub(super) fn crc32c_of<'a>(first: &[u8], rest: impl Iterator<Item = &'a [u8]>) 
     digest.finalize() as u32
 }
 
-/// View of one whole batch.
+/// A view of a whole batch.
 #[derive(Clone, Copy)]
 pub struct BatchView<'a>(&'a [u8]);
 
 impl<'a> BatchView<'a> {
-    /// Returns the batch at the start of `bytes`, and ignores what follows it. Checks length and magic, not the
-    /// checksum.
+    /// Returns a view of the batch at the start of `bytes`. Anything after the batch is ignored. The length and the
+    /// magic are checked, but not the checksum.
     ///
     /// # Errors
-    /// [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`] if `bytes` do not begin with a batch
-    /// of magic 2.
+    /// Returns [`BatchError::Truncated`], [`BatchError::Length`] or [`BatchError::Magic`] if `bytes` do not begin with
+    /// a batch of magic 2.
     pub fn first(bytes: &'a [u8]) -> Result<Self, BatchError> {
         let len = Self::peek_len(bytes)?;
         if bytes.len() < len {
@@ -114,10 +114,11 @@ impl<'a> BatchView<'a> {
         Ok(BatchView(&bytes[..len]))
     }
 
-    /// Returns the whole length of the batch whose first bytes are `header`: at least 17 bytes, to include the magic.
+    /// Returns the length of the whole batch that begins with `header`. At least 17 bytes are needed, to include the
+    /// magic.
     ///
     /// # Errors
-    /// Errors of [`BatchView::first`].
+    /// Fails like [`BatchView::first`].
     pub fn peek_len(header: &[u8]) -> Result<usize, BatchError> {
         if header.len() < 17 {
             return Err(BatchError::Truncated);
@@ -125,7 +126,7 @@ impl<'a> BatchView<'a> {
         let length = i32::from_be_bytes([header[8], header[9], header[10], header[11]]);
         match header[16] as i8 {
             2 => {}
-            // Batches of magic 0 and 1 have other shortest lengths, which do not matter for a refusal.
+            // Batches of magic 0 and 1 have other minimum lengths, but they are refused anyway.
             magic => return Err(BatchError::Magic(magic)),
         }
         if length < (HEADER_LEN - LENGTH_END) as i32 {
@@ -138,11 +139,11 @@ impl<'a> BatchView<'a> {
         self.0[at..at + N].try_into().expect("a view holds a whole header")
     }
 
-    /// Returns the whole batch.
+    /// Returns the bytes of the whole batch.
     pub fn bytes(&self) -> &'a [u8] {
         self.0
     }
-    /// Returns the bytes of the whole batch.
+    /// Returns the size of the whole batch in bytes.
     pub fn size(&self) -> usize {
         self.0.len()
     }
@@ -158,7 +159,7 @@ impl<'a> BatchView<'a> {
     pub fn crc(&self) -> u32 {
         u32::from_be_bytes(self.array(17))
     }
-    /// Returns compression, timestamp type and flags.
+    /// Returns the attributes, which have the codec, the timestamp type and the flags.
     pub fn attributes(&self) -> i16 {
         i16::from_be_bytes(self.array(21))
     }
@@ -166,7 +167,7 @@ impl<'a> BatchView<'a> {
     pub fn last_offset_delta(&self) -> i32 {
         i32::from_be_bytes(self.array(23))
     }
-    /// Returns the timestamp from which records' deltas count, in milliseconds.
+    /// Returns the base timestamp in milliseconds. The records' deltas are relative to it.
     pub fn base_timestamp(&self) -> i64 {
         i64::from_be_bytes(self.array(27))
     }
@@ -190,7 +191,7 @@ impl<'a> BatchView<'a> {
     pub fn record_count(&self) -> i32 {
         i32::from_be_bytes(self.array(57))
     }
-    /// Returns the records, compressed with [`BatchView::compression`].
+    /// Returns the bytes of the records, which are compressed with [`BatchView::compression`].
     pub fn payload(&self) -> &'a [u8] {
         &self.0[HEADER_LEN..]
     }
@@ -202,11 +203,11 @@ impl<'a> BatchView<'a> {
     pub fn is_transactional(&self) -> bool {
         self.attributes() & TRANSACTIONAL != 0
     }
-    /// Returns true if the batch holds a transaction marker.
+    /// Returns true if the batch has control records, such as a transaction marker.
     pub fn is_control(&self) -> bool {
         self.attributes() & CONTROL != 0
     }
-    /// Returns the source of the timestamps.
+    /// Returns where the timestamps come from.
     pub fn timestamp_type(&self) -> TimestampType {
         if self.attributes() & 0x08 == 0 { TimestampType::CreateTime } else { TimestampType::LogAppendTime }
     }
@@ -214,7 +215,7 @@ impl<'a> BatchView<'a> {
     /// Returns the codec of the payload.
     ///
     /// # Errors
-    /// [`BatchError::Compression`] for a codec that does not exist.
+    /// Returns [`BatchError::Compression`] if the codec does not exist.
     pub fn compression(&self) -> Result<Compression, BatchError> {
         match self.attributes() as u8 & 7 {
             0 => Ok(Compression::None),
@@ -226,10 +227,10 @@ impl<'a> BatchView<'a> {
         }
     }
 
-    /// Compares the checksum with the bytes.
+    /// Verifies the checksum.
     ///
     /// # Errors
-    /// [`BatchError::Crc`] if the checksum does not match.
+    /// Returns [`BatchError::Crc`] if the checksum does not match.
     pub fn check_crc(&self) -> Result<(), BatchError> {
         let (expected, actual) = (self.crc(), crc32c(&self.0[CRC_END..]));
         if expected == actual { Ok(()) } else { Err(BatchError::Crc { expected, actual }) }

@@ -1,12 +1,13 @@
 //! Committed offsets in `__consumer_offsets`, as Kafka's group coordinator writes them.
 //!
-//! Every other type, such as those of Kafka's own groups, is [`CoordinatorRecord::Unknown`], and is skipped, as Kafka's
-//! loader skips unknown types. Not here: the meaning of a record for a group, and the batches of the records.
+//! Records of all other types, such as those of Kafka's own groups, are read as [`CoordinatorRecord::Unknown`] and
+//! skipped, as Kafka's loader skips unknown types. The meaning of a record for its group is decided elsewhere.
 //!
 //! Source: OffsetCommitKey.json and OffsetCommitValue.json (LegacyOffsetCommitKey.json and LegacyOffsetCommitValue.json
 //! are the same fields under type 0), `GroupCoordinatorRecordSerde` and `GroupCoordinatorRecordHelpers` of Kafka 4.3.
 //!
-//! Invariant: a decoded record holds memory in proportion to its length, and can be encoded in the version it came in.
+//! Invariant: a decoded record takes memory in proportion to its length, and can be encoded in the version that it was
+//! read in.
 
 use super::{HEAD, message, reader};
 use crate::codec::{Codec, Version};
@@ -17,7 +18,7 @@ use bytes::Bytes;
 use std::ops::RangeInclusive;
 
 message! {
-    /// Group, and partition of an offset.
+    /// The group and the partition that an offset belongs to.
     pub struct OffsetCommitKey {
         /// The group.
         group: Text, 0..;
@@ -27,17 +28,18 @@ message! {
         partition: i32, 0..;
     }
 
-    /// Committed offset. 1 expiry; 3 leader epoch, and the expiry is gone; 4 flexible, topic id.
+    /// A committed offset. Version 1 added the expiry. Version 3 added the leader epoch and removed the expiry. Version
+    /// 4 is flexible and added the topic id.
     pub struct OffsetCommitValue {
         /// The offset of the next record to be read.
         offset: i64, 0..;
         /// The leader epoch of the last record that was read, or -1.
         leader_epoch: i32, 3.., default -1;
-        /// Metadata that the client keeps beside the offset.
+        /// Metadata that the client stores together with the offset.
         metadata: Text, 0..;
-        /// Time of the commit, in milliseconds since 1970.
+        /// When the offset was committed, in milliseconds since 1970.
         commit_timestamp: i64, 0..;
-        /// Time of the expiry, in milliseconds since 1970, or -1 for the broker's retention.
+        /// When the offset expires, in milliseconds since 1970. With -1, the broker's retention applies.
         expire_timestamp: i64, 1..=1, default -1;
         /// The topic's id, or zero.
         topic_id: Uuid, 4.., tag 0;
@@ -45,44 +47,45 @@ message! {
 }
 
 impl OffsetCommitKey {
-    /// Type that the key begins with.
+    /// The type that the key begins with.
     pub const TYPE: i16 = 1;
-    /// Type under which the first brokers wrote a key with the same fields.
+    /// The type that the first brokers used for a key with the same fields.
     const LEGACY_TYPE: i16 = 0;
-    /// Version of the fields.
+    /// The version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
 }
 
 impl OffsetCommitValue {
-    /// Versions that exist.
+    /// The versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=4;
 
-    /// Returns version `number` with the form of its fields.
+    /// Returns version `number`, with the form that its fields have.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 4 }
     }
 
-    /// Returns the version in which Kafka 4.3 writes this value: an expiry is in version 1 alone.
+    /// Returns the version in which Kafka 4.3 writes this value. Only version 1 can have an expiry.
     pub fn version(&self) -> i16 {
         if self.expire_timestamp == -1 { 4 } else { 1 }
     }
 }
 
-/// Record of `__consumer_offsets`.
+/// A record in `__consumer_offsets`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CoordinatorRecord {
-    /// Offset that a group has committed, or its tombstone.
+    /// An offset that a group has committed, or a tombstone for it.
     OffsetCommit(OffsetCommitKey, Option<OffsetCommitValue>),
-    /// A record of another type: the type, the rest of the key, and the whole value.
+    /// A record of another type, with the type, the rest of the key, and the whole value.
     Unknown(i16, Bytes, Option<Bytes>),
 }
 
 impl CoordinatorRecord {
-    /// Reads a record; without a value it is a tombstone. Strings and bytes are slices of key and value. Bytes after
-    /// the last field of either are ignored, as in Kafka.
+    /// Reads a record. Without a value it is a tombstone. Strings and bytes are slices of the key and the value. Bytes
+    /// after the last field are ignored, as in Kafka.
     ///
     /// # Errors
-    /// [`DecodeError`] if the key or the value of an offset is not whole, or if the value has an unknown version.
+    /// Returns [`DecodeError`] if the key or the value of an offset is incomplete, or if the value has an unknown
+    /// version.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<CoordinatorRecord, DecodeError> {
         let mut key = reader(key);
         match i16::decode(&mut key, HEAD)? {
@@ -94,10 +97,10 @@ impl CoordinatorRecord {
         }
     }
 
-    /// Returns the bytes of the key, and of the value in the version that Kafka writes.
+    /// Returns the bytes of the key and of the value, in the version that Kafka writes.
     ///
     /// # Errors
-    /// [`EncodeError`] for a field that is too long.
+    /// Returns [`EncodeError`] if a field is too long.
     pub fn encode(&self) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         match self {
             CoordinatorRecord::OffsetCommit(key, value) => {

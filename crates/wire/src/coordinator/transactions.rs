@@ -1,11 +1,12 @@
 //! Transactional ids in `__transaction_state`, as Kafka's transaction coordinator writes them.
 //!
-//! Every record holds all of an id's state. An unknown type or version of a value is skipped, as by Kafka's loader. Not
-//! here: the meaning of a state, and its transitions.
+//! Every record has the whole state of an id. If the type or the version of a value is unknown, the record is skipped,
+//! as Kafka's loader does. The meaning of the states is decided elsewhere.
 //!
 //! Source: TransactionLogKey.json, TransactionLogValue.json, `TransactionLog` and `TransactionState` of Kafka 4.3.
 //!
-//! Invariant: a decoded record holds memory in proportion to its length, and can be encoded in the version it came in.
+//! Invariant: a decoded record takes memory in proportion to its length, and can be encoded in the version that it was
+//! read in.
 
 use super::{HEAD, message, reader};
 use crate::codec::{Codec, Version};
@@ -21,7 +22,7 @@ message! {
         transactional_id: Text, 0..;
     }
 
-    /// The state of a transactional id. 1 flexible, with the fields of KIP-890, all of them tagged.
+    /// The state of a transactional id. Version 1 is flexible and added the fields of KIP-890, all of which are tagged.
     pub struct TransactionLogValue {
         /// The producer id.
         producer_id: i64, 0..;
@@ -33,22 +34,22 @@ message! {
         producer_epoch: i16, 0..;
         /// The epoch of `next_producer_id`, or -1. Kafka 4.3 reads the field and never writes it.
         next_producer_epoch: i16, 1.., default -1, tag 3;
-        /// Timeout of the transaction, in milliseconds.
+        /// The timeout of the transaction, in milliseconds.
         transaction_timeout_ms: i32, 0..;
         /// The state: 0 Empty, 1 Ongoing, 2 PrepareCommit, 3 PrepareAbort, 4 CompleteCommit, 5 CompleteAbort, 6 Dead,
         /// 7 PrepareEpochFence.
         transaction_status: i8, 0..;
-        /// Each topic of the transaction; null in state Empty.
+        /// The topics of the transaction; null in state Empty.
         transaction_partitions: Option<Vec<PartitionsSchema>>, 0..;
-        /// Time of the last change of the state, in milliseconds since 1970.
+        /// When the state last changed, in milliseconds since 1970.
         transaction_last_update_timestamp_ms: i64, 0..;
-        /// Begin of the transaction, in milliseconds since 1970, or -1.
+        /// When the transaction began, in milliseconds since 1970, or -1.
         transaction_start_timestamp_ms: i64, 0..;
-        /// The feature level of `transaction.version` that the client follows.
+        /// The level of the feature `transaction.version` that the client uses.
         client_transaction_version: i16, 1.., tag 2;
     }
 
-    /// Partitions of a topic.
+    /// The partitions of a topic.
     pub struct PartitionsSchema {
         /// The topic name.
         topic: Text, 0..;
@@ -58,45 +59,45 @@ message! {
 }
 
 impl TransactionLogKey {
-    /// Type that the key begins with.
+    /// The type that the key begins with.
     pub const TYPE: i16 = 0;
-    /// Version of the fields.
+    /// The version of the fields.
     pub const VERSION: Version = Version { number: 0, flexible: false };
 }
 
 impl TransactionLogValue {
-    /// Versions that exist.
+    /// The versions that exist.
     pub const VERSIONS: RangeInclusive<i16> = 0..=1;
 
-    /// Returns version `number` with the form of its fields.
+    /// Returns version `number`, with the form that its fields have.
     pub fn in_version(number: i16) -> Version {
         Version { number, flexible: number >= 1 }
     }
 
-    /// Returns the version that Kafka writes at a feature level of `transaction.version`
+    /// Returns the version that Kafka writes at this level of the feature `transaction.version`
     /// (`TransactionVersion.transactionLogValueVersion`).
     pub fn version_at(transaction_version: i16) -> i16 {
         i16::from(transaction_version >= 1)
     }
 }
 
-/// Record of `__transaction_state`.
+/// A record in `__transaction_state`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TransactionLogRecord {
-    /// The state of a transactional id, or its tombstone.
+    /// The state of a transactional id, or a tombstone for it.
     Transaction(TransactionLogKey, Option<TransactionLogValue>),
-    /// A value of another version: the id, the version, and the rest of the value.
+    /// A value of an unknown version, with the id, the version, and the rest of the value.
     UnknownValue(TransactionLogKey, i16, Bytes),
-    /// A record of another type: the type, the rest of the key, and the whole value.
+    /// A record of another type, with the type, the rest of the key, and the whole value.
     Unknown(i16, Bytes, Option<Bytes>),
 }
 
 impl TransactionLogRecord {
-    /// Reads a record; without a value it is a tombstone. Strings are slices of key and value. Bytes after the last
-    /// field of either are ignored, as in Kafka.
+    /// Reads a record. Without a value it is a tombstone. Strings are slices of the key and the value. Bytes after the
+    /// last field are ignored, as in Kafka.
     ///
     /// # Errors
-    /// [`DecodeError`] if the key, or a value of a known version, is not whole.
+    /// Returns [`DecodeError`] if the key is incomplete, or if a value of a known version is.
     pub fn decode(key: Bytes, value: Option<Bytes>) -> Result<TransactionLogRecord, DecodeError> {
         let mut key = reader(key);
         let code = i16::decode(&mut key, HEAD)?;
@@ -114,11 +115,12 @@ impl TransactionLogRecord {
         Ok(TransactionLogRecord::Transaction(key, Some(value)))
     }
 
-    /// Returns the bytes of the key, and of the value in `version` ([`TransactionLogValue::version_at`]). Version 0
-    /// leaves the tagged fields out. Records that are not known keep their bytes.
+    /// Returns the bytes of the key and of the value, in `version` ([`TransactionLogValue::version_at`]). Version 0 has
+    /// no tagged fields. Unknown records keep their bytes.
     ///
     /// # Errors
-    /// [`EncodeError::Version`] for a version that does not exist; [`EncodeError::TooLong`] for a field.
+    /// Returns [`EncodeError::Version`] if the version does not exist, and [`EncodeError::TooLong`] if a field is too
+    /// long.
     pub fn encode(&self, version: i16) -> Result<(Bytes, Option<Bytes>), EncodeError> {
         let encode_key = |key| message(TransactionLogKey::TYPE, key, TransactionLogKey::VERSION);
         match self {
@@ -138,7 +140,7 @@ impl TransactionLogRecord {
     }
 }
 
-/// Returns bytes behind the 16 bits of their type or version.
+/// Puts the 16 bits of a type or version before bytes.
 fn behind(begins: i16, rest: &[u8]) -> Bytes {
     [&begins.to_be_bytes()[..], rest].concat().into()
 }

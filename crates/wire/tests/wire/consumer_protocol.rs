@@ -1,4 +1,4 @@
-//! The formats inside JoinGroup and SyncGroup: round trips, the oracle, future versions and hostile bytes.
+//! Tests of the messages inside JoinGroup and SyncGroup: round trips, the oracle, future versions and hostile bytes.
 
 use crate::schema::{Dice, Schema};
 use bytes::{BufMut, Bytes, BytesMut};
@@ -11,7 +11,7 @@ use kafka_protocol::protocol::{Decodable, Encodable};
 use proptest::prelude::*;
 use std::fmt::Debug;
 
-/// Returns a random message behind its version.
+/// Returns a random message after its version.
 fn random<T: Embedded>(number: i16, dice: &mut Dice) -> Bytes {
     let message = Schema::of::<T>(Version { number, flexible: false }).message(dice);
     with_version(number, &message)
@@ -41,7 +41,7 @@ fn comes_back<T: Embedded + Debug + PartialEq, O: Encodable + Decodable>(seed: u
     }
 }
 
-/// Checks that a message that decodes survives its own encoding, and that nothing panics.
+/// Checks that nothing panics, and that a message which can be decoded survives its own encoding.
 fn decodes_to_a_fixed_point<T: Embedded + Debug + PartialEq>(bytes: Bytes) {
     if let Ok((version, message)) = decode::<T>(bytes) {
         let version = version.min(*VERSIONS.end());

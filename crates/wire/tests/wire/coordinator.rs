@@ -1,6 +1,7 @@
-//! Committed offsets in `__consumer_offsets`: Kafka's own bytes, round trips, past and future versions, hostile bytes.
+//! Tests of committed offsets in `__consumer_offsets`: Kafka's own bytes, round trips, past and future versions,
+//! hostile bytes.
 //!
-//! Kafka 4.3.1's own classes have written `coordinator.golden`; its head has the command.
+//! `coordinator.golden` was written by the classes of Kafka 4.3.1, with the command at its beginning.
 
 use crate::records::{behind, key, value};
 use crate::schema::Dice;
@@ -13,7 +14,7 @@ use std::collections::BTreeMap;
 const GOLDEN: &str = include_str!("coordinator.golden");
 const ID: Uuid = Uuid(0x0123_4567_89ab_cdef_fedc_ba98_7654_3210u128.to_be_bytes());
 
-/// Returns a message behind the 16 bits of its type or version, in any version.
+/// Returns a message in any version, after the 16 bits of its type or version.
 pub fn encode<T: Codec>(message: &T, begins: i16, version: Version) -> Bytes {
     let mut writer = Writer::with_capacity(64);
     message.encode(&mut writer, version).expect("what was decoded can be encoded");
@@ -51,7 +52,7 @@ proptest! {
 }
 
 proptest! {
-    // Each record is cut at each byte.
+    // Each record is cut off at each of its bytes.
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
@@ -114,7 +115,7 @@ fn a_type_that_is_not_known_is_passed_over_and_keeps_its_bytes() {
     }
 }
 
-/// Returns the records under the names that `CoordinatorRecords.java` gives them.
+/// Returns the records with the names that `CoordinatorRecords.java` gives them.
 fn expected() -> BTreeMap<String, CoordinatorRecord> {
     let key = |group: &str, partition| OffsetCommitKey {
         group: group.into(),
@@ -153,13 +154,13 @@ fn expected() -> BTreeMap<String, CoordinatorRecord> {
     records
 }
 
-/// Returns the lines of a kind, without the kind, in three parts.
+/// Returns the lines of a kind. The kind is left out, and the rest is split into three parts.
 fn golden(kind: &str) -> impl Iterator<Item = [&'static str; 3]> {
     let lines = GOLDEN.lines().filter_map(move |line| line.strip_prefix(kind));
     lines.map(|line| line.split(' ').collect::<Vec<_>>().try_into().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// Returns the bytes of hexadecimal digits.
+/// Converts hexadecimal digits to bytes.
 pub fn bytes(hex: &str) -> Bytes {
     let digits = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16).expect("two digits");
     hex.as_bytes().chunks(2).map(digits).collect()

@@ -1,8 +1,8 @@
-//! A short run of the fuzz targets of `fuzz/`, on any compiler: the same bodies, with valid input that was changed a
+//! Runs the fuzz targets of `fuzz/` for a short time, on any compiler. The inputs are valid ones that were changed a
 //! little.
 //!
-//! Not guided by coverage, which is libFuzzer's part. `FULLBORE_FUZZ_RUNS` sets the number of inputs of each target; an
-//! input that fails is printed with the `FULLBORE_FUZZ_SEED` that makes it the first.
+//! Unlike libFuzzer, this is not guided by coverage. `FULLBORE_FUZZ_RUNS` sets the number of inputs for each target. If
+//! an input fails, it is printed with the `FULLBORE_FUZZ_SEED` that makes it the first one.
 
 use crate::mutate::mutate;
 use crate::records::{key, transaction_key, transaction_value, value};
@@ -24,7 +24,7 @@ fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }
 
-/// Feeds a target with inputs of `make`, changed in up to eight places.
+/// Runs a target with inputs from `make`, each of which is changed in up to eight places.
 fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     let first = variable("FULLBORE_FUZZ_SEED");
     let first = first.unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().expect("after 1970").as_nanos() as u64);
@@ -39,7 +39,7 @@ fn fuzz(runs: u64, target: fn(&[u8]), make: fn(&mut Dice) -> Vec<u8>) {
     }
 }
 
-/// Returns a message behind two bytes that select API and version.
+/// Returns a message after two bytes that choose the API and the version.
 fn message(side: Side, dice: &mut Dice) -> Vec<u8> {
     let index = dice.below(ApiKey::ALL.len());
     let key = ApiKey::ALL[index];
@@ -82,7 +82,7 @@ fn batches(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Returns the marker of a transaction.
+/// Returns a random transaction marker.
 fn marker(dice: &mut Dice) -> BytesMut {
     let marker = EndTransactionMarker {
         producer_id: dice.below(1 << 40) as i64,
@@ -95,7 +95,7 @@ fn marker(dice: &mut Dice) -> BytesMut {
     batch
 }
 
-/// Changes a bit of every other batch before the checksum, so that the checksum is no protection.
+/// Changes a bit in every other batch before the checksum is computed, so the checksum does not reveal it.
 fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     if dice.below(2) == 0 {
         let at = 21 + dice.below(batch.len() - 21);
@@ -105,20 +105,20 @@ fn damage(batch: &mut BytesMut, dice: &mut Dice) {
     }
 }
 
-/// Returns a committed offset or a transactional id, or its tombstone if the value is cut off.
+/// Returns a committed offset or a transactional id. If the value is cut off, it is a tombstone.
 fn record(dice: &mut Dice) -> Vec<u8> {
     let (key, value) = match dice.below(3) {
         0 => (transaction_key(dice), transaction_value(dice.below(2) as i16, dice)),
         _ => (key(dice), value(dice.below(5) as i16, dice)),
     };
-    // The length is one byte, so that a longer key is cut.
+    // The length has only one byte, so a longer key is cut off.
     let len = key.len().min(255);
     [&[len as u8][..], &key[..len], &value].concat()
 }
 
 fn compressed(dice: &mut Dice) -> Vec<u8> {
     let codec = dice.below(4);
-    // Some inputs decompress past every bound.
+    // Some inputs become larger than every limit when they are decompressed.
     let (len, repeats) = if dice.below(50) == 0 { (400_000, 100_000) } else { (dice.below(600), 1 + codec) };
     let input: Vec<u8> = (0..len).map(|at| (at / repeats) as u8).collect();
     let mut bytes = BytesMut::from(&[codec as u8][..]);

@@ -1,4 +1,4 @@
-//! Bytes from hostile clients: each gives an error or a message, never a panic.
+//! Tests of bytes from hostile clients. The result is always an error or a message, and never a panic.
 
 use crate::mutate::mutate;
 use crate::recode::recode;
@@ -9,7 +9,7 @@ use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
 use fullbore_wire::{Codec, DecodeError, REQUEST_ELEMENTS_MAX, Reader, Version};
 use proptest::prelude::*;
 
-/// Decodes a request of `key`, without its header; returns the error.
+/// Decodes a request of `key` without its header, which must fail. Returns the error.
 fn refusal(key: ApiKey, version: i16, bytes: &[u8]) -> DecodeError {
     let version = key.version(version).expect("a version of the API");
     let bytes = Bytes::copy_from_slice(bytes);
@@ -22,7 +22,7 @@ fn an_array_cannot_claim_more_elements_than_the_frame_has_bytes() {
     assert_eq!(claim, DecodeError::Count(i32::MAX as usize));
     let claim = refusal(ApiKey::Metadata, 9, &[0xff, 0xff, 0xff, 0xff, 0x07, 0, 0, 0]);
     assert_eq!(claim, DecodeError::Count(i32::MAX as usize - 1));
-    // Three topics of two bytes each do not fit the five bytes left.
+    // Three topics have at least two bytes each, so they do not fit into the five remaining bytes.
     assert_eq!(refusal(ApiKey::Metadata, 1, &[0, 0, 0, 3, 0, 0, 0, 0, 0]), DecodeError::Count(3));
 }
 
@@ -32,7 +32,7 @@ fn lengths_below_null_and_above_their_type_are_refused() {
     assert_eq!(refusal(ApiKey::Metadata, 1, &i32::MIN.to_be_bytes()), DecodeError::Length(i32::MIN.into()));
     let string = refusal(ApiKey::Metadata, 1, &[0, 0, 0, 1, 0xff, 0xfe]);
     assert_eq!(string, DecodeError::Length(-2));
-    // Kafka refuses strings of more than 32767 bytes, in compact form too.
+    // Kafka refuses strings of more than 32767 bytes, even in compact form.
     let long = [&[2, 0x81, 0x80, 0x02][..], &[b'a'; 40_000]].concat();
     assert_eq!(refusal(ApiKey::Metadata, 9, &long), DecodeError::Length(32_768));
     let beyond_int32 = refusal(ApiKey::Metadata, 9, &[0xff, 0xff, 0xff, 0xff, 0x0f]);
@@ -74,7 +74,7 @@ fn tags_ascend_and_fill_their_size() {
 
 #[test]
 fn a_known_tagged_field_must_fill_its_size_and_no_more() {
-    // Fetch 12: an empty request; then tag 0, the cluster id "a".
+    // Fetch 12 with an empty request, and then tag 0 with the cluster id "a".
     let empty = [&[0; 4 + 4 + 4 + 4 + 1 + 4 + 4][..], &[1, 1, 1]].concat();
     let with = |field: &[u8]| refusal(ApiKey::Fetch, 12, &[&empty, field].concat());
     assert_eq!(with(&[1, 0, 3, 2, b'a', 0]), DecodeError::Tag(0));
@@ -100,7 +100,7 @@ fn elements_are_counted_over_the_whole_message() {
     let over = decode(names(REQUEST_ELEMENTS_MAX + 1), REQUEST_ELEMENTS_MAX);
     assert_eq!(over, Err(DecodeError::Count(REQUEST_ELEMENTS_MAX + 1)));
 
-    // CreateTopics 5: one topic with two configurations is three elements.
+    // CreateTopics 5 with one topic and two configurations, which are three elements.
     let v = ApiKey::CreateTopics.version(5).expect("a version of CreateTopics");
     let bytes = [&[2, 1][..], &[0; 6], &[1, 3], &[1, 1, 0], &[1, 1, 0], &[0], &[0; 4], &[0, 0]].concat();
     let decode = |budget| {
@@ -123,7 +123,7 @@ fn every_message_cut_short_or_too_long_is_refused() {
     }
 }
 
-/// Checks that a message decoded from `bytes` survives its own encoding.
+/// Checks that a message which can be decoded survives its own encoding.
 fn decodes_to_a_fixed_point(key: ApiKey, side: Side, version: Version, bytes: Bytes) {
     if let Ok(once) = recode(key, side, version, bytes) {
         let twice = recode(key, side, version, once.bytes).expect("our own bytes");

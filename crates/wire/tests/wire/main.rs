@@ -1,4 +1,4 @@
-//! The protocol tests: round trips, another implementation as the oracle, hostile bytes.
+//! Tests of the protocol, with round trips, another implementation as the oracle, and hostile bytes.
 
 mod consumer_protocol;
 mod coordinator;

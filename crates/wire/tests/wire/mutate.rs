@@ -1,8 +1,8 @@
-//! Small changes to valid bytes, which reach deeper than noise does.
+//! Small changes to valid bytes. They reach deeper into the code than random bytes do.
 
 use super::schema::Dice;
 
-/// Changes, adds or removes one byte, or sometimes a few: a cut, a repeated piece, a huge count.
+/// Changes, adds or removes one byte. Sometimes it changes more, with a cut, a repeated piece or a huge count.
 pub fn mutate(bytes: &mut Vec<u8>, dice: &mut Dice) {
     let at = dice.below(bytes.len() + 1);
     let Some(byte) = bytes.get_mut(at) else { return bytes.push(dice.below(256) as u8) };

@@ -1,5 +1,5 @@
-//! Check of compressed batches, as a broker does it before it acknowledges them. Every form that Kafka's clients write
-//! is accepted; a form that one of these clients cannot read is refused.
+//! Tests of how a broker checks compressed batches before it acknowledges them. Every form that Kafka's clients write
+//! is accepted. A form that one of these clients cannot read is refused.
 
 use bytes::{BufMut, BytesMut};
 use flate2::{Crc, GzBuilder};
@@ -13,10 +13,10 @@ use std::io::Write;
 
 const MAX: usize = 64 << 20;
 const CODECS: [Compression; 4] = [Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
-/// First bytes of Google's framing of snappy.
+/// The first bytes of Google's framing of snappy.
 const GOOGLE_FRAMING: &[u8] = b"\xff\x06\x00\x00sNaPpY";
 
-/// Returns a batch of `count` records without compression.
+/// Returns an uncompressed batch of `count` records.
 fn plain(count: usize, value_len: usize) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     for at in 0..count {
@@ -30,7 +30,7 @@ fn payload(batch: &[u8]) -> &[u8] {
     BatchView::first(batch).expect("whole").payload()
 }
 
-/// Returns the batch with `payload` in place of its own, and this codec in its header.
+/// Returns the batch with `payload` instead of its own, and with this codec in its header.
 fn with_payload(batch: &[u8], codec: Compression, payload: &[u8]) -> BytesMut {
     let mut bytes = BytesMut::from(&batch[..HEADER_LEN]);
     bytes.put_slice(payload);
@@ -70,7 +70,7 @@ fn bare_snappy(input: &[u8]) -> Vec<u8> {
     snap::raw::Encoder::new().compress_vec(input).expect("compresses")
 }
 
-/// Returns a zstd frame without its size, as Java's stream writes it.
+/// Returns a zstd frame that does not contain its size, as Java's stream writes it.
 fn zstd_stream(level: i32, input: &[u8]) -> Vec<u8> {
     let mut encoder = zstd::stream::write::Encoder::new(Vec::new(), level).expect("a level");
     encoder.include_checksum(true).expect("a parameter");
@@ -168,7 +168,7 @@ fn zstd_frames_of_unknown_size_or_several_opened_are_accepted() {
         let twice = [zstd_stream(level, first), skippable.clone(), packed(Compression::Zstd, second).to_vec()].concat();
         accepted(&mut opener, &format!("level {level}"), &with_payload(&batch, Compression::Zstd, &twice));
     }
-    // The last piece fills the buffer to its end.
+    // The last piece fills the buffer completely.
     for value_len in 131_050..131_072 {
         let batch = plain(1, value_len);
         let sent = zstd_stream(3, payload(&batch));

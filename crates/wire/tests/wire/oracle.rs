@@ -1,4 +1,4 @@
-//! The crate `kafka-protocol` reads our bytes and writes bytes that we read, in every version known to both.
+//! The crate `kafka-protocol` reads our bytes and writes bytes that we read, in every version that both know.
 
 use crate::recode::recode;
 use crate::schema::{Dice, Schema, Side, every_message};
@@ -8,24 +8,24 @@ use fullbore_wire::{DecodeError, Version};
 use kafka_protocol::messages::{ApiKey as OracleKey, RequestKind, ResponseKind};
 use proptest::prelude::*;
 
-/// Versions of ours that the oracle lacks, since it has those of Kafka 4.1.
+/// Versions that we have and the oracle does not. It has those of Kafka 4.1.
 const NOT_IN_ORACLE: &[(ApiKey, i16)] = &[
-    // KIP-1269, not yet released.
+    // KIP-1269, which is not released yet.
     (ApiKey::Produce, 14),
     // KIP-1023.
     (ApiKey::ListOffsets, 11),
-    // Topic ids: not stable in Kafka 4.1.
+    // Topic ids, which are not stable in Kafka 4.1.
     (ApiKey::OffsetCommit, 10),
     (ApiKey::OffsetFetch, 10),
     // KIP-1228.
     (ApiKey::WriteTxnMarkers, 2),
     // Cordoned directories (KIP-1066).
     (ApiKey::DescribeLogDirs, 5),
-    // Error messages, since Kafka 4.4.
+    // Error messages, which exist since Kafka 4.4.
     (ApiKey::DeleteGroups, 3),
 ];
 
-/// Fields that are in none of the oracle's versions.
+/// Fields that no version of the oracle has.
 const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Produce, "reorder"),
     (ApiKey::Produce, "endstransaction"),
@@ -49,11 +49,11 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::DescribeLogDirs, "setasidebytes"),
     (ApiKey::DescribeLogDirs, "isrefused"),
     (ApiKey::DeleteGroups, "errormessage"),
-    // The API has no flexible version.
+    // This API has no flexible version.
     (ApiKey::OffsetDelete, "tagged"),
 ];
 
-/// Lists of structs that are in none of the oracle's versions.
+/// Lists of structs that no version of the oracle has.
 const LISTS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[(ApiKey::ListTransactions, "served")];
 
 fn oracle_key(key: ApiKey) -> OracleKey {
@@ -64,7 +64,7 @@ fn oracle_knows(key: ApiKey, version: Version) -> bool {
     !NOT_IN_ORACLE.contains(&(key, version.number))
 }
 
-/// Decodes and encodes with the oracle; returns its debug text and its bytes.
+/// Decodes and encodes a message with the oracle. Returns its debug text and its bytes.
 fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) -> (String, Bytes) {
     let mut out = BytesMut::new();
     let debug = match side {
@@ -83,7 +83,7 @@ fn oracle_recode(key: ApiKey, side: Side, version: Version, mut bytes: Bytes) ->
     (debug, out.freeze())
 }
 
-/// Returns the names of all fields of a message of `key` in the order of their values, as `{:?}` shows them.
+/// Returns the names of all fields in a message of `key`, in the order in which `{:?}` shows them.
 fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
     let lists = LISTS_NOT_IN_ORACLE.iter().filter(|(of, _)| *of == key);
     let debug = lists.fold(without_values_in_quotes(debug), |debug, (_, name)| without_list(&debug, name));
@@ -100,7 +100,7 @@ fn field_names(key: ApiKey, debug: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns a debug text without one of its lists.
+/// Removes a list from a debug text.
 fn without_list(debug: &str, name: &str) -> String {
     let Some((before, list)) = debug.split_once(&format!("{name}: [")) else { return debug.to_owned() };
     let mut depth = 1;
@@ -111,7 +111,7 @@ fn without_list(debug: &str, name: &str) -> String {
     format!("{before}{}", &list[after.expect("a list ends") + 1..])
 }
 
-/// Returns the text of `{:?}` without strings and bytes, which may look like fields: `name: "d: 1"` becomes `name: ""`.
+/// Removes strings and bytes from a debug text, because they may look like fields. `name: "d: 1"` becomes `name: ""`.
 fn without_values_in_quotes(debug: &str) -> String {
     let (mut quoted, mut escaped) = (false, false);
     let mut kept = String::with_capacity(debug.len());
@@ -154,8 +154,8 @@ fn the_oracle_agrees_where_versions_start_and_become_flexible() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// The bytes come from `schema`, a third encoder. Our codec and the oracle both read them, and both must write the
-    /// same bytes.
+    /// The bytes come from `schema`, which is a third encoder. Our codec and the oracle must both be able to read them,
+    /// and must write the same bytes.
     #[test]
     fn the_oracle_reads_and_writes_the_same_bytes_and_fields(seed: u64) {
         for (key, side, version) in every_message().filter(|(key, _, version)| oracle_knows(*key, *version)) {

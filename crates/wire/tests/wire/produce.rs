@@ -1,4 +1,4 @@
-//! The bytes of Produce 14, written down by hand from KIP-1269's two revisions and from Fullbore's own tags.
+//! The bytes of Produce 14, written by hand after the two revisions of KIP-1269 and after Fullbore's own tags.
 
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, decode_response, encode_request, encode_response};
@@ -23,7 +23,8 @@ fn response(of_broker: i32, of_topic: i32) -> ProduceResponse {
     ProduceResponse { responses: vec![topic], max_idempotence_batches_to_retain: of_broker, ..Default::default() }
 }
 
-/// Correlation id 7, header tags, one topic with one partition, throttle time 0; the tags are the test's.
+/// A response with correlation id 7, header tags, one topic with one partition, and throttle time 0. The tags are
+/// passed in.
 fn expected(topic_tags: &[u8], tags: &[u8]) -> Vec<u8> {
     let partition: &[u8] = &[
         0, 0, 0, 2, // index

@@ -1,15 +1,15 @@
-//! Decoding and encoding a message whose type is known only when the test runs.
+//! Decodes and encodes a message whose type is known only when the test runs.
 
 use crate::schema::Side;
 use bytes::Bytes;
 use fullbore_wire::api::{ApiKey, Request, Visit};
 use fullbore_wire::{Codec, DecodeError, Frame, Part, REQUEST_ELEMENTS_MAX, Reader, Version, Writer};
 
-/// Message after one trip through the crate.
+/// A message that was decoded and encoded again.
 pub struct Recoded {
-    /// Text of the struct by `{:?}`.
+    /// The decoded struct, formatted with `{:?}`.
     pub debug: String,
-    /// Bytes of the encoded message.
+    /// The bytes of the message after it was encoded.
     pub bytes: Bytes,
 }
 
@@ -44,7 +44,7 @@ fn message<T: Codec + std::fmt::Debug>(bytes: Bytes, v: Version) -> Result<Recod
     Ok(Recoded { debug: format!("{message:?}"), bytes: flat(&frame).slice(4..) })
 }
 
-/// Returns a frame's bytes, the length prefix included.
+/// Returns the bytes of a frame, including the length prefix.
 pub fn flat(frame: &Frame) -> Bytes {
     let mut out = Vec::new();
     for part in &frame.parts {

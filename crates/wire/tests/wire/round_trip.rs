@@ -1,4 +1,4 @@
-//! Every message of every version keeps every byte through the crate.
+//! Every message of every version must keep every byte when it is decoded and encoded.
 
 use crate::recode::{flat, recode};
 use crate::schema::{Dice, Schema, every_message};
@@ -107,7 +107,7 @@ fn one_tag_cannot_be_written_twice() {
     assert_eq!(api::encode_request(&request, 9, 1, None).err(), Some(EncodeError::Tag(8)));
 }
 
-/// Returns the header and body of a whole frame.
+/// Returns the header and the body of a whole frame.
 fn decode<R: api::Request>(frame: Bytes) -> (RequestHeader, R) {
     let mut reader = api::request_reader(frame.slice(4..));
     let header = RequestHeader::decode(&mut reader).expect("our own header");

@@ -1,24 +1,24 @@
-//! Random valid messages, built as bytes from the declarations alone: a second encoder, written from KIP-482 and the
-//! protocol guide. Not here: any use of the crate's own encoder.
+//! Makes random valid messages as bytes, using only the declarations. It is a second encoder, written from KIP-482 and
+//! the protocol guide, and does not use the crate's own.
 //!
-//! Invariant: the bytes are canonical, so decoding and encoding them again must give the same bytes.
+//! Invariant: the bytes are canonical, so decoding and encoding them must give the same bytes.
 
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::{Codec, FieldSpec, StructSpec, Version};
 
-/// First tag that no declaration has, below Fullbore's own.
+/// The first tag that no declaration has, below Fullbore's own tags.
 const UNKNOWN_TAG: u8 = 100;
-/// First tag that no declaration has, past Fullbore's own.
+/// The first tag that no declaration has, above Fullbore's own tags.
 const BEYOND_OWN_TAGS: u32 = 2000;
 
-/// Side of an API, which has two messages.
+/// The side of an API that a message belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Request,
     Response,
 }
 
-/// Returns every message: API, side and version.
+/// Returns every message as its API, side and version.
 pub fn every_message() -> impl Iterator<Item = (ApiKey, Side, Version)> {
     ApiKey::ALL.iter().flat_map(|key| {
         key.versions().flat_map(move |number| {
@@ -28,7 +28,7 @@ pub fn every_message() -> impl Iterator<Item = (ApiKey, Side, Version)> {
     })
 }
 
-/// Source of decisions: the same seed makes the same message (SplitMix64).
+/// Makes random decisions. The same seed makes the same message (SplitMix64).
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -49,7 +49,7 @@ impl Dice {
     }
 }
 
-/// Structs of a message in one version.
+/// The structs of a message in one version.
 pub struct Schema {
     structs: Vec<StructSpec>,
     version: Version,
@@ -61,7 +61,7 @@ impl Schema {
         Schema { structs: if side == Side::Request { spec.request } else { spec.response }, version }
     }
 
-    /// Returns the schema of a message that is not an API's.
+    /// Returns the schema of a message that does not belong to an API.
     pub fn of<T: Codec>(version: Version) -> Self {
         let mut structs = Vec::new();
         T::specs(&mut structs);
@@ -75,8 +75,8 @@ impl Schema {
         message.out
     }
 
-    /// Returns a message cut off inside its innermost array. Each array on the way there, and the tagged fields at its
-    /// end, claim as many elements as `filler` bytes could be. The dice choose the way.
+    /// Returns a message that is cut off inside its innermost array. Each array on the way there claims as many
+    /// elements as `filler` bytes could be, and so do the tagged fields at its end. The dice choose the way.
     pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.claim(&self.structs[0], filler);
@@ -84,7 +84,7 @@ impl Schema {
         message.out
     }
 
-    /// Returns the fewest bytes of a value.
+    /// Returns the minimum size of a value in bytes.
     fn size_min(&self, type_name: &str) -> usize {
         let length = |plain| if self.version.flexible { 1 } else { plain };
         match type_name {
@@ -125,7 +125,7 @@ struct Message<'a> {
     schema: &'a Schema,
     dice: &'a mut Dice,
     out: Vec<u8>,
-    /// True inside a known tagged field, where defaults would be left out.
+    /// True inside a known tagged field, which is left out if it has its default.
     tagged: bool,
 }
 
@@ -140,8 +140,9 @@ impl Message<'_> {
         }
     }
 
-    /// Writes the smallest struct up to an array with a false claim, and that array's first element. Without an array,
-    /// writes up to the tagged fields, which have a false claim as well. Returns true if there is a claim.
+    /// Writes the smallest possible struct up to an array with a false claim, and the first element of that array. If
+    /// there is no array, writes up to the tagged fields, which have a false claim as well. Returns true if there is a
+    /// claim.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");
@@ -216,8 +217,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes 0, 1, -1, the largest, the smallest or a random number; in a tagged field never the default of a
-    /// declaration.
+    /// Writes 0, 1, -1, the largest, the smallest or a random number. In a tagged field, it never writes a number that
+    /// a declaration has as its default.
     fn number(&mut self, bytes: usize) {
         let random = u128::from(self.dice.next()) << 64 | u128::from(self.dice.next());
         let value = match self.dice.below(6) {
@@ -236,8 +237,8 @@ impl Message<'_> {
         }
     }
 
-    /// Writes an empty text, an ordinary one, one with wide characters, or a long one. No text has a colon, because the
-    /// test of field names searches colons.
+    /// Writes a text that is empty, ordinary, long, or has wide characters. No text has a colon, because the test of
+    /// field names searches for colons.
     fn characters(&mut self, short: bool) {
         let repeat = |text: &str, n| text.repeat(n).into_bytes();
         let bytes = match self.dice.below(if self.tagged { 3 } else { 5 }) {
@@ -274,7 +275,7 @@ impl Message<'_> {
         }
         fields.sort_by_key(|(tag, _)| *tag);
         if self.dice.one_in(6) {
-            // Tags ascend, and Fullbore's own may be among the fields before.
+            // Tags ascend, and Fullbore's own may come before these.
             let tag = BEYOND_OWN_TAGS + self.dice.below(1 << 20) as u32;
             fields.push((tag, b"unknown".repeat(self.dice.below(30))));
             fields.push((tag + 1, Vec::new()));
@@ -306,7 +307,7 @@ fn uvarint(out: &mut Vec<u8>, value: usize) {
     }
 }
 
-/// Returns `T` of `outer<T>`; None for any other type.
+/// Returns the `T` in `outer<T>`; None for any other type.
 fn inside<'a>(type_name: &'a str, outer: &str) -> Option<&'a str> {
     type_name.strip_prefix(outer)?.strip_prefix('<')?.strip_suffix('>')
 }

@@ -1,7 +1,7 @@
-//! Markers of transactions and records of `__transaction_state`: Kafka's own bytes, round trips, past and future
-//! versions, hostile bytes.
+//! Tests of transaction markers and of records in `__transaction_state`: Kafka's own bytes, round trips, past and
+//! future versions, hostile bytes.
 //!
-//! Kafka 4.3.1's own classes have written `transactions.golden`; its head has the command.
+//! `transactions.golden` was written by the classes of Kafka 4.3.1, with the command at its beginning.
 
 use crate::coordinator::{bytes, encode};
 use crate::recode::recode;
@@ -56,7 +56,7 @@ fn markers_are_byte_for_byte_as_kafka_writes_them() {
     assert!(expected.is_empty(), "Kafka wrote no {:?}", expected.keys());
 }
 
-/// Returns a control batch with a record of this key and value.
+/// Returns a control batch with a record that has this key and value.
 fn control(key: Option<&[u8]>, value: Option<&[u8]>) -> BytesMut {
     let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);
     builder.append(1_700_000_000_000, key, value, &[]);
@@ -168,7 +168,7 @@ proptest! {
 }
 
 proptest! {
-    // Each record is cut at each byte.
+    // Each record is cut off at each of its bytes.
     #![proptest_config(ProptestConfig::with_cases(8))]
 
     #[test]
@@ -229,7 +229,7 @@ fn types_and_versions_that_are_not_known_are_passed_over_and_keep_their_bytes() 
     assert_eq!(TransactionLogRecord::Transaction(id, value).encode(2), Err(EncodeError::Version(2)));
 }
 
-/// Returns the values under the names that `TransactionRecords.java` gives them.
+/// Returns the values with the names that `TransactionRecords.java` gives them.
 fn expected() -> BTreeMap<String, Option<TransactionLogValue>> {
     let partitions = |topic: &str, ids: &[i32]| PartitionsSchema {
         topic: topic.into(),
@@ -304,7 +304,7 @@ fn fields_of_version_1_are_left_out_of_version_0() {
     assert_eq!(record("version-1").encode(0), record("version-0").encode(0));
 }
 
-/// The oracle does not know version 2.
+/// The oracle does not know version 2, so the bytes are compared with Kafka's.
 #[test]
 fn write_txn_markers_is_byte_for_byte_as_kafka_writes_it() {
     let topic = WritableTxnMarkerTopic { name: "topic".into(), partition_indexes: vec![7, 8], ..Default::default() };

@@ -1,7 +1,7 @@
-//! A direction of the link: a thread that reads packets from one device and writes each to the other when it is due.
+//! A direction of the link. A thread reads packets from one device and writes each to the other when it is due.
 //!
-//! Invariants: packets keep their order. At most [`PACKETS_MAX`] and [`IN_FLIGHT_BYTES_MAX`] are under way; a further
-//! packet is dropped, as on any full link.
+//! Invariants: packets keep their order. At most [`PACKETS_MAX`] packets and [`IN_FLIGHT_BYTES_MAX`] bytes are in
+//! transit. A further packet is dropped, as on any full link.
 
 use super::frame::{DEVICE_HEADER, FRAME_BYTES_MAX, Segments, runs};
 use crate::link::Shape;
@@ -14,33 +14,33 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Most frames under way; one frame may stand for 45 segments.
+/// Maximum number of frames in transit. One frame may stand for 45 segments.
 pub const PACKETS_MAX: usize = 1 << 17;
-/// Most bytes under way.
+/// Maximum number of bytes in transit.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
-/// Most frames that are read before due ones are written.
+/// How many frames are read before due ones are written.
 const READS_PER_LOOK: usize = 32;
-/// Time between two checks of an idle direction whether it must stop.
+/// How often an idle direction checks if it must stop.
 const STOP_LOOK: Duration = Duration::from_millis(100);
-/// Longest time for which one frame occupies a link with a bandwidth. Longer frames are cut.
+/// How long one frame may occupy a link with a bandwidth. Longer frames are cut.
 const TURN: Duration = Duration::from_millis(1);
-/// Priority of the thread: the link is a device, and must not wait behind the programs that use it.
+/// The priority of the thread. The link is a device, so it must not wait behind the programs that use it.
 const NICENESS: i32 = -15;
 
-/// Counts of one direction, in packets as on a wire.
+/// The counts of one direction, in packets as on a wire.
 #[derive(Debug, Default)]
 pub struct Counts {
-    /// Packets that were accepted.
+    /// How many packets were accepted.
     pub packets: AtomicU64,
-    /// Bytes of the accepted packets.
+    /// The size of the accepted packets, in bytes.
     pub bytes: AtomicU64,
-    /// Packets lost at random, as configured.
+    /// How many packets were lost at random, as configured.
     pub lost: AtomicU64,
-    /// Packets dropped because the buffer or the line was full, or the device refused them.
+    /// How many packets were dropped because the buffer or the line was full, or because the device refused them.
     pub dropped: AtomicU64,
 }
 
-/// State of one direction, which its thread owns.
+/// The state of one direction, which its thread owns.
 pub struct Direction<'a> {
     from: &'a OwnedFd,
     to: &'a OwnedFd,
@@ -78,7 +78,7 @@ impl<'a> Direction<'a> {
     /// Carries packets until `stop` returns true.
     ///
     /// # Errors
-    /// [`Errno`] if a device fails, for example because it was removed.
+    /// Returns [`Errno`] if a device fails, for example because it was removed.
     pub fn run(mut self, stop: impl Fn() -> bool) -> Result<(), Errno> {
         // If the system refuses the timer slack or the priority, delays are only less exact.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
@@ -107,7 +107,7 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Reads up to [`READS_PER_LOOK`] waiting frames. Returns false if there were none.
+    /// Reads up to [`READS_PER_LOOK`] frames that wait. Returns false if there were none.
     fn read_some(&mut self, space: &mut [u8]) -> Result<bool, Errno> {
         for number in 0..READS_PER_LOOK {
             match rustix::io::read(self.from, &mut *space) {
@@ -120,7 +120,7 @@ impl<'a> Direction<'a> {
         Ok(true)
     }
 
-    /// Waits until a packet comes, until the next packet is due, or until the next check of `stop`.
+    /// Waits until a packet comes, the next packet is due, or `stop` must be checked again.
     fn wait(&self) -> Result<(), Errno> {
         let due = self.line.next_due_ns().map(|due| Duration::from_nanos(due.saturating_sub(self.now_ns())));
         let longest = due.map_or(STOP_LOOK, |due| due.min(STOP_LOOK));
@@ -131,8 +131,8 @@ impl<'a> Direction<'a> {
         }
     }
 
-    /// Puts a frame on the delay line. Cuts it first where a segment is lost, or where the bandwidth allows only a part
-    /// at a time.
+    /// Puts a frame on the delay line. If a segment of it is lost, or the bandwidth allows only a part at a time, the
+    /// frame is cut first.
     fn take(&mut self, frame: &[u8]) {
         if frame.len() <= DEVICE_HEADER {
             return;

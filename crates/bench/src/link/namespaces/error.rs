@@ -1,18 +1,18 @@
-//! Reasons why there is no link between two namespaces.
+//! The reasons why there is no link between two namespaces.
 
-/// Reason why there is no link.
+/// The reason why there is no link.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
     /// The user is not root.
     #[error("network namespaces need root; without it use a relay: --listen HOST:PORT --to HOST:PORT")]
     NotRoot,
-    /// The name is one that `ip netns` would refuse as well.
+    /// The name is one that `ip netns` would also refuse.
     #[error("namespace '{0}': a name has 1 to 32 letters, digits, '-' or '_'")]
     BadName(String),
     /// Both ends have the same name.
     #[error("namespace '{0}': the two ends need different names")]
     SameName(String),
-    /// The namespace was made by another program.
+    /// Another program has created the namespace.
     #[error("namespace '{0}' exists and is not this tool's; choose another name, or remove it with `ip netns del {0}`")]
     Exists(String),
     /// The namespace belongs to another link.

@@ -1,15 +1,15 @@
-//! Frames of a TUN device with offloads: a header that the kernel defines, and one IP packet that stands for many. TCP
-//! passes up to 64 KB at once and leaves it to the device to cut them into segments (TSO).
+//! Frames of a TUN device with offloads. A frame has a header that the kernel defines, and one IP packet that stands
+//! for many. TCP passes up to 64 KB in one packet and leaves it to the device to cut them into segments (TSO).
 //!
-//! Pure. Between two kernels on one machine nothing must be cut: the receiver takes the large packet as if its device
-//! had joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes it in parts.
+//! Between two kernels on one machine nothing must be cut. The receiver takes the large packet as if its device had
+//! joined segments (GRO). A frame is cut here only where a segment is lost, or where a slow link takes it in parts.
 //! Invariant: a part is a valid frame, and all parts of a frame carry its bytes once each.
 
 use std::ops::Range;
 
-/// `struct virtio_net_hdr`: flags, type, header length, segment size, checksum start and offset.
+/// The size of `struct virtio_net_hdr`, which has flags, type, header length, segment size, checksum start and offset.
 pub const DEVICE_HEADER: usize = 10;
-/// Largest frame: an IP packet has at most 65,535 bytes.
+/// Maximum size of a frame. An IP packet has at most 65,535 bytes.
 pub const FRAME_BYTES_MAX: usize = DEVICE_HEADER + 65_535;
 
 const TYPE_AT: usize = 1;
@@ -18,7 +18,7 @@ const CHECKSUM_START_AT: usize = 6;
 const TYPE_NONE: u8 = 0;
 const TYPE_TCP4: u8 = 1;
 const TYPE_TCP6: u8 = 4;
-/// Flag in the header's type of a sender that uses ECN.
+/// A sender that uses ECN sets this flag in the header's type.
 const TYPE_ECN: u8 = 0x80;
 
 const TCP_FIN: u8 = 0x01;
@@ -26,17 +26,17 @@ const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 const PROTOCOL_TCP: u32 = 6;
 
-/// Segments of a frame.
+/// The segments that a frame stands for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segments {
-    /// Number of segments.
+    /// The number of segments.
     pub count: usize,
     ip6: bool,
-    /// Position of TCP's header in the frame.
+    /// The position of TCP's header in the frame.
     tcp_at: usize,
-    /// Position of the payload in the frame.
+    /// The position of the payload in the frame.
     payload_at: usize,
-    /// Payload bytes of each segment but the last.
+    /// How many payload bytes each segment has, except the last one.
     size: usize,
 }
 
@@ -45,7 +45,7 @@ fn u16_native(frame: &[u8], at: usize) -> Option<usize> {
 }
 
 impl Segments {
-    /// Returns the segments of a frame; None for a packet that is sent as it is.
+    /// Returns the segments of a frame, or `None` if the packet is sent as it is.
     pub fn of(frame: &[u8]) -> Option<Segments> {
         let ip6 = match frame.get(TYPE_AT)? & !TYPE_ECN {
             TYPE_TCP4 => false,
@@ -63,7 +63,7 @@ impl Segments {
         Some(Segments { count: payload.div_ceil(size), ip6, tcp_at, payload_at, size })
     }
 
-    /// Returns the bytes of the segments in `range` on a wire: IP packets, each with its headers.
+    /// Returns how many bytes the segments in `range` take on a wire, as IP packets that each have their own headers.
     pub fn wire_bytes(&self, frame: &[u8], range: &Range<usize>) -> usize {
         range.len() * (self.payload_at - DEVICE_HEADER) + self.payload(frame, range).len()
     }
@@ -73,7 +73,7 @@ impl Segments {
         &frame[self.payload_at + range.start * self.size..end]
     }
 
-    /// Returns a frame of the segments in `range` alone.
+    /// Returns a frame that has only the segments in `range`.
     pub fn part(&self, frame: &[u8], range: &Range<usize>) -> Vec<u8> {
         let payload = self.payload(frame, range);
         let mut part = Vec::with_capacity(self.payload_at + payload.len());
@@ -127,7 +127,7 @@ impl Segments {
     }
 }
 
-/// Returns the ranges of segments that are not lost, each of at most `run_max` segments.
+/// Returns the ranges of segments that are not lost. Each has at most `run_max` segments.
 pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec<Range<usize>> {
     let mut runs: Vec<Range<usize>> = Vec::new();
     for segment in (0..count).filter(|_| !lost()) {
@@ -139,7 +139,7 @@ pub fn runs(count: usize, run_max: usize, mut lost: impl FnMut() -> bool) -> Vec
     runs
 }
 
-/// Returns the ones' complement sum of RFC 1071, not folded yet.
+/// Returns the ones' complement sum of RFC 1071, which is not folded yet.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|pair| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low))).sum()
 }
@@ -158,7 +158,7 @@ mod tests {
 
     const OPTIONS: usize = 12;
 
-    /// Returns a frame as the kernel passes it: 10.77.0.1 to 10.77.0.2, or the same in IPv6.
+    /// Returns a frame as the kernel passes it, from 10.77.0.1 to 10.77.0.2 or the same in IPv6.
     fn frame(ip6: bool, payload: usize, size: u16, flags: u8) -> Vec<u8> {
         let ip_len = if ip6 { 40 } else { 20 };
         let tcp_len = 20 + OPTIONS;
@@ -216,7 +216,7 @@ mod tests {
         let ip = &part[DEVICE_HEADER..segments.tcp_at];
         assert_eq!((&ip[2..4], &ip[4..6]), (&(52u16 + 500).to_be_bytes()[..], &1u16.to_be_bytes()[..]));
         assert_eq!(fold(sum(ip)), 0xFFFF, "the header's checksum holds");
-        // 10.77.0.1, 10.77.0.2, TCP, 532 bytes.
+        // The pseudo-header has 10.77.0.1, 10.77.0.2, TCP and 532 bytes.
         let pseudo = 0x0A4D + 1 + 0x0A4D + 2 + 6 + 532;
         assert_eq!(part[segments.tcp_at + 16..][..2], (pseudo as u16).to_be_bytes());
         assert_eq!(part[TYPE_AT], TYPE_NONE);

@@ -1,11 +1,11 @@
-//! Two network namespaces joined by a distance, for root: a TUN device in each, and threads that carry IP packets
-//! between them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket buffers are
-//! real.
+//! Joins two network namespaces by a distance, which needs root. There is a TUN device in each, and threads carry IP
+//! packets between them. The kernel's own TCP runs at both ends, so that slow start, congestion windows and socket
+//! buffers are real.
 //!
 //! TCP's segments pass as the kernel passes them, up to 64 KB at a time (see [`frame`]). Each kernel thereby saves work
-//! per packet, as with a network card with TSO and GRO. The bytes under way, the effect of a loss and the time of an
+//! per packet, as with a network card with TSO and GRO. The bytes in transit, the effect of a loss and the time of an
 //! acknowledgement are TCP's own. Invariant: namespaces and devices are removed at the end, and those of a killed link
-//! at the next start; nothing that another program made is touched.
+//! at the next start. Nothing that another program created is touched.
 
 pub mod direction;
 mod error;
@@ -22,41 +22,41 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tun::DEVICE;
 
-/// Addresses of the two ends.
+/// The addresses of the two ends.
 pub const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.2"];
 const PREFIX_LEN: u32 = 24;
-/// Allowed MTUs.
+/// The allowed MTUs.
 pub const MTU: std::ops::RangeInclusive<u32> = 576..=65_535;
-/// Most packets that may wait between the kernel and this program.
+/// Maximum number of packets that may wait between the kernel and this program.
 const DEVICE_QUEUE: u32 = 10_000;
 
-/// Settings of a link between namespaces.
+/// The settings of a link between namespaces.
 #[derive(Debug, Clone)]
 pub struct NamespaceSettings {
-    /// Names of the namespaces.
+    /// The names of the namespaces.
     pub names: [String; 2],
-    /// Distance and bandwidth.
+    /// The distance and the bandwidth.
     pub shape: Shape,
-    /// Probability that a packet is lost.
+    /// The probability that a packet is lost.
     pub loss: f64,
-    /// Size of the largest IP packet.
+    /// The size of the largest IP packet.
     pub mtu: u32,
 }
 
-/// Two namespaces with a device in each; removed when dropped.
+/// Two namespaces with a device in each. They are removed when this is dropped.
 pub struct Pair {
     settings: NamespaceSettings,
-    // Devices are dropped before their namespaces.
+    // The devices must be dropped before their namespaces.
     devices: [OwnedFd; 2],
     places: [Namespace; 2],
     counts: [Counts; 2],
 }
 
 impl Pair {
-    /// Creates the namespaces and devices; packets pass once [`Pair::run`] is called.
+    /// Creates the namespaces and devices. Packets pass once [`Pair::run`] is called.
     ///
     /// # Errors
-    /// [`LinkError`] if one of them cannot be created. Those created before it are removed.
+    /// Returns [`LinkError`] if one of them cannot be created. Those created before it are removed.
     pub fn new(settings: NamespaceSettings) -> Result<Pair, LinkError> {
         if !rustix::process::geteuid().is_root() {
             return Err(LinkError::NotRoot);
@@ -88,9 +88,9 @@ impl Pair {
     /// Carries packets until `asked` returns true.
     ///
     /// # Errors
-    /// [`LinkError`] if a device fails, for example because it was removed.
+    /// Returns [`LinkError`] if a device fails, for example because it was removed.
     pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
-        // A link with one direction is useless, so the end of a direction ends the other.
+        // A link with one direction is useless, so if one direction ends, the other ends as well.
         let ended = AtomicBool::new(false);
         let stop = || ended.load(Ordering::Relaxed) || asked();
         let NamespaceSettings { shape, loss, .. } = &self.settings;
@@ -114,7 +114,8 @@ impl Pair {
         .map_err(|error| LinkError::System(format!("device {DEVICE}"), error.into()))
     }
 
-    /// Returns the counts of the direction from the first namespace to the second, and of the direction back.
+    /// Returns the counts of the direction from the first namespace to the second, followed by those of the other
+    /// direction.
     pub fn counts(&self) -> &[Counts; 2] {
         &self.counts
     }

@@ -1,6 +1,6 @@
-//! A named network namespace and its owner: a lock file per name, held as long as the link runs.
+//! A named network namespace and its owner. There is a lock file per name, which is held as long as the link runs.
 //!
-//! Invariant: a namespace is removed only with the lock of its name, and only if the file shows that a link made it.
+//! Invariant: a namespace is removed only with the lock of its name, and only if the file shows that a link created it.
 
 use super::LinkError;
 use rustix::fs::{FlockOperation, flock};
@@ -8,22 +8,22 @@ use std::fs::{File, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Directory in which `ip netns` has the names.
+/// The directory in which `ip netns` keeps a file for each named namespace.
 const NAMESPACES: &str = "/run/netns";
-/// Directory of the links' lock files.
+/// The directory of the links' lock files.
 const LOCKS: &str = "/run/fullbore-links";
 const NAME_LEN_MAX: usize = 32;
 
-/// Namespace of this tool; removed when dropped.
+/// A namespace of this tool. It is removed when this is dropped.
 pub struct Namespace {
     name: String,
     lock: PathBuf,
-    // Open lock file, which holds the lock and is not read.
+    // The open lock file. It holds the lock and is never read.
     _held: File,
 }
 
 impl Namespace {
-    /// Creates a namespace of this name, after removing one that a killed link has left.
+    /// Creates a namespace of this name. If a killed link has left one, it is removed first.
     pub fn claim(name: &str) -> Result<Namespace, LinkError> {
         let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
         if name.is_empty() || name.len() > NAME_LEN_MAX || !name.chars().all(allowed) {
@@ -32,7 +32,8 @@ impl Namespace {
         let lock = Path::new(LOCKS).join(name);
         let system = |error| LinkError::System(lock.display().to_string(), error);
         std::fs::create_dir_all(LOCKS).map_err(system)?;
-        // A single process claims or leaves at a time, so that no lock file is removed while another uses it.
+        // Only one process at a time creates or removes a namespace. Otherwise one could remove a lock file while
+        // another uses it.
         let _turn = turn().map_err(system)?;
         let left_behind = lock.exists();
         let held = OpenOptions::new().create(true).write(true).truncate(false).open(&lock).map_err(system)?;
@@ -41,7 +42,7 @@ impl Namespace {
         }
         let exists = Path::new(NAMESPACES).join(name).exists();
         if exists && !left_behind {
-            // The namespace is another program's: the new lock file is removed.
+            // The namespace belongs to another program, so the new lock file is removed.
             let _ = std::fs::remove_file(&lock);
             return Err(LinkError::Exists(name.to_owned()));
         }
@@ -72,7 +73,7 @@ impl Namespace {
 impl Drop for Namespace {
     fn drop(&mut self) {
         let _turn = turn();
-        // A namespace that cannot be removed now is removed at the next start, because its lock file stays.
+        // If the namespace cannot be removed now, its lock file stays, and the next start removes it.
         if ip(&["netns", "del", &self.name]).is_ok() || !self.path().exists() {
             let _ = std::fs::remove_file(&self.lock);
         }

@@ -1,6 +1,6 @@
-//! A TUN device in a network namespace: IP packets as reads and writes of a file.
+//! A TUN device in a network namespace. IP packets are reads and writes of a file.
 //!
-//! Not persistent: the device goes with the file. Invariant: reads and writes never block.
+//! The device disappears with the file. Invariant: reads and writes never block.
 
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io;
@@ -10,11 +10,11 @@ use std::ffi::c_int;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-/// Name of the device in both namespaces.
+/// The name of the device in both namespaces.
 pub const DEVICE: &str = "link0";
 const TUN: &str = "/dev/net/tun";
 
-/// `struct ifreq` as TUNSETIFF reads it.
+/// The `struct ifreq` that TUNSETIFF reads.
 #[repr(C)]
 struct InterfaceRequest {
     name: [u8; 16],
@@ -27,16 +27,16 @@ const TUNSETOFFLOAD: Opcode = opcode::write::<u32>(b'T', 208);
 const IFF_TUN: u16 = 0x0001;
 const IFF_NO_PI: u16 = 0x1000;
 const IFF_VNET_HDR: u16 = 0x4000;
-/// Work that the kernel leaves to the device: checksums, and the cutting of TCP's segments.
+/// The work that the kernel leaves to the device: checksums, and cutting TCP's segments.
 const OFFLOADS: usize = TUN_F_CSUM | TUN_F_TSO4 | TUN_F_TSO6;
 const TUN_F_CSUM: usize = 0x01;
 const TUN_F_TSO4: usize = 0x02;
 const TUN_F_TSO6: usize = 0x04;
 
-/// Creates the device in this namespace. Does so on a new thread, since the thread stays in the namespace.
+/// Creates the device in this namespace. This happens on a new thread, because the thread stays in the namespace.
 ///
 /// # Errors
-/// Name of the step that failed, with its cause.
+/// Returns the name of the step that failed, with its cause.
 pub fn in_namespace(namespace: &Path) -> Result<OwnedFd, (String, io::Errno)> {
     let make = || {
         let named = |what: &str| {

@@ -10,7 +10,7 @@ use std::io;
 use std::time::{Duration, Instant};
 use tokio::io::unix::AsyncFd;
 
-/// Nanoseconds since a start that all connections of a relay share.
+/// Counts nanoseconds since a start that all connections of a relay share.
 #[derive(Debug, Clone, Copy)]
 pub struct RelayClock(Instant);
 
@@ -26,7 +26,7 @@ impl RelayClock {
     }
 }
 
-/// Timer of one task.
+/// The timer of one task.
 pub struct Alarm {
     fd: AsyncFd<OwnedFd>,
     clock: RelayClock,
@@ -42,7 +42,7 @@ impl Alarm {
         Ok(Alarm { fd, clock, set_for_ns: None })
     }
 
-    /// Waits until `at_ns`. A wait that was dropped and is resumed for the same time costs no system call.
+    /// Waits until `at_ns`. If a wait was dropped and is resumed for the same time, this costs no system call.
     pub async fn until(&mut self, at_ns: u64) -> io::Result<()> {
         let left_ns = at_ns.saturating_sub(self.clock.now_ns());
         if left_ns == 0 {
@@ -61,7 +61,7 @@ impl Alarm {
                     self.set_for_ns = None;
                     return Ok(());
                 }
-                // The readiness is left from an earlier setting of the timer: waits on.
+                // The readiness is left over from an earlier setting of the timer, so the wait continues.
                 Err(_would_block) => {}
             }
         }

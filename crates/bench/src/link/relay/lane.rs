@@ -1,7 +1,7 @@
-//! A direction of one connection: bytes that were read are written in order once they are due, and an end or a reset
-//! of one side travels the same way.
+//! A direction of one connection. Bytes that were read are written in order once they are due. An end or a reset of one
+//! side travels the same way.
 //!
-//! Invariants: no byte is written sooner than half a round trip after it was read. The bytes under way exceed
+//! Invariants: no byte is written sooner than half a round trip after it was read. The bytes in transit exceed
 //! [`RelaySettings::in_flight_max`](super::RelaySettings) by at most one read, since a full direction does not read.
 
 use super::alarm::{Alarm, RelayClock};
@@ -17,21 +17,21 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 
-/// Most bytes of one read.
+/// Maximum number of bytes of one read.
 const READ_BYTES_MAX: usize = 128 * 1024;
-/// Limit of one read at the smallest bandwidths, in bytes: about one packet.
+/// At the smallest bandwidths, one read has at most this many bytes. This is about one packet.
 const READ_BYTES_MIN: usize = 1_460;
-/// Longest time for which one read occupies a link with a bandwidth. It limits the bytes of a read, so that connections
+/// How long one read may occupy a link with a bandwidth. This limits the bytes of a read, so that connections
 /// alternate.
 const TURN: Duration = Duration::from_millis(1);
-/// Bytes that count for each piece in addition to its contents, so that the number of small pieces is limited.
+/// How many bytes count for each piece in addition to its contents. This limits the number of small pieces.
 const PIECE_BYTES: usize = 64;
-/// Most pieces written with one system call.
+/// Maximum number of pieces written with one system call.
 const SLICES_MAX: usize = 32;
-/// Bytes of a packet; a loss takes one packet.
+/// The size of a packet in bytes. A loss takes one packet.
 const PACKET_BYTES: usize = 1_460;
 
-/// State that all connections share in one direction.
+/// The state that all connections share in one direction.
 pub struct Direction {
     bottleneck: Mutex<Bottleneck>,
     buffer_bytes: u64,
@@ -41,16 +41,16 @@ pub struct Direction {
     in_flight_max: usize,
     read_bytes: usize,
     clock: RelayClock,
-    /// Bytes that were read.
+    /// How many bytes were read.
     pub bytes: AtomicU64,
-    /// Losses that were simulated.
+    /// How many losses were simulated.
     pub stalls: AtomicU64,
     /// Notified when a connection begins like a Kafka client's.
     pub kafka: Notify,
 }
 
 impl Direction {
-    /// Creates an idle direction.
+    /// Creates a direction without any bytes in transit.
     pub fn new(settings: &RelaySettings, clock: RelayClock) -> Self {
         let in_a_turn = settings.shape.bandwidth.map(|rate| (rate as f64 * TURN.as_secs_f64()) as usize);
         Direction {
@@ -78,30 +78,30 @@ impl Direction {
     }
 }
 
-/// Returns true for a frame of Kafka's protocol with a request that clients begin with: Metadata or ApiVersions.
+/// Returns true if the bytes look like the first request of a Kafka client, which is Metadata or ApiVersions.
 fn is_first_request(bytes: &[u8]) -> bool {
     matches!(bytes, [0, 0, _, _, 0, 3 | 18, 0, version, ..] if *version < 64)
 }
 
 enum StreamEvent {
     Bytes(Bytes),
-    /// End of the source's bytes.
+    /// The source has sent all its bytes.
     End,
-    /// Reset by the source.
+    /// The source has reset the connection.
     Reset,
 }
 
-/// Direction of one connection.
+/// A direction of one connection.
 pub struct RelayLane<'a> {
     direction: &'a Direction,
     line: DelayLine<StreamEvent>,
-    /// Bytes that have crossed and are not written yet.
+    /// The bytes that have crossed and are not written yet.
     due: VecDeque<Bytes>,
     due_bytes: usize,
     source_open: bool,
-    /// True until something is read.
+    /// True until something was read.
     is_new: bool,
-    /// True once the source's end has crossed.
+    /// True once the end of the source's bytes has crossed.
     ended: bool,
     space: BytesMut,
     chance: Chance,
@@ -109,7 +109,7 @@ pub struct RelayLane<'a> {
 }
 
 impl<'a> RelayLane<'a> {
-    /// Creates an empty direction of a connection.
+    /// Creates one direction of a connection, which has no bytes yet.
     pub fn new(direction: &'a Direction, seed: u64) -> io::Result<Self> {
         Ok(RelayLane {
             direction,
@@ -125,22 +125,22 @@ impl<'a> RelayLane<'a> {
         })
     }
 
-    /// Carries bytes until the source's end has been passed on.
+    /// Carries bytes until the end of the source's bytes has been passed on.
     ///
     /// # Errors
-    /// Error if either side resets the connection. The caller must then reset the other side.
+    /// Returns an error if either side resets the connection. The caller must then reset the other side.
     pub async fn carry(mut self, source: &TcpStream, target: &TcpStream) -> io::Result<()> {
         loop {
             self.turn(source, Some(target)).await?;
             if self.ended && self.due.is_empty() {
-                // A target that is gone needs no end.
+                // A target that is gone does not need the end.
                 let _ = shutdown(target, Shutdown::Write);
                 return Ok(());
             }
         }
     }
 
-    /// Does one step: reads, writes, or waits for bytes under way. Without a target it writes nothing.
+    /// Does one step: reads, writes, or waits for bytes in transit. Without a target, nothing is written.
     pub async fn turn(&mut self, source: &TcpStream, target: Option<&TcpStream>) -> io::Result<()> {
         let now_ns = self.direction.clock.now_ns();
         self.take_due(now_ns)?;
@@ -158,21 +158,22 @@ impl<'a> RelayLane<'a> {
             ready = writable(target), if target.is_some() && !self.due.is_empty() => {
                 let target = ready?;
                 if let Err(error) = self.write(target) {
-                    // The source learns of the target's failure only after half a round trip: waits for that time.
+                    // The source would learn of the target's failure only after half a round trip, so this waits for
+                    // that time.
                     let news_ns = self.direction.arrival_ns();
                     self.alarm.until(news_ns).await?;
                     return Err(error);
                 }
             }
             rung = self.alarm.until(wake_at_ns.unwrap_or(0)), if wake_at_ns.is_some() => rung?,
-            // The direction is full and has no target. The caller waits for the target at the same time, and then calls
+            // The direction is full and has no target. The caller waits for the target at the same time and then calls
             // again.
             else => std::future::pending::<()>().await,
         }
         Ok(())
     }
 
-    /// Returns the time of the next read; None while the direction is full, and once the source has ended.
+    /// Returns the time of the next read, or `None` while the direction is full, and once the source has ended.
     fn read_at_ns(&self) -> Option<u64> {
         let full = self.line.bytes() + self.due_bytes >= self.direction.in_flight_max;
         if !self.source_open || full {
@@ -189,7 +190,7 @@ impl<'a> RelayLane<'a> {
                     self.due.push_back(bytes);
                 }
                 StreamEvent::End => self.ended = true,
-                // A reset also discards what TCP has not delivered.
+                // A reset also discards everything that TCP has not delivered.
                 StreamEvent::Reset => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }

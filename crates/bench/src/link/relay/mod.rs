@@ -1,6 +1,6 @@
-//! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. Not a wide area
-//! network: both legs of a connection are local TCP, with local windows, no slow start and no retransmission.
-//! [`LossStall`] simulates the cost of a loss. A `connect` to it returns at once, since the kernel answers; the far end
+//! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. It is not a wide
+//! area network. Both legs of a connection are local TCP, with local windows, no slow start and no retransmission.
+//! [`LossStall`] simulates the cost of a loss. A `connect` to it returns at once, since the kernel answers. The far end
 //! sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order, or the connection is
 //! reset at both ends.
 
@@ -21,31 +21,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// Most connections at a time, by default. Each has four file descriptors, and 1,024 are usually allowed.
+/// The default maximum number of connections at a time. Each has four file descriptors, and 1,024 are usually allowed.
 pub const CONNECTIONS_MAX: usize = 200;
-/// Most bytes under way per connection and direction, by default.
+/// The default maximum number of bytes in transit per connection and direction.
 pub const IN_FLIGHT_BYTES_MAX: usize = 64 << 20;
-/// Longest wait for the far end to accept, in addition to the distance.
+/// How long the far end may take to accept, in addition to the distance.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Pause after a failed accept, whose cause is usually a lack of descriptors.
+/// The pause after a failed accept. The usual cause is a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Counts of a relay.
+/// The counts of a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Totals {
-    /// Connections that were accepted.
+    /// How many connections were accepted.
     pub connections: u64,
-    /// Connections that were closed because there were too many, or because the far end did not answer.
+    /// How many connections were closed because there were too many, or because the far end did not answer.
     pub refused: u64,
-    /// Bytes from the side that connects to the side that listens.
+    /// How many bytes went from the side that connects to the side that listens.
     pub bytes_there: u64,
-    /// Bytes from the side that listens to the side that connects.
+    /// How many bytes went from the side that listens to the side that connects.
     pub bytes_back: u64,
-    /// Losses that were simulated.
+    /// How many losses were simulated.
     pub stalls: u64,
 }
 
-/// Relay that listens.
+/// A relay that listens.
 pub struct Relay {
     listener: TcpListener,
     connections_max: usize,
@@ -65,7 +65,7 @@ struct RelayState {
     on_cut_off: Option<OnCutOff>,
 }
 
-/// Callback for a far end that can no longer be reached.
+/// Called when the far end can no longer be reached.
 type OnCutOff = Box<dyn Fn(&io::Error) + Send + Sync>;
 
 impl Relay {
@@ -75,7 +75,7 @@ impl Relay {
         Ok(Relay::on(listener, to, settings))
     }
 
-    /// Creates a relay of the connections to this listener.
+    /// Creates a relay for the connections to this listener.
     pub fn on(listener: TcpListener, to: &str, settings: &RelaySettings) -> Relay {
         let clock = RelayClock::start();
         let shared = RelayState {
@@ -91,8 +91,8 @@ impl Relay {
         Relay { listener, connections_max: settings.connections_max, on_kafka: None, shared: Arc::new(shared) }
     }
 
-    /// Registers `tell`, which is called with the reason when the far end cannot be reached: once for each time that it
-    /// becomes unreachable.
+    /// Registers `tell`, which is called with the reason when the far end cannot be reached. It is called once for each
+    /// time that the far end becomes unreachable.
     #[must_use]
     pub fn on_cut_off(mut self, tell: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
         let shared = Arc::get_mut(&mut self.shared).expect("nothing runs before `run`");
@@ -100,7 +100,8 @@ impl Relay {
         self
     }
 
-    /// Calls `notify` once, when the first client of Kafka's protocol has connected. `notify` must not wait.
+    /// Registers `notify`, which is called once when the first client of Kafka's protocol has connected. It must not
+    /// wait.
     #[must_use]
     pub fn on_kafka(self, notify: impl FnOnce() + Send + 'static) -> Relay {
         Relay { on_kafka: Some(Box::new(notify)), ..self }
@@ -111,7 +112,7 @@ impl Relay {
         self.listener.local_addr()
     }
 
-    /// Relays until `stop` turns true; bytes under way are then dropped.
+    /// Relays until `stop` becomes true. Bytes in transit are then dropped.
     pub async fn run(mut self, mut stop: watch::Receiver<bool>) -> Totals {
         let mut connections = JoinSet::new();
         loop {
@@ -151,7 +152,7 @@ impl RelayState {
         }
     }
 
-    /// Connects to the far end once the client's request has crossed.
+    /// Connects to the far end once the client's request has crossed the distance.
     async fn connect(&self) -> io::Result<TcpStream> {
         Alarm::new(self.clock)?.until(self.there.arrival_ns()).await?;
         let server = tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(&self.to)).await??;
@@ -176,7 +177,7 @@ impl RelayState {
 
 async fn connection(client: TcpStream, shared: Arc<RelayState>) {
     let number = shared.connections.fetch_add(1, Ordering::Relaxed);
-    // Both ends learn of an error by how their connections end.
+    // Both ends learn of an error by the way in which their connections end.
     let _ = relay(client, &shared, number).await;
 }
 
@@ -186,7 +187,7 @@ async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Resul
     let back = RelayLane::new(&shared.back, number * 2 + 1)?;
     let connecting = shared.connect();
     tokio::pin!(connecting);
-    // The client may send before it knows that the far end has accepted. Its bytes are under way from that moment.
+    // The client may send before it knows that the far end has accepted. Its bytes are in transit from that moment.
     let server = loop {
         tokio::select! {
             biased;
@@ -204,7 +205,7 @@ async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Resul
     shared.is_cut_off.store(false, Ordering::Relaxed);
     let carried = tokio::try_join!(there.carry(&client, &server), back.carry(&server, &client));
     if carried.is_err() {
-        // With this setting, the close of a socket sends a reset.
+        // With this setting, closing a socket sends a reset.
         client.set_zero_linger()?;
         server.set_zero_linger()?;
     }

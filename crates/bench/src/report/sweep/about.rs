@@ -1,12 +1,12 @@
-//! Parts of a report besides its figures.
+//! The parts of a report besides its figures.
 
-/// Parts of a report besides its figures.
+/// The parts of a report besides its figures.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// Heading of the report.
+    /// The heading of the report.
     pub title: String,
-    /// Introduction; may be empty.
+    /// The introduction, which may be empty.
     pub lead: String,
-    /// Machine, versions, command and date, each a name and a value.
+    /// The machine, versions, command and date, each with a name and a value.
     pub facts: Vec<(String, String)>,
 }

@@ -1,6 +1,7 @@
-//! A plot as inline SVG: curves over a row of values, each point with its spread. Colours come from the page's style.
+//! A plot as inline SVG. Its curves run over a row of values, and each point has its spread. Colours come from the
+//! page's style.
 //!
-//! Values have equal distances, since not all of them are numbers; a word among numbers, such as `auto`, stands apart
+//! Values have equal distances, since not all of them are numbers. A word among numbers, such as `auto`, stands apart
 //! from their curve. Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
 
 use super::escape::escape;
@@ -13,48 +14,49 @@ pub(super) const HEIGHT: f64 = 220.0;
 pub(super) const LEFT: f64 = 46.0;
 pub(super) const RIGHT: f64 = 10.0;
 pub(super) const TOP: f64 = 12.0;
-/// Height of the values and the axis' name.
+/// How much space the values and the axis' name take at the bottom.
 pub(super) const BOTTOM: f64 = 40.0;
-/// Height of values that must be turned to fit.
+/// How much space the values take at the bottom if they must be turned to fit.
 const BOTTOM_TURNED: f64 = 66.0;
-/// Approximate width of a letter.
+/// The approximate width of a letter.
 const LETTER: f64 = 6.2;
-/// Ratio of most to least above which a plot is logarithmic, because the least value would otherwise lie on the axis.
+/// A plot is logarithmic if the ratio of its largest to its smallest value is above this. The smallest value would
+/// otherwise lie on the axis.
 const LOG_RATIO: f64 = 30.0;
-/// Most marks on a logarithmic axis, unless each is a power of ten.
+/// Maximum number of marks on a logarithmic axis, unless each is a power of ten.
 const TICKS_MAX: usize = 7;
-/// Dashes of the curves; further targets use them again.
+/// The dashes of the curves. Further targets use them again.
 pub const DASHES: [&str; 4] = ["none", "6 3", "2 3", "8 3 2 3"];
-/// Number of colours; further series use them again.
+/// The number of colours. Further series use them again.
 pub const COLOURS: usize = 8;
 
-/// Curve of a plot.
+/// A curve of a plot.
 pub struct Series {
-    /// Text in the legend.
+    /// The text in the legend.
     pub label: String,
-    /// Index of the colour.
+    /// The index of the colour.
     pub colour: usize,
-    /// Index of the dash.
+    /// The index of the dash.
     pub dash: usize,
-    /// Index of the mark.
+    /// The index of the mark.
     pub mark: usize,
-    /// Points at each value; `None` where nothing was measured.
+    /// The points at each value. `None` if nothing was measured there.
     pub points: Vec<Option<Spread>>,
 }
 
-/// Plot with its curves.
+/// A plot with its curves.
 pub struct Chart<'a> {
-    /// Heading above the plot; may be empty.
+    /// The heading above the plot, which may be empty.
     pub heading: String,
-    /// Name of the horizontal axis.
+    /// The name of the horizontal axis.
     pub x_name: String,
-    /// Values of the horizontal axis.
+    /// The values of the horizontal axis.
     pub x: &'a [String],
-    /// Unit of the figures.
+    /// The unit of the figures.
     pub unit: &'static str,
-    /// Scale of the figures, the same for all plots that a reader compares.
+    /// The scale of the figures. It is the same for all plots that a reader compares.
     pub scale: &'a Scale,
-    /// Curves of the plot.
+    /// The curves of the plot.
     pub series: Vec<Series>,
 }
 
@@ -67,8 +69,8 @@ pub struct Scale {
 }
 
 impl Scale {
-    /// Returns an axis from zero to above the largest of these values, or a logarithmic one around them if they differ
-    /// much.
+    /// Returns an axis from zero to above the largest of these values. If the values differ much, returns a logarithmic
+    /// axis around them.
     pub fn of(values: impl Iterator<Item = f64>) -> Scale {
         let (mut least, mut most) = (f64::MAX, 0f64);
         for value in values.filter(|value| value.is_finite() && *value > 0.0) {
@@ -91,7 +93,7 @@ impl Scale {
             while ticks.last().is_some_and(|last| *last < self.high * 0.999) {
                 ticks.push(round_up(ticks[ticks.len() - 1] * 1.001));
             }
-            // Over many decades only powers of ten stay.
+            // Over many decades, only the powers of ten stay.
             if ticks.len() > TICKS_MAX {
                 ticks.retain(|tick| (tick.log10() - tick.log10().round()).abs() < 1e-6);
             }
@@ -101,7 +103,7 @@ impl Scale {
         (0..=(self.high / step).round() as u32).map(|tick| f64::from(tick) * step).collect()
     }
 
-    /// Returns the height of a value, from 0 at the bottom to 1 at the top.
+    /// Returns how high a value is, from 0 at the bottom to 1 at the top.
     pub(super) fn height(&self, value: f64) -> f64 {
         let part = match self.log {
             true => (value.max(self.low) / self.low).log10() / (self.high / self.low).log10(),
@@ -132,7 +134,7 @@ fn step(most: f64) -> f64 {
     round.unwrap_or(10.0) * decade
 }
 
-/// Formats a number for an axis: 250k, 1.5M, 0.05.
+/// Formats a number for an axis, for example 250k, 1.5M, or 0.05.
 pub(super) fn short(value: f64) -> String {
     let (value, suffix) = match value.abs() {
         size if size >= 1e9 => (value / 1e9, "G"),
@@ -206,7 +208,7 @@ impl Chart<'_> {
         let mut path = String::new();
         let mut begun = false;
         for (i, point) in series.points.iter().enumerate() {
-            // A curve has a gap where nothing was measured, and does not pass through a word among numbers.
+            // The curve has a gap where nothing was measured, and does not pass through a word among numbers.
             let Some(spread) = point else {
                 begun = false;
                 continue;

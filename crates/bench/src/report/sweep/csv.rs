@@ -1,13 +1,13 @@
-//! A sweep as comma-separated values (RFC 4180): one file of its measurements, one of its points.
+//! Writes a sweep as comma-separated values (RFC 4180): one file with its measurements, and one with its points.
 
 use super::{number, ratio};
 use crate::report::DateFormat;
 use crate::sweep::{METRICS, Results, Run};
 
-/// Format of a measurement's time, UTC.
+/// The format of a measurement's time, in UTC.
 const TIME: &str = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'";
 
-/// Returns every measurement, in the order of measuring, with all its digits.
+/// Returns every measurement in the order of measuring, with all its digits.
 pub fn runs(results: &Results) -> String {
     let dates = DateFormat::parse(TIME).expect("the pattern is valid");
     let points = results.plan.points();
@@ -38,7 +38,7 @@ pub fn runs(results: &Results) -> String {
     lines(std::iter::once(header).chain(results.runs.iter().map(row)))
 }
 
-/// Returns every point: the median, least and most of its repeats. These are the numbers of the report.
+/// Returns every point with the median, minimum and maximum of its repeats. These are the numbers of the report.
 pub fn points(results: &Results) -> String {
     let points = results.points();
     let (to_best, to_first) = (results.ratios_to_best(&points), results.ratios_to_first(&points));
@@ -66,7 +66,7 @@ pub fn points(results: &Results) -> String {
     lines(std::iter::once(header).chain(points.iter().enumerate().map(row)))
 }
 
-/// Formats a figure of a measurement with all its digits; empty if it is unknown.
+/// Formats a figure of a measurement with all its digits. If it is unknown, the result is empty.
 fn digits(figure: Option<f64>) -> String {
     figure.map(|figure| format!("{figure:.3}")).unwrap_or_default()
 }

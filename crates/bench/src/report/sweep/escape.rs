@@ -1,4 +1,4 @@
-//! Escape of text from outside for a page.
+//! Escapes text from outside for a page.
 
 /// Escapes text from outside for a page.
 pub fn escape(text: &str) -> String {

@@ -1,12 +1,12 @@
-//! The finding of a sweep, in sentences.
+//! Describes the finding of a sweep in sentences.
 //!
 //! Invariant: each number is one of the table.
 
 use super::{grouped, number, ratio};
 use crate::sweep::{PointResult, Results, metric};
 
-/// Returns for each target the point with most throughput and that with the lowest p99, and compares the targets. Empty
-/// without a measurement.
+/// Returns the point with most throughput and the one with the lowest p99 of each target, and compares the targets.
+/// Empty if nothing was measured.
 pub fn finding(results: &Results, points: &[PointResult]) -> String {
     let targets = 0..results.plan.targets.len();
     let of_targets = targets.clone().filter_map(|target| of_target(results, points, target));
@@ -36,7 +36,7 @@ fn of_target(results: &Results, points: &[PointResult], target: usize) -> Option
     Some(format!("{name} has most throughput at {most}: {fast}; the lowest p99 at {least}: {soon}."))
 }
 
-/// Compares a target with the first at the points that both have; None if there are no such points.
+/// Compares a target with the first one at the points that both have. Returns `None` if there are no such points.
 fn compared(results: &Results, points: &[PointResult], target: usize) -> Option<String> {
     let ratios = results.ratios_to_first(points);
     let own = points.iter().zip(ratios).filter(|(point, _)| point.target == target);

@@ -1,7 +1,7 @@
-//! A sweep as one page that needs nothing else: no script, no font, no image, no address to load from.
+//! Writes a sweep as one page that needs nothing else: no script, no font, no image, no address to load from.
 //!
-//! Invariant: all text from outside - names, values, errors, facts - goes through [`escape`], and every figure is that
-//! of points.csv.
+//! Invariant: all text from outside (names, values, errors, facts) goes through [`escape`], and every figure is that of
+//! points.csv.
 
 use super::chart::{COLOURS, Chart, DASHES, Scale, Series, mark};
 use super::escape::escape;
@@ -12,14 +12,14 @@ use crate::sweep::{Amount, METRICS, PointResult, Results, Setting, metric};
 use std::fmt::Write;
 
 const STYLE: &str = include_str!("style.css");
-/// Figures with curves, in this order.
+/// The figures that have curves, in this order.
 const PLOTTED: [usize; 5] = [metric::RECORDS_PER_SEC, metric::MB_PER_SEC, metric::P50, metric::P95, metric::P99];
-/// Latencies with curves, which share an axis.
+/// The latencies that have curves, which share an axis.
 const PLOTTED_LATENCIES: [usize; 3] = [metric::P50, metric::P95, metric::P99];
-/// Figures with columns, after throughput and its spread.
+/// The figures that have columns after throughput and its spread.
 const LATENCIES: [usize; 6] = [metric::AVG, metric::P50, metric::P95, metric::P99, metric::P999, metric::MAX];
 
-/// Figures that explain the others, with columns after the latencies.
+/// The figures that explain the others. Their columns come after the latencies.
 const CAUSES: [usize; 5] = [
     metric::BATCH_BYTES,
     metric::REQUESTS_IN_FLIGHT,
@@ -27,7 +27,7 @@ const CAUSES: [usize; 5] = [
     metric::CLIENT_CORES,
     metric::BROKER_CORES,
 ];
-/// Columns of figures between the runs and the comparison with others.
+/// How many columns of figures there are between the runs and the comparison with others.
 const FIGURES: usize = 4 + LATENCIES.len() + CAUSES.len();
 
 /// Returns the page.
@@ -64,15 +64,15 @@ pub fn page(about: &About, results: &Results) -> String {
     out
 }
 
-/// Writes a row of plots for each figure: the first axis below, the second and the targets as curves, one plot for each
-/// value of the other axes. The last row has latency over throughput.
+/// Writes a row of plots for each figure. The first axis is below, and the second and the targets are the curves. There
+/// is one plot for each value of the other axes. The last row shows latency over throughput.
 fn curves(results: &Results, points: &[PointResult], out: &mut String) {
     let axes = &results.plan.axes;
     let sizes_differ = axes.iter().any(|axis| axis.setting == Setting::RecordSize);
     let mut plots: Vec<&[usize]> = points.iter().map(|point| point.point.get(2..).unwrap_or_default()).collect();
     plots.sort_unstable();
     plots.dedup();
-    // With one record size, megabytes are the same curve as records.
+    // If there is only one record size, megabytes give the same curve as records.
     let shown = PLOTTED.into_iter().filter(|index| *index != metric::MB_PER_SEC || sizes_differ);
     let mut rows: Vec<(String, Vec<String>)> = shown
         .map(|index| {
@@ -123,7 +123,7 @@ fn marks(repeats: u32) -> String {
     }
 }
 
-/// Returns the number of plots beside each other. No plot stands alone in the last row, if that is possible.
+/// Returns how many plots are beside each other. If possible, no plot stands alone in the last row.
 fn columns(plots: usize) -> usize {
     match plots {
         0..=3 => plots.max(1),
@@ -131,7 +131,7 @@ fn columns(plots: usize) -> usize {
     }
 }
 
-/// Returns the scale of a figure; latencies share one.
+/// Returns the scale of a figure. Latencies share one.
 fn scale(points: &[PointResult], index: usize) -> Scale {
     let is_latency = PLOTTED_LATENCIES.contains(&index);
     let shared: &[usize] = if is_latency { &PLOTTED_LATENCIES } else { &[index] };
@@ -153,7 +153,8 @@ fn heading(results: &Results, points: &[PointResult], rest: &[usize], title: &st
     parts.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the name of the marks that are one run each, and so have no interval; None if a plot has no such marks.
+/// Returns the name of the marks that have no interval because they are one run each. Returns `None` if a plot has no
+/// such marks.
 fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     let mut runs = points
         .iter()
@@ -167,7 +168,7 @@ fn single_runs(points: &[PointResult], rest: &[usize]) -> Option<&'static str> {
     }
 }
 
-/// Returns the curves of latency over throughput of one plot.
+/// Returns the curves of one plot that shows latency over throughput.
 fn tradeoffs(results: &Results, points: &[PointResult], rest: &[usize]) -> Vec<Tradeoff> {
     let (rates, latencies) =
         (series(results, points, rest, metric::RECORDS_PER_SEC), series(results, points, rest, metric::P99));
@@ -299,7 +300,7 @@ fn row(results: &Results, point: &PointResult, to_best: Option<f64>, to_first: O
         out.push_str("<td class=\"v\">cut short</td>");
     }
     out.push_str("</tr>\n");
-    // Some repeats have figures, others have an error.
+    // Some repeats have figures, but others have an error.
     if let Some(error) = &point.error {
         let (before, columns) = (results.plan.axes.len() + 2, FIGURES + 1 + usize::from(several));
         let _ = writeln!(
@@ -392,7 +393,7 @@ mod tests {
         About { title: "A <title>".to_owned(), lead: "a & b".to_owned(), facts }
     }
 
-    /// Returns the cells of each row of the table of points, without tags and thousands' commas.
+    /// Returns the cells of each row of the table of points, without tags and without the commas of thousands.
     fn rows(page: &str) -> Vec<Vec<String>> {
         let body =
             page.split("<table id=\"points\">").nth(1).and_then(|rest| rest.split("<tbody>").nth(1)).expect("a table");

@@ -1,14 +1,14 @@
-//! A sweep as one JSON document.
+//! Writes a sweep as one JSON document.
 
 use super::{About, number, ratio};
 use crate::report::json::{array, null, object, string};
 use crate::sweep::{Amount, METRICS, PointResult, Results, Run};
 use std::time::UNIX_EPOCH;
 
-/// Layout of the document; a change that breaks its readers gets another name.
+/// The layout of the document. A change that breaks its readers must change the name.
 const FORMAT: &str = "fullbore-sweep/1";
 
-/// Returns the document: the plan, every point and every measurement.
+/// Returns the document, with the plan, every point and every measurement.
 pub fn document(about: &About, results: &Results) -> String {
     let plan = &results.plan;
     let texts = |values: &[String]| array(values.iter().map(|value| string(value)));

@@ -1,7 +1,7 @@
-//! Results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
+//! Writes the results of a sweep as files and text: CSV and JSON for programs, HTML and tables for people.
 //!
 //! * [`csv`], [`json`]: every measurement, and every point with its spread.
-//! * [`html`]: one page that needs nothing else; its curves are in [`chart`].
+//! * [`html`]: one page that needs nothing else. Its curves are in [`chart`].
 //! * [`text`]: the output on a terminal.
 //!
 //! Invariant: [`number`] writes a point's numbers everywhere, so that page, text and files agree digit by digit.
@@ -24,13 +24,13 @@ use crate::sweep::Results;
 use std::io;
 use std::path::Path;
 
-/// Names of the files that [`write_files`] writes.
+/// The names of the files that [`write_files`] writes.
 pub const FILES: [&str; 4] = ["runs.csv", "points.csv", "sweep.json", "report.html"];
 
 /// Writes every file into a directory.
 ///
 /// # Errors
-/// Error of the system if a file cannot be written, with the file's name.
+/// Returns the system's error and the file's name if a file cannot be written.
 pub fn write_files(folder: &Path, about: &About, results: &Results) -> io::Result<()> {
     let contents =
         [csv::runs(results), csv::points(results), json::document(about, results), html::page(about, results)];

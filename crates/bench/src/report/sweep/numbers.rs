@@ -1,4 +1,4 @@
-//! Formats of figures.
+//! Formats figures.
 
 /// Formats a figure with at least three significant digits, without a unit.
 pub fn number(value: f64) -> String {

@@ -1,14 +1,14 @@
-//! A sweep as text for a terminal or a document. Scripts should read the files instead.
+//! Writes a sweep as text for a terminal or a document. Scripts should read the files instead.
 
 use super::{grouped, number, ratio};
 use crate::report::table;
 use crate::sweep::tables::TableLayout;
 use crate::sweep::{METRICS, PointResult, Results, metric};
 
-/// Cell without a figure; the reason is below the table.
+/// The content of a cell without a figure. The reason is below the table.
 const NO_FIGURE: &str = "error";
 
-/// Returns one row a point: throughput with its spread, latencies, and ratios to other points.
+/// Returns one row for each point, with throughput and its spread, latencies, and ratios to other points.
 pub fn points(results: &Results) -> String {
     let points = results.points();
     let (to_best, to_first) = (results.ratios_to_best(&points), results.ratios_to_first(&points));
@@ -55,7 +55,7 @@ pub fn points(results: &Results) -> String {
     table(&rows) + cut + &errors(results, &points)
 }
 
-/// Returns the reasons why points have no figures, a line each.
+/// Returns the reasons why points have no figures, one per line.
 fn errors(results: &Results, points: &[PointResult]) -> String {
     let line = |point: &PointResult| {
         let error = point.error.as_deref()?;
@@ -66,7 +66,7 @@ fn errors(results: &Results, points: &[PointResult]) -> String {
     if lines.is_empty() { String::new() } else { format!("\n\nErrors:\n{}", lines.join("\n")) }
 }
 
-/// Returns a ready-made table in the layout of its document, in Markdown.
+/// Returns a ready-made table in Markdown, in the layout of its document.
 pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     let table = match layout {
         TableLayout::Rows => rows(results),
@@ -75,7 +75,7 @@ pub fn ready_made(results: &Results, layout: TableLayout) -> String {
     table + &errors(results, &results.points())
 }
 
-/// Returns a row for each value of the first axis, in one table for each target and each value of the other axes.
+/// Returns a row for each value of the first axis. There is one table for each target and each value of the other axes.
 fn rows(results: &Results) -> String {
     let heading = |name: String| {
         let mut heading = vec![name];
@@ -117,7 +117,7 @@ fn rows(results: &Results) -> String {
     sections.iter().map(table).collect::<Vec<_>>().join("\n\n")
 }
 
-/// Returns a grid for each figure: the first axis down, the second and third across.
+/// Returns a grid for each figure. The first axis runs down, and the second and third across.
 fn grids(results: &Results) -> String {
     let axes = &results.plan.axes;
     let across = axes.len().min(3);
@@ -148,8 +148,8 @@ fn grids(results: &Results) -> String {
     grids.join("\n\n")
 }
 
-/// Groups points by target, and by the axes from `first` on: a table has no row or column for these. Each group has a
-/// title line, which is empty if there is only one group.
+/// Groups points by target and by the axes from `first` on, because a table has no row or column for these. Each group
+/// has a title line, which is empty if there is only one group.
 fn sections<'a>(results: &Results, points: &'a [PointResult], first: usize) -> Vec<(String, Vec<&'a PointResult>)> {
     let key = |point: &PointResult| (point.point[first..].to_vec(), point.target);
     let mut keys: Vec<(Vec<usize>, usize)> = points.iter().map(key).collect();
@@ -168,7 +168,7 @@ fn sections<'a>(results: &Results, points: &'a [PointResult], first: usize) -> V
     keys.iter().map(|wanted| (title(wanted), group(wanted))).collect()
 }
 
-/// Returns a Markdown table with its cells aligned, the first column to the left and the others to the right.
+/// Returns a Markdown table with aligned cells. The first column is aligned to the left and the others to the right.
 fn markdown(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();

@@ -1,4 +1,5 @@
-//! Latency against throughput as inline SVG: each point of the sweep at its records a second and its latency.
+//! Shows latency against throughput as inline SVG. Each point of the sweep is at its records per second and its
+//! latency.
 //!
 //! Invariant: text from outside is escaped, and a point's title has the numbers of the tables.
 
@@ -7,15 +8,15 @@ use super::escape::escape;
 use super::{grouped, number};
 use std::fmt::Write;
 
-/// Curve with its points in the order of the first axis' values.
+/// A curve with its points, in the order of the first axis' values.
 pub struct Tradeoff {
-    /// Colour, dash and mark of the curve, as in the other plots.
+    /// The colour, dash and mark of the curve, as in the other plots.
     pub looks: (usize, usize, usize),
-    /// Name, records a second and milliseconds of each value; `None` where nothing was measured.
+    /// The name, records per second and milliseconds of each value. `None` if nothing was measured there.
     pub points: Vec<Option<(String, f64, f64)>>,
 }
 
-/// Returns the plot as an element of a page, with `rates` below and `latencies` on the left.
+/// Returns the plot as an element of a page, with `rates` at the bottom and `latencies` on the left.
 pub fn svg(heading: &str, latency: &str, rates: &Scale, latencies: &Scale, curves: &[Tradeoff]) -> String {
     let floor = HEIGHT - BOTTOM;
     let x = |rate: f64| LEFT + rates.height(rate) * (WIDTH - LEFT - RIGHT);

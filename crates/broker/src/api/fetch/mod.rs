@@ -40,7 +40,8 @@ const OPENING_WAIT: Duration = Duration::from_millis(500);
 /// Stands for an unknown offset. The client then keeps its previous value.
 const UNKNOWN: i64 = PartitionOutcome::UNKNOWN;
 
-/// For sessions that read ahead, a response counts as full once less than this fraction of its size limit is left.
+/// For sessions that read ahead, a response counts as full once less than one part in `FULL_SHARE` of its size limit is
+/// left.
 const FULL_SHARE: usize = 8;
 /// Memory that a pending fetch takes, apart from its lists of partitions.
 const PENDING_BYTES: usize = 2048;

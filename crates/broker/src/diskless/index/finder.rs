@@ -51,7 +51,7 @@ impl RunFinder {
     }
 
     /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
-    /// before `offset`.
+    /// before `offset`, or the first extent after `offset` if there is no such extent.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.

@@ -161,7 +161,7 @@ impl SharedNotes {
             if let Err(error) = written
                 && let Some(left_out) = unwritten.due()
             {
-                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; make room");
+                tracing::warn!(%error, left_out, "cannot write {FILE}: a start may not detect an older copy of the index; check the space and permissions of the data directory");
             }
         }
     }

@@ -104,9 +104,10 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
 /// How many bytes before the end of a column the last batch's offset begins. SQL statements use this number.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// How many bytes before the end of a column the last batch's record count and sequence begin. SQL statements use these
-/// numbers. The producer's transaction is open if the highest bit of the count is set and that of the sequence is not.
+/// How many bytes before the end of a column the last batch's record count begins. SQL statements use this number. The
+/// producer's transaction is open if the highest bit of the count is set and that of the sequence is not.
 pub const LAST_COUNT: i64 = 20;
+/// How many bytes before the end of a column the last batch's sequence begins. SQL statements also use this number.
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].

@@ -277,7 +277,7 @@ pub struct KnownStore {
 /// Reads extents, partition rows and aborted transactions without waiting for commits. The calls block the thread.
 pub trait RunSource: Send {
     /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
-    /// before `offset`.
+    /// before `offset`, or the first extent after `offset` if there is no such extent.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.

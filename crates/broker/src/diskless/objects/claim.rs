@@ -7,9 +7,9 @@
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: if two clusters claim a store, one of them is refused. In a store without conditional PUTs, this is
-//! guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or deleted before it is
-//! certain that the index and the store belong together.
+//! Invariants: if two clusters claim a store, one of them is refused. If the store has no conditional PUTs or ignores
+//! the condition, this is guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or
+//! deleted before it is certain that the index and the store belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -34,7 +34,8 @@ const CLAIM_MAX: usize = 1000;
 const PROBE: &str = "probe";
 /// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// How long the broker waits after an unconditional PUT of a marker before it reads which marker is in the store.
+/// How long the broker waits before it reads which marker is in the store, if the PUT of its own marker was
+/// unconditional or the store ignored the condition.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
 /// The state of a store's ownership marker, which is either verified or not yet.
@@ -200,22 +201,42 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
 
 /// Writes the marker if there is none. Returns the store id in the marker that the store then has.
 async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
-    let options = |mode| PutOptions { mode, ..PutOptions::default() };
     let claim = format!("{cluster_id} {}", random_id());
-    let payload = || Bytes::from(claim.clone()).into();
-    match of.answer(of.store.put_opts(key, payload(), options(PutMode::Create))).await {
-        Ok(_) => store_of(&claim, cluster_id),
-        // Another broker was faster.
+    let mut put = put_if_absent(of, key, &claim).await?;
+    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has
+    // not replaced another broker's marker.
+    if put == ConditionalPut::Written && put_if_absent(of, key, &claim).await? == ConditionalPut::Refused {
+        return store_of(&claim, cluster_id);
+    }
+    if put == ConditionalPut::Unsupported {
+        of.answer(of.store.put(key, Bytes::from(claim).into())).await.map_err(ObjectError::of_put)?;
+        put = ConditionalPut::Written;
+    }
+    // Without conditions, the last of several markers remains. It is read after a pause, when it no longer changes.
+    if put == ConditionalPut::Written {
+        tokio::time::sleep(CLAIM_SETTLES).await;
+    }
+    store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
+}
+
+/// The outcome of a PUT that must not replace an object.
+#[derive(PartialEq, Eq)]
+enum ConditionalPut {
+    Written,
+    /// There is an object already.
+    Refused,
+    /// The store has no conditional PUTs.
+    Unsupported,
+}
+
+async fn put_if_absent(of: &Claimed<'_>, key: &Path, claim: &str) -> Result<ConditionalPut, ObjectError> {
+    let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    match of.answer(of.store.put_opts(key, Bytes::from(claim.to_owned()).into(), options)).await {
+        Ok(_) => Ok(ConditionalPut::Written),
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
-            store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
+            Ok(ConditionalPut::Refused)
         }
-        // The store has no conditional PUTs. If several brokers write markers at the same time, the last one remains,
-        // so it is read after a pause.
-        Err(error) if is_not_implemented(&error) => {
-            of.answer(of.store.put(key, payload())).await.map_err(ObjectError::of_put)?;
-            tokio::time::sleep(CLAIM_SETTLES).await;
-            store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
-        }
+        Err(error) if is_not_implemented(&error) => Ok(ConditionalPut::Unsupported),
         Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("its disk is full".into())),
         Err(error) => Err(ObjectError::of_put(error)),
     }

@@ -28,8 +28,7 @@ pub struct StoreCounts {
     failing: Mutex<FailingSince>,
 }
 
-/// When the first attempt of each kind failed, unless a request has succeeded since. `None` if there is no such
-/// failure.
+/// When the first attempt of each kind failed. `None` if there was no failure, or if a later success has cleared it.
 #[derive(Debug, Default)]
 struct FailingSince {
     put: Option<Instant>,
@@ -97,7 +96,7 @@ impl StoreCounts {
         }
     }
 
-    /// Returns how long requests have been failing without a success, or `None` if they are not.
+    /// Returns the time since the first failed attempt that no later success has cleared, or `None` if there is none.
     pub fn failing_for(&self) -> Option<Duration> {
         let failing = self.failing.lock();
         failing.put.into_iter().chain(failing.get).min().map(|since| since.elapsed())

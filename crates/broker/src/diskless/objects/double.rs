@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,8 +14,8 @@ use futures_util::stream::BoxStream;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions,
-    PutOptions, PutPayload, PutResult, Result,
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMode,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
 };
 
 use fullbore_config::S3Storage;
@@ -41,6 +41,7 @@ pub struct StoreDouble {
     takes: Duration,
     failing: AtomicUsize,
     hanging: AtomicUsize,
+    ignores_conditions: AtomicBool,
     puts: AtomicUsize,
     gets: AtomicUsize,
 }
@@ -53,6 +54,7 @@ impl StoreDouble {
             takes,
             failing: AtomicUsize::new(0),
             hanging: AtomicUsize::new(0),
+            ignores_conditions: AtomicBool::new(false),
             puts: AtomicUsize::new(0),
             gets: AtomicUsize::new(0),
         })
@@ -66,6 +68,11 @@ impl StoreDouble {
     /// Makes the next `requests` requests hang forever.
     pub fn hang_next(&self, requests: usize) {
         self.hanging.store(requests, Ordering::SeqCst);
+    }
+
+    /// Makes PUTs replace objects even if they must not, as some S3 servers do.
+    pub fn ignore_conditions(&self) {
+        self.ignores_conditions.store(true, Ordering::SeqCst);
     }
 
     /// Returns the number of PUTs so far.
@@ -102,9 +109,12 @@ impl fmt::Display for StoreDouble {
 
 #[async_trait]
 impl ObjectStore for StoreDouble {
-    async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
+    async fn put_opts(&self, location: &Path, payload: PutPayload, mut options: PutOptions) -> Result<PutResult> {
         self.puts.fetch_add(1, Ordering::SeqCst);
         self.answer().await?;
+        if self.ignores_conditions.load(Ordering::SeqCst) {
+            options.mode = PutMode::Overwrite;
+        }
         self.inner.put_opts(location, payload, options).await
     }
 

@@ -51,8 +51,9 @@ pub enum ObjectError {
     },
     /// The store has objects that the index does not know.
     #[error(
-        "it has objects of this cluster of which the index knows nothing: diskless.db, or the cluster's database, was lost, or another data \
-         directory uses them. Restore it, or set diskless.storage to another directory or prefix (nothing was deleted)"
+        "it has objects of this cluster that the index does not know: the index (diskless.db, or the cluster's database) was lost, or the \
+         objects belong to another data directory. Restore the index, or set diskless.storage to another directory or prefix (nothing was \
+         deleted)"
     )]
     UnknownObjects,
     /// The index has failed, so the store cannot be verified.

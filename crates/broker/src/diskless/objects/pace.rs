@@ -39,7 +39,7 @@ const REFUSALS_MIN: u32 = 5;
 /// How many earlier intervals are kept. The largest number of answers in one of them is the estimate of the rate that
 /// the store accepts.
 const INTERVALS_MAX: usize = 60;
-/// Maximum Retry-After that is respected. Requests never wait longer.
+/// Maximum Retry-After that is respected. A longer one is cut to this time.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(1);
 /// How many writes are admitted for each other request, while both are waiting.
 const WRITES_FOR_ANOTHER: u32 = 3;

@@ -105,8 +105,8 @@ impl QueuedMarkers {
 
 impl Pipeline {
     /// Writes a marker, and returns when it has an outcome. If there is a permit, the first poll of the future queues
-    /// the marker. An equal marker that is already queued shares its outcome. If the future is dropped, the marker is
-    /// written nevertheless.
+    /// the marker. An equal marker that is already queued shares its outcome. Once the marker is queued, it is written
+    /// even if the future is dropped.
     ///
     /// # Errors
     /// Returns [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, or

@@ -96,7 +96,7 @@ struct PipelineState {
     markers: QueuedMarkers,
     /// The number of the last object whose commit waited for a confirmation. `None` before the first one.
     held: Option<u64>,
-    /// True if other brokers commit to the index as well.
+    /// True if other brokers also commit to the index.
     others_commit: bool,
     is_closed: bool,
 }
@@ -158,8 +158,7 @@ impl Pipeline {
         }
     }
 
-    /// Forgets producers that have not written for `expiration_ms`, and the records of batches that were refused long
-    /// ago.
+    /// Forgets producers that have not written for `expiration_ms`, and also batches that were refused long ago.
     pub fn expire_producers(&self, now_ms: i64, expiration_ms: i64) {
         self.shared.state.lock().queue.forget_old(self.shared.now());
         // The lock is taken anew for each partition, so that no batch must wait until all of them are done.

@@ -17,9 +17,9 @@ use super::{CLUSTER, Life};
 use crate::diskless::DisklessPartition;
 use crate::diskless::index::SqliteIndex;
 
-/// How far the wall clock jumps, so that the grace period of uncommitted objects is over. `DAY_MS` is a jump past the
-/// second deletion of an object.
+/// How far the wall clock jumps so that the grace period of uncommitted objects is over, in ms.
 const HOUR_MS: i64 = 5_000_000;
+/// How far the wall clock jumps so that the broker deletes objects for the second time, in ms.
 const DAY_MS: i64 = 90_000_000;
 
 impl Life {

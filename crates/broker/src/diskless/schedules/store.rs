@@ -32,7 +32,7 @@ pub struct Troubled {
 struct State {
     puts: Random,
     gets: Random,
-    /// PUTs that were given up but may still arrive. Each has the time of its arrival, the key and the bytes.
+    /// PUTs that were given up but will still arrive. Each has the time of its arrival, the key and the bytes.
     late: Vec<(Duration, Path, PutPayload)>,
 }
 

@@ -217,7 +217,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
 struct Word {
-    /// How long after the offer of the batch the answer arrives. `None` if it arrives before.
+    /// How long after the offer of the batch the answer arrives. `None` if the coordinator has already confirmed.
     after: Option<Duration>,
     is_given: bool,
 }

@@ -293,7 +293,7 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The aborted transaction that the last batch ends, if some of its data is left.
+    /// The aborted transaction that the batch judged last ends, if some of its data is left.
     ended: Option<AbortedTransaction>,
     /// The last batch without its records, if it was not written to the output. The flag is true if it had none before.
     left: Option<(BytesMut, bool)>,

@@ -22,8 +22,8 @@ use fullbore_log::steps::step;
 ///
 /// # Errors
 /// Fails with [`CleanError::Changed`] if the log is closed, was truncated or lacks the segments, and with an I/O error
-/// if the new segments cannot be renamed. In both cases the log is unchanged. After [`CleanError::Unsettled`], the next
-/// start of the broker completes the replacement.
+/// if the new segments cannot be renamed. In both cases an open log is unchanged. After [`CleanError::Unsettled`], the
+/// next start of the broker completes the replacement.
 pub fn replace(
     partition: &Replica,
     dir: &Path,

@@ -369,7 +369,7 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // A truncation during a cleaning limits the checkpoint as well.
+    // A truncation during a cleaning also limits the checkpoint.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));

@@ -32,9 +32,9 @@ use super::checkpoints::TopicPartition;
 /// Maximum size of all tails in bytes, by estimate. This is enough for 150,000 producers of a few partitions, for
 /// 20,000 partitions with a few producers each, or for the names of 14,000 partitions.
 const BYTES_MAX: usize = 8 << 20;
-/// The estimated size in bytes. An entry takes `OF_PARTITION` and twice its topic's name, and each of its producers
-/// takes `OF_PRODUCER` in a map that is half full.
+/// Estimated memory for a partition without its producers, in bytes. Twice the length of the topic's name is added.
 const OF_PARTITION: usize = 256;
+/// Estimated memory for each producer that the map of a partition's tails has room for, in bytes.
 const OF_PRODUCER: usize = 48;
 
 /// The producer tails of deleted partitions.

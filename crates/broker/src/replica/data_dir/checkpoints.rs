@@ -28,9 +28,9 @@ use fullbore_log::recovery::RecoveryHint;
 /// The topic's name and the partition's number.
 pub type TopicPartition = (String, i32);
 
-/// The values in the list of unrecovered partitions. `KILLED` means that the process crashed, and `REBOOTED` that the
-/// machine has also been booted since then.
+/// The value of a partition in the list of unrecovered partitions if only the process has crashed.
 const KILLED: i64 = 0;
+/// The value of a partition in that list if the machine has also been booted since the crash.
 const REBOOTED: i64 = 1;
 
 /// The checkpoint files and their contents.

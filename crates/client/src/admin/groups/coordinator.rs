@@ -1,5 +1,5 @@
-//! Requests to the coordinators of groups. The coordinator of each group is found first. A request is retried for
-//! `patience` while the coordinator is loading or has moved.
+//! Sends requests to the coordinators of groups, which are looked up first. While a coordinator is loading or has
+//! moved, the request is retried, for `patience` at most.
 //!
 //! Invariant: a change is repeated only if the coordinator has not carried it out, or if the change is idempotent.
 
@@ -11,27 +11,27 @@ use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Time between two attempts.
+/// The pause between two attempts.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Administration of a cluster's groups.
+/// Administers the groups of a cluster.
 pub struct GroupAdmin<'a> {
     cluster: &'a mut Cluster,
     patience: Duration,
 }
 
 impl<'a> GroupAdmin<'a> {
-    /// Connects to any broker, and returns the administration of the cluster's groups. Requests are retried for
-    /// `patience` while a coordinator loads or moves.
+    /// Connects to any broker of the cluster. Later requests are retried for `patience` while a coordinator loads or
+    /// moves.
     ///
     /// # Errors
-    /// Error of the last attempt to connect if no broker of the list answers. The connect is not retried.
+    /// Returns the error of the last attempt to connect, if no broker of the list answers. Connecting is not retried.
     pub fn of(cluster: &'a mut Cluster, patience: Duration) -> Result<Self, ClientError> {
         cluster.any()?;
         Ok(GroupAdmin { cluster, patience })
     }
 
-    /// Returns the cluster, for requests that are not about groups.
+    /// Returns the cluster, for requests that do not concern groups.
     pub fn cluster(&mut self) -> &mut Cluster {
         self.cluster
     }
@@ -49,8 +49,8 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Sends each coordinator one request about all of its groups. Repeats this for `patience` for the groups whose
-    /// coordinator is loading or has moved.
+    /// Sends each coordinator one request about all of its groups. For groups whose coordinator is loading or has
+    /// moved, this is repeated for `patience`.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
@@ -104,20 +104,20 @@ impl<'a> GroupAdmin<'a> {
     }
 }
 
-/// Outcomes of groups, by id.
+/// The outcomes of groups, by id.
 #[derive(Debug)]
 pub struct GroupOutcomes<T> {
     of_groups: BTreeMap<Text, Result<T, ClientError>>,
-    /// Error for the groups that have no outcome.
+    /// The error for groups without an outcome.
     broken: Option<ClientError>,
 }
 
 impl<T> GroupOutcomes<T> {
-    /// Removes and returns the outcome of a group. The first group without an outcome gets the coordinator's error, all
-    /// later ones get a general error.
+    /// Removes and returns the outcome of a group. The first group without an outcome gets the coordinator's error, and
+    /// all later ones get a general error.
     ///
     /// # Errors
-    /// Error of the group, or of its coordinator.
+    /// Returns [`ClientError`] if the coordinator refused the request for the group, or was not found or reached.
     pub fn take(&mut self, id: &Text) -> Result<T, ClientError> {
         match self.of_groups.remove(id) {
             Some(outcome) => outcome,
@@ -126,20 +126,20 @@ impl<T> GroupOutcomes<T> {
     }
 }
 
-/// Response of one coordinator about its groups.
+/// The response of one coordinator about its groups.
 pub(super) struct CoordinatorAnswer<T> {
     pub of_groups: Vec<(Text, Result<T, ClientError>)>,
-    /// Error for the groups that are not in the response.
+    /// The error for groups that are missing from the response.
     pub broken: Option<ClientError>,
 }
 
-/// Coordinators with their groups, and the errors of groups without a coordinator.
+/// The coordinators with their groups, and the errors of groups without a coordinator.
 type Coordinators = (BTreeMap<BrokerAddress, Vec<Text>>, Vec<(Text, ClientError)>);
 
-/// Returns the coordinators of these groups, each with the groups that it coordinates.
+/// Finds the coordinators of these groups, and returns the groups of each.
 ///
 /// # Errors
-/// Error of the first group without a coordinator; error of the connection if no broker answers.
+/// Returns the error of the first group without a coordinator, or the error of the connection if no broker answers.
 pub(super) fn coordinators(
     cluster: &mut Cluster,
     ids: &[Text],
@@ -175,7 +175,7 @@ fn no_coordinator(id: &Text) -> ClientError {
     ClientError::kafka(what, ErrorCode::COORDINATOR_NOT_AVAILABLE, None)
 }
 
-/// Returns true if the coordinator is loading, moving or unreachable: a retry may succeed.
+/// Returns true if a retry may succeed, because the coordinator is loading, moving or unreachable.
 fn is_passing(error: &ClientError) -> bool {
     match error {
         ClientError::Connect { .. } | ClientError::Io { .. } | ClientError::Silent { .. } => true,
@@ -191,7 +191,7 @@ pub(super) fn check(what: String, code: ErrorCode, message: Option<&str>) -> Res
     if code.is_err() { Err(ClientError::kafka(what, code, message)) } else { Ok(()) }
 }
 
-/// Checks the coordinator's code for a group. The error contains the user's next step, if there is one.
+/// Checks the coordinator's error code for a group. The error explains what the user can do, if anything helps.
 pub(super) fn check_group(id: &Text, action: &str, code: ErrorCode, message: Option<&str>) -> Result<(), ClientError> {
     let what = format!("cannot {action} group '{id}'");
     match code {

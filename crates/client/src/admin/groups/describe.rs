@@ -1,7 +1,7 @@
-//! Descriptions of groups and their members, of either protocol.
+//! Describes groups and their members, of either protocol.
 //!
-//! As in Kafka's own client, a group is first requested by the API of the consumer protocol (KIP-848). If the group
-//! does not use that protocol, it is requested by the API of the classic one.
+//! Like Kafka's own client, this first sends a request of the consumer protocol (KIP-848). If the group does not use
+//! that protocol, it sends the request of the classic protocol.
 
 use super::coordinator::{GroupAdmin, check, coordinators};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -13,17 +13,17 @@ use fullbore_wire::consumer_protocol::{self, ConsumerProtocolAssignment};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::HashMap;
 
-/// Protocol of a group.
+/// The protocol of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupProtocol {
-    /// Classic protocol: JoinGroup and SyncGroup.
+    /// The classic protocol, with JoinGroup and SyncGroup.
     Classic,
-    /// Consumer protocol: ConsumerGroupHeartbeat.
+    /// The consumer protocol, with ConsumerGroupHeartbeat.
     Consumer,
 }
 
 impl GroupProtocol {
-    /// Returns the protocol's name in Kafka's `group.protocol`.
+    /// Returns the name of the protocol in Kafka's `group.protocol`.
     pub fn name(self) -> &'static str {
         match self {
             GroupProtocol::Classic => "classic",
@@ -32,54 +32,54 @@ impl GroupProtocol {
     }
 }
 
-/// Description of a group.
+/// The description of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupDescription {
-    /// Id of the group.
+    /// The group's id.
     pub id: Text,
-    /// Protocol of the group.
+    /// The group's protocol.
     pub protocol: GroupProtocol,
-    /// State of the group: `Stable`, `Empty` and so on.
+    /// The group's state, such as `Stable` or `Empty`.
     pub state: Text,
-    /// Coordinator of the group.
+    /// The group's coordinator.
     pub coordinator: BrokerAddress,
-    /// Assignor of the group; empty if it has none.
+    /// The group's assignor, or empty if it has none.
     pub assignor: Text,
-    /// Epoch of the group; `None` for a classic group.
+    /// The group's epoch, or `None` for a classic group.
     pub epoch: Option<i32>,
-    /// Epoch of the target assignment; `None` for a classic group.
+    /// The epoch of the target assignment, or `None` for a classic group.
     pub target_epoch: Option<i32>,
-    /// Members, in the order of their ids.
+    /// The members, sorted by id.
     pub members: Vec<GroupMember>,
 }
 
-/// Member of a group.
+/// A member of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Id of the member.
+    /// The member's id.
     pub id: Text,
-    /// Name of a static member (group.instance.id); `None` for a dynamic member.
+    /// The name of a static member (group.instance.id), or `None` for a dynamic member.
     pub instance_id: Option<Text>,
-    /// Client id with which the member joined.
+    /// The client id that the member joined with.
     pub client_id: Text,
-    /// Address from which the member joined.
+    /// The address that the member joined from.
     pub host: Text,
-    /// Epoch of the member; `None` in a classic group.
+    /// The member's epoch, or `None` in a classic group.
     pub epoch: Option<i32>,
-    /// Assigned partitions, in order.
+    /// The assigned partitions, in order.
     pub assignment: Vec<(Text, i32)>,
-    /// Partitions of the target assignment; `None` in a classic group.
+    /// The partitions of the target assignment, or `None` in a classic group.
     pub target: Option<Vec<(Text, i32)>>,
-    /// True if the member uses the consumer protocol, like its group. `None` if the broker does not report this.
+    /// True if the member uses the consumer protocol, as its group does. `None` if the broker does not report this.
     pub is_upgraded: Option<bool>,
 }
 
 impl GroupAdmin<'_> {
-    /// Describes groups, and returns an outcome for each of
-    /// `ids` in this order. The error of a group is [`ClientError::NoGroup`], or the coordinator's error.
+    /// Describes groups and returns an outcome for each of `ids`, in this order. A group's error is either
+    /// [`ClientError::NoGroup`] or the coordinator's error.
     ///
     /// # Errors
-    /// Error of a coordinator that cannot be found or reached.
+    /// Returns [`ClientError`] if a coordinator cannot be found or reached.
     pub fn describe(&mut self, ids: &[Text]) -> Result<Vec<Result<GroupDescription, ClientError>>, ClientError> {
         if ids.is_empty() {
             return Ok(Vec::new());
@@ -138,8 +138,8 @@ fn describe_at(
     Ok(described)
 }
 
-/// Refuses a group whose protocol type is not that of consumers, as Kafka's client does. Accepts a group without
-/// protocol type: it only has committed offsets.
+/// Refuses a group that is not for consumers according to its protocol type, as Kafka's client does. Accepts a group
+/// without a protocol type, since such a group only has committed offsets.
 fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     match &*group.protocol_type {
         "" | "consumer" => Ok(()),
@@ -147,8 +147,8 @@ fn check_consumers(group: &classic::DescribedGroup) -> Result<(), ClientError> {
     }
 }
 
-/// Returns the outcome of one group. The outer error is an error of the coordinator itself, after which the request may
-/// be retried.
+/// Returns the outcome of one group. The outer error is an error of the coordinator itself, so the request may be
+/// retried.
 fn outcome(id: &Text, code: ErrorCode, message: Option<&str>) -> Result<Result<(), ClientError>, ClientError> {
     let outcome = check(format!("cannot describe group '{id}'"), code, message);
     if code.is_retriable() { outcome.map(Ok) } else { Ok(outcome) }
@@ -223,8 +223,8 @@ fn of_classic(group: classic::DescribedGroup, coordinator: &BrokerAddress) -> Gr
     }
 }
 
-/// Decodes a classic member's assignment, whose bytes come from the group's leader. Returns no partitions if the bytes
-/// are malformed.
+/// Decodes the assignment of a classic member. Its bytes come from the group's leader. If they are malformed, returns
+/// no partitions.
 fn assigned(bytes: Bytes) -> Vec<(Text, i32)> {
     let Ok((_, assignment)) = consumer_protocol::decode::<ConsumerProtocolAssignment>(bytes) else { return Vec::new() };
     let of_topic = |topic: consumer_protocol::TopicPartition| {

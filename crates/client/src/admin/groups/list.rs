@@ -1,4 +1,4 @@
-//! List of groups, and deletion of a group.
+//! Lists groups and deletes a group.
 
 use super::coordinator::{GroupAdmin, check, check_group};
 use crate::error::ClientError;
@@ -6,28 +6,28 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
 use fullbore_wire::apis::list_groups::{ListGroupsRequest, ListedGroup};
 
-/// Group, with the facts that `groups list` shows.
+/// A group, with the facts that `groups list` shows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct GroupListing {
-    /// Id of the group.
+    /// The group's id.
     pub id: Text,
-    /// Type of the group: `classic`, `consumer`; empty from brokers before 3.7.
+    /// The group's type: `classic` or `consumer`. Empty from brokers before 3.7.
     pub kind: Text,
-    /// State of the group; empty from brokers before 2.6.
+    /// The group's state. Empty from brokers before 2.6.
     pub state: Text,
 }
 
 impl GroupAdmin<'_> {
-    /// Returns the consumer groups in one of `states` and of one of the types `kinds`, in the order of their ids. An
-    /// empty list matches all.
+    /// Returns the consumer groups in one of `states` and of one of the types `kinds`, sorted by id. An empty list
+    /// matches all.
     ///
     /// # Errors
-    /// Error of the first broker that fails.
+    /// Returns [`ClientError`] of the first broker that refuses or cannot be reached.
     pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
-        // The whole list is repeated after a failure: the broker may be gone, and its groups may have moved to other
+        // After a failure the whole list is repeated. The broker may be gone, and its groups may have moved to other
         // brokers.
         let mut found = self.patiently(|cluster| {
             let mut found: Vec<GroupListing> = Vec::new();
@@ -42,7 +42,7 @@ impl GroupAdmin<'_> {
             }
             Ok(found)
         })?;
-        // Filters again, since older brokers ignore the filters of the request.
+        // The groups are filtered again, because older brokers ignore the filters of the request.
         let is_asked = |asked: &[String], found: &str| {
             asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
         };
@@ -55,14 +55,14 @@ impl GroupAdmin<'_> {
     /// Deletes a group with its offsets.
     ///
     /// # Errors
-    /// [`ClientError::NoGroup`] if the group does not exist; otherwise the coordinator's error.
+    /// Returns [`ClientError::NoGroup`] if the group does not exist, or else the coordinator's error.
     pub fn delete(&mut self, id: &Text) -> Result<(), ClientError> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
         let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
             let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
-            // The coordinator may have deleted the group before the connection broke: a later "no such group" is then a
-            // success.
+            // The coordinator may have deleted the group before the connection broke. If a later attempt gets "no such
+            // group", the deletion has succeeded.
             may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
             let result = answer?.results.into_iter().find(|result| result.group_id == *id).unwrap_or_default();
             match check_group(id, "delete", result.error_code, result.error_message.as_deref()) {

@@ -1,6 +1,6 @@
-//! Administration of consumer groups: list, describe, delete, and their committed offsets.
+//! Administers consumer groups: lists, describes and deletes them, and handles their committed offsets.
 //!
-//! Not here: membership, which is in [`group`](crate::group).
+//! Membership in a group is in [`group`](crate::group).
 
 mod coordinator;
 mod describe;

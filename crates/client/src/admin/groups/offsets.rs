@@ -1,4 +1,4 @@
-//! Committed offsets of groups: read, set by a tool, delete.
+//! Reads, sets and deletes the committed offsets of groups.
 
 use super::coordinator::{CoordinatorAnswer, GroupAdmin, GroupOutcomes, check, check_group};
 use crate::blocking::{BrokerAddress, Cluster};
@@ -13,56 +13,56 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Last version of both requests with names of topics; later versions have ids.
+/// The last version of both requests that names topics. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 9;
-/// Largest number of partitions in one commit by a tool.
+/// Maximum number of partitions that a tool commits at once.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;
-/// First version of OffsetFetch with several groups.
+/// The first version of OffsetFetch that supports several groups.
 const FETCH_SEVERAL_VERSION: i16 = 8;
-/// Largest number of groups in one OffsetFetch.
+/// Maximum number of groups in one OffsetFetch.
 const FETCH_GROUPS_MAX: usize = 100;
-/// Weight of a commit in addition to 1 for each of its partitions, and largest weight of the commits in flight. So 32
-/// commits of one partition each may be in flight, or one of many partitions. Without the limit, a broker that still
-/// writes responses might not read the next request.
+/// The weight of a commit without its partitions, each of which adds 1.
 const COMMIT_WEIGHT: usize = 31;
+/// Maximum weight of all commits in flight. This allows 32 commits of one partition each, or one of many partitions.
+/// Without the limit, a broker that still writes responses might not read the next request.
 const COMMITS_WEIGHT_MAX: usize = 1024;
 
-/// Committed offset of a partition.
+/// The committed offset of a partition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommittedOffset {
-    /// Offset of the record to read next.
+    /// The offset of the next record to read.
     pub offset: i64,
-    /// Leader epoch of the record before that offset.
+    /// The leader epoch of the record before that offset.
     pub leader_epoch: Option<i32>,
-    /// Metadata that the client committed with the offset.
+    /// The metadata that the client committed with the offset.
     pub metadata: Text,
 }
 
-/// Offsets to commit for a group, by topic and partition.
+/// The offsets to commit for a group, by topic and partition.
 pub type OffsetsToCommit = BTreeMap<(Text, i32), i64>;
-/// Partition and its new offset.
+/// A partition and its new offset.
 type NewOffset<'a> = (&'a (Text, i32), &'a i64);
-/// Committed offsets of a group, by topic and partition.
+/// The committed offsets of a group, by topic and partition.
 pub type CommittedOffsets = BTreeMap<(Text, i32), CommittedOffset>;
 
 impl GroupAdmin<'_> {
-    /// Returns every offset that the group has committed. Returns an empty map if the group does not exist.
+    /// Returns every offset that the group has committed. If the group does not exist, the result is empty.
     ///
     /// # Errors
-    /// Error of the coordinator.
+    /// Returns [`ClientError`] if the coordinator refuses, or cannot be found or reached.
     pub fn committed(&mut self, id: &Text) -> Result<CommittedOffsets, ClientError> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// Returns every committed offset of each of these groups. Sends one request to each coordinator.
+    /// Returns every committed offset of each of these groups. Each coordinator gets one request.
     pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
         self.at_coordinators(ids, committed_at)
     }
 
-    /// Commits offsets of groups without members, with a limited number of requests in flight.
+    /// Commits offsets of groups that have no members. The number of requests in flight is limited.
     ///
-    /// The outcome of a group is an error if one of its partitions was refused; offsets of its other partitions may
-    /// have been committed.
+    /// If one partition of a group was refused, the group's outcome is an error, although the offsets of its other
+    /// partitions may have been committed.
     pub fn commit_each(&mut self, groups: &BTreeMap<Text, OffsetsToCommit>) -> GroupOutcomes<()> {
         let ids: Vec<Text> = groups.keys().cloned().collect();
         self.at_coordinators(&ids, |cluster, coordinator, ids| {
@@ -71,10 +71,10 @@ impl GroupAdmin<'_> {
         })
     }
 
-    /// Deletes committed offsets. Returns the outcome of each partition.
+    /// Deletes committed offsets and returns the outcome of each partition.
     ///
     /// # Errors
-    /// Error of the coordinator for the whole group.
+    /// Returns [`ClientError`] if the coordinator refuses the whole group, or cannot be found or reached.
     pub fn delete_offsets(
         &mut self,
         id: &Text,
@@ -117,7 +117,7 @@ fn committed_at(
         Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
     };
     for ids in ids.chunks(at_once) {
-        // Fills the fields of both layouts; each version encodes its own fields.
+        // The fields of both layouts are filled. Each version encodes its own ones.
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };
@@ -157,7 +157,7 @@ fn commit_at(
     CoordinatorAnswer { of_groups: answered.map(|(id, outcome)| (id.clone(), outcome)).collect(), broken }
 }
 
-/// Checks the codes of all partitions. The error is that of the first refused partition.
+/// Checks the error codes of all partitions and returns the first error.
 fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), ClientError> {
     for topic in &answer.topics {
         for partition in topic.partitions.iter().filter(|partition| partition.error_code.is_err()) {
@@ -168,8 +168,8 @@ fn check_committed(id: &Text, answer: &OffsetCommitResponse) -> Result<(), Clien
     Ok(())
 }
 
-/// Returns the offsets of each group in a response. A response of an older version names no group: it has the offsets
-/// of group `id`.
+/// Returns the offsets of each group in a response. A response of an older version does not name a group, and contains
+/// the offsets of group `id`.
 fn read(id: &Text, response: OffsetFetchResponse) -> Vec<(Text, Result<CommittedOffsets, ClientError>)> {
     if response.groups.is_empty() {
         let partitions = response.topics.into_iter().flat_map(|topic| {

@@ -1,22 +1,23 @@
-//! Tests of both paces over a modelled link, in virtual time.
+//! Tests both paces over a modelled link, in virtual time.
 
 use super::*;
 use std::collections::VecDeque;
 
-/// Rate at which a consumer reads records, in bytes a second.
+/// How fast a consumer reads records, in bytes per second.
 const READING: f64 = 2e9;
 const RUN: f64 = 20.0;
 const PARTITIONS: [usize; 3] = [1, 6, 100];
 const ROUND_TRIPS: [f64; 3] = [0.0001, 0.02, 0.15];
 const MEMORY: u64 = 64 << 20;
 
-/// Modelled link. Responses leave the leader one after another. TCP doubles its window up to the rate of the link.
+/// A modelled link. Responses leave the leader one after another, and TCP doubles its window up to the rate of the
+/// link.
 struct Link {
     round_trip: f64,
     bytes_s: f64,
-    /// Time at which the last byte of earlier responses has left.
+    /// When the last byte of earlier responses has left.
     free_at: f64,
-    /// Number of bytes that TCP sends in a round trip, and the time since which it has this size.
+    /// How many bytes TCP sends in a round trip, and since when.
     window: f64,
     window_since: f64,
 }
@@ -47,8 +48,8 @@ impl Link {
     }
 }
 
-/// Runs a consumer at a leader that reads ahead, and has records for `busy` of `partitions`. Returns the bytes a second
-/// in the second half of the run.
+/// Runs a consumer with a leader that reads ahead and has records for `busy` of `partitions`. Returns the bytes per
+/// second in the second half of the run.
 fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);
@@ -78,7 +79,7 @@ fn ahead(link: &mut Link, partitions: usize, busy: u64) -> f64 {
     read_late / (now - RUN / 2.0)
 }
 
-/// Runs a consumer at a leader that does not read ahead. Returns the bytes a second in the second half of the run.
+/// Runs a consumer with a leader that does not read ahead. Returns the bytes per second in the second half of the run.
 fn by_size(link: &mut Link, partitions: usize) -> f64 {
     let start = Instant::now();
     let time = |seconds: f64| start + Duration::from_secs_f64(seconds);

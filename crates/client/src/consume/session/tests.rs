@@ -1,4 +1,4 @@
-//! Tests of a session with leaders that read ahead, leaders that do not, and leaders that lose the session.
+//! Tests a session with leaders that read ahead, leaders that do not, and leaders that lose the session.
 
 use super::*;
 use fullbore_wire::apis::fetch::FetchableTopicResponse;

@@ -1,4 +1,4 @@
-//! Tests by examples of Java's assignments, and by properties of the sticky assignor.
+//! Compares with examples of Java's assignments, and checks properties of the sticky assignor.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn shown(assignor: Assignor, members: &[Subscriber], of: &[(&str, i32)]) -> Vec<
 
 #[test]
 fn range_and_round_robin_assign_as_java_does() {
-    // Examples from the documentation of Java's classes.
+    // These examples are from the documentation of Java's classes.
     let two = [member("C0", &["a", "b"]), member("C1", &["a", "b"])];
     assert_eq!(shown(Assignor::Range, &two, &[("a", 3), ("b", 3)]), ["C0: a0 a1 b0 b1", "C1: a2 b2"]);
     assert_eq!(shown(Assignor::RoundRobin, &two, &[("a", 3), ("b", 3)]), ["C0: a0 a2 b1", "C1: a1 b0 b2"]);
@@ -55,7 +55,7 @@ fn a_moving_partition_is_withheld_until_its_owner_gives_it_up() {
     members[0].owned.clone_from(&first["A"]);
     let second = Assignor::CooperativeSticky.assign(&members, &counts(&of));
     assert_eq!((&second["A"], second["B"].len()), (&first["A"], 2));
-    // Two members claim the same partitions by the same generation. Either may own them, so that neither gets them yet.
+    // Two members claim the same partitions with the same generation. Either may own them, so neither gets them yet.
     let twice = [members[0].clone(), Subscriber { id: "C".into(), ..members[0].clone() }];
     let given = Assignor::CooperativeSticky.assign(&twice, &counts(&[("a", 4)]));
     assert_eq!(given.values().map(Vec::len).sum::<usize>(), 2, "{given:?}");
@@ -64,7 +64,7 @@ fn a_moving_partition_is_withheld_until_its_owner_gives_it_up() {
 #[test]
 fn an_owned_partition_does_not_move_while_a_free_one_can() {
     // The partitions of A come last in the order of names, after the free ones. In that order, A would have three
-    // partitions for a while, as many as B. A partition of B would then move, and be withheld.
+    // partitions for a while, as many as B. A partition of B would then move and be withheld.
     let owned = |of: &[i32]| of.iter().map(|p| (Text::from("a"), *p)).collect::<Vec<_>>();
     let holder = |id, of: &[i32]| Subscriber { owned: owned(of), generation: 1, ..member(id, &["a"]) };
     let members = [holder("A", &[5, 6]), holder("B", &[0, 1, 2]), holder("C", &[])];
@@ -83,7 +83,8 @@ fn thousands_of_partitions_are_balanced_before_the_leaders_session_expires() {
     assert_eq!((given["A"].len(), given["B"].len()), (2500, 0), "B waits");
 }
 
-/// Drawn member: topics to which it subscribes, partitions that it claims, and the generation of the claim.
+/// A randomly drawn member: the topics that it subscribes to, the partitions that it claims, and the generation of the
+/// claim.
 type Drawn = (Vec<usize>, Vec<(usize, i32)>, i32);
 
 fn groups() -> impl Strategy<Value = (Vec<Subscriber>, BTreeMap<Text, i32>)> {
@@ -130,7 +131,7 @@ proptest! {
     ) {
         let all: Vec<Text> = counts.keys().cloned().collect();
         members.iter_mut().for_each(|member| member.topics.clone_from(&all));
-        // A second round, after all members have given up the moving partitions, assigns the rest. Later rounds change
+        // After all members have given up the moving partitions, a second round assigns the rest. Later rounds change
         // nothing.
         let mut rounds = Vec::new();
         for generation in 5..8 {

@@ -1,7 +1,7 @@
-//! Task that reads responses, and passes each to the handler of its request.
+//! The task that reads responses and passes each to the handler of its request.
 //!
-//! The task also ends the connection if a request has no response within request.timeout.ms: every later response would
-//! wait for that one.
+//! The task also ends the connection if a request has no response within request.timeout.ms. Every later response would
+//! have to wait for that one.
 
 use super::shared::ConnectionState;
 use super::socket::Reading;
@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Bounds of the capacity for one read. Within them, the capacity is the length of the last response.
+/// Minimum capacity for one read, in bytes. Up to the maximum, the capacity is the length of the last response.
 const READ_BYTES: usize = 16 * 1024;
+/// Maximum capacity for one read, in bytes.
 const READ_BYTES_MAX: usize = 256 * 1024;
 
-/// Reason for the end of a connection that the broker has closed.
+/// The reason that is reported when the broker has closed the connection.
 pub(super) const CLOSED: &str = "the broker closed the connection";
 
 pub(super) async fn run(mut socket: Reading, shared: Arc<ConnectionState>) {
@@ -58,7 +59,7 @@ async fn read_some(socket: &mut Reading, buffer: &mut BytesMut) -> io::Result<()
     }
 }
 
-/// Passes on each whole response in the buffer, and reserves memory for the next read.
+/// Passes on each complete response in the buffer and reserves memory for the next read.
 fn dispatch(
     buffer: &mut BytesMut,
     next_read: &mut usize,
@@ -69,7 +70,7 @@ fn dispatch(
         *next_read = (frame::PREFIX + frame.len()).clamp(READ_BYTES, READ_BYTES_MAX);
         deliver(frame, shared, now)?;
     }
-    // If a response has begun, `frame::next` has reserved memory for its rest.
+    // If a response has begun, `frame::next` has already reserved memory for its rest.
     if buffer.len() < frame::PREFIX {
         buffer.reserve(*next_read);
     }

@@ -1,5 +1,5 @@
-//! State that the writing side of a connection and its reader share: the requests whose responses are due, and the end
-//! of the connection.
+//! The state that the writing side of a connection and its reader share: the requests whose responses are due, and the
+//! end of the connection.
 //!
 //! Invariant: the side that ends the connection gives every waiting request its outcome.
 
@@ -12,19 +12,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Outcome of a request: the frame of its response without the length prefix, or an error.
+/// The outcome of a request: the frame of its response without the length prefix, or an error.
 pub(super) type RequestOutcome = Result<Bytes, ConnectionError>;
 pub(super) type Handler = Box<dyn FnOnce(RequestOutcome) + Send>;
 
-/// Shared state of a connection.
+/// The shared state of a connection.
 pub(super) struct ConnectionState {
     pub(super) address: String,
     pub(super) request_timeout: Duration,
     idle_max: Duration,
     pub(super) response_bytes_max: usize,
     pub(super) due: Mutex<Due<Handler>>,
-    /// Time at which the last request that has no response was written. It counts as traffic; for other requests, the
-    /// response does.
+    /// When the last request that has no response was written. It counts as traffic. For other requests, the response
+    /// does.
     pub(super) unanswered_at: Mutex<Option<Instant>>,
     pub(super) closed: AtomicBool,
     pub(super) close: Notify,
@@ -44,11 +44,11 @@ impl ConnectionState {
         }
     }
 
-    /// Adds a request before its first byte leaves. Returns the handler as the error if the connection has ended, or if
-    /// too many requests wait.
+    /// Adds a request, before its first byte leaves. Returns the handler as the error if the connection has ended, or
+    /// if too many requests wait.
     pub(super) fn await_answer(&self, asked: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
-        // `closed` is read under the lock. `fail` sets it before it empties the queue, so that no request stays in the
+        // `closed` is read under the lock. `fail` sets it before it empties the queue, so no request can stay in the
         // queue.
         if self.closed.load(Ordering::Acquire) {
             return Err(handler);
@@ -56,7 +56,7 @@ impl ConnectionState {
         due.push(asked, handler)
     }
 
-    /// Ends the connection, and passes the error to every waiting request, oldest first.
+    /// Ends the connection and passes the error to every waiting request, oldest first.
     pub(super) fn fail(&self, reason: &str) {
         self.closed.store(true, Ordering::Release);
         self.close.notify_one();
@@ -67,8 +67,8 @@ impl ConnectionState {
         }
     }
 
-    /// Returns the reason why the connection must end: a request is overdue, or the connection was idle too long. None
-    /// if it may continue. `read_at` is the time of the last received bytes.
+    /// Returns the reason why the connection must end, if there is one: a request is overdue, or the connection was
+    /// idle too long. `read_at` is when bytes were last received.
     pub(super) fn overdue(&self, read_at: Instant) -> Option<String> {
         let active_at = self.unanswered_at.lock().map_or(read_at, |written| written.max(read_at));
         match self.due.lock().oldest() {

@@ -1,4 +1,4 @@
-//! Socket to a broker in two halves, plain or TLS. Other modules do not see the difference.
+//! A socket to a broker in two halves, plain or TLS. Other modules do not see the difference.
 //!
 //! Invariant: a frame is written as a whole. Its pieces are gathered into few calls, and with TLS into records of the
 //! largest size.
@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
-/// Most pieces of a frame in one call to the kernel (IOV_MAX is 1024).
+/// Maximum number of pieces of a frame in one call to the kernel (IOV_MAX is 1024).
 const SLICES_MAX: usize = 128;
 
 pub(super) enum Reading {
@@ -27,21 +27,21 @@ pub(super) enum Writing {
     Tls(Arc<fullbore_tls::Stream>),
 }
 
-/// Open socket, after the TLS handshake if there is one.
+/// An open socket, after the TLS handshake if there is one.
 pub(super) struct Opened {
     pub(super) reading: Reading,
     pub(super) writing: Writing,
-    /// Address to which the name resolved.
+    /// The address that the name resolved to.
     pub(super) peer: SocketAddr,
 }
 
-/// Reason why a socket could not be opened.
+/// The reason why a socket could not be opened.
 pub(super) enum SocketFailure {
     Connect(io::Error),
     Tls(io::Error),
 }
 
-/// Connects to `host:port`, including the TLS handshake. Both together take at most connect_timeout.
+/// Connects to `host:port`, including the TLS handshake. Both together may take connect_timeout.
 pub(super) async fn open(address: &str, config: &ClientConfig) -> Result<Opened, SocketFailure> {
     let connector = config.security.connector().map_err(|error| SocketFailure::Tls(io::Error::other(error)))?;
     let within = config.connect_timeout;
@@ -77,7 +77,7 @@ async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStre
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for target in resolve(address, config).await? {
         let socket = if target.is_ipv4() { tokio::net::TcpSocket::new_v4()? } else { tokio::net::TcpSocket::new_v6()? };
-        // Sizes are set only if the user has set them, since they turn off the kernel's autotuning.
+        // The sizes are set only if the user has set them, because this turns off the kernel's autotuning.
         if let Some(bytes) = config.send_buffer_bytes {
             socket.set_send_buffer_size(bytes)?;
         }
@@ -96,7 +96,8 @@ async fn open_socket(address: &str, config: &ClientConfig) -> io::Result<TcpStre
 }
 
 impl Reading {
-    /// Adds received bytes to the buffer, and returns their number; 0 at the end of the stream. Safe to cancel.
+    /// Appends received bytes to the buffer and returns how many there were, or 0 at the end of the stream. Safe to
+    /// cancel.
     pub(super) async fn read_buf(&mut self, buffer: &mut BytesMut) -> io::Result<usize> {
         match self {
             Reading::Plain(socket) => socket.read_buf(buffer).await,
@@ -106,7 +107,7 @@ impl Reading {
 }
 
 impl Writing {
-    /// Writes a whole frame. Copies bytes of batches only to encrypt them.
+    /// Writes a whole frame. The bytes of batches are copied only to encrypt them.
     pub(super) async fn write_frame(&mut self, frame: &Frame) -> io::Result<()> {
         match self {
             Writing::Plain(socket) => write_plain(socket, frame).await,

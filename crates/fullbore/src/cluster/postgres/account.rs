@@ -1,4 +1,4 @@
-//! User that runs PostgreSQL if this program runs as root: PostgreSQL refuses to run as root.
+//! Chooses the user that runs PostgreSQL if this program runs as root, because PostgreSQL refuses to run as root.
 
 use crate::failure::Failure;
 use std::fs;
@@ -7,10 +7,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names of candidates, in the order of preference.
+/// The names of candidates, best first.
 const USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// User of the operating system.
+/// A user of the operating system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     pub name: String,
@@ -19,24 +19,24 @@ pub struct Account {
 }
 
 impl Account {
-    /// Returns the user that must run PostgreSQL; None for the user of this program. `owner` is the owner of existing
-    /// data.
+    /// Returns the user that must run PostgreSQL, or `None` for the user of this program. `owner` is the owner of
+    /// existing data.
     ///
     /// # Errors
-    /// Root finds no suitable user, or the data belong to another user.
+    /// Fails if root finds no suitable user, or if the data belong to another user.
     pub fn for_data(owner: Option<(u32, u32)>) -> Result<Option<Account>, Failure> {
         let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
         choose(&users, rustix::process::geteuid().as_raw(), owner)
     }
 
-    /// Sets this user for the command.
+    /// Makes the command run as this user.
     pub fn run(&self, command: &mut Command) {
         // A change of the uid also drops the groups of root.
         command.uid(self.uid).gid(self.gid);
     }
 
-    /// Returns the first directory on the path, from the root on, that the user cannot enter; None if the user can
-    /// enter all.
+    /// Returns the first directory on the path, from the root on, that the user cannot enter. Returns `None` if the
+    /// user can enter all of them.
     pub fn kept_out_of(&self, folder: &Path) -> Option<PathBuf> {
         let way: Vec<&Path> = folder.ancestors().skip(1).collect();
         let closed =

@@ -1,6 +1,7 @@
-//! A cluster's own PostgreSQL: creates, starts and stops a server of the installed programs.
+//! A cluster's own PostgreSQL. This creates, starts and stops a server of the installed programs.
 //!
-//! - `programs`: directories of the programs; `account`: the user that runs them.
+//! - `programs`: finds the installed programs.
+//! - `account`: chooses the user that runs them.
 //!
 //! Invariants: the server can be reached only over a Unix socket, in a directory that only its user and root can enter.
 //! The server trusts every client there. The data in `data` are complete, since they are made in another directory that
@@ -23,18 +24,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Superuser, and database that exists from the start.
+/// The superuser of the cluster's PostgreSQL server.
 const ROLE: &str = "fullbore";
+/// The database that the brokers use. `initdb` creates it in every new server.
 const DATABASE: &str = "postgres";
-/// Port, which is a part of the socket's name.
+/// The port, which is part of the socket's name.
 const PORT: u16 = 5432;
-/// Longest path of a socket, in bytes: `sockaddr_un` has 108 bytes, the last of which is a zero.
+/// Maximum length of a socket's path, in bytes. `sockaddr_un` has 108 bytes, the last of which is a zero.
 const SOCKET_PATH_MAX: usize = 107;
-/// Longest time of a start, including recovery after a crash.
+/// How long a start may take, including recovery after a crash.
 const UP_WITHIN: Duration = Duration::from_secs(60);
-/// Longest wait for the processes of a killed server, which soon notice the server's end.
+/// How long to wait for the processes of a killed server. They soon notice its end.
 const OUTLIVED_FOR: Duration = Duration::from_secs(10);
-/// Settings of a small server for some dozens of connections, so that most of the machine is left to the brokers.
+/// The settings of a small server for some dozens of connections. Most of the machine is left to the brokers.
 const SETTINGS: [&str; 11] = [
     "listen_addresses=",
     "unix_socket_permissions=0700",
@@ -51,7 +53,7 @@ const SETTINGS: [&str; 11] = [
 
 /// A cluster's own PostgreSQL.
 pub struct OwnPostgres {
-    /// Directory that contains `data` and `socket`.
+    /// The directory that contains `data` and `socket`.
     folder: PathBuf,
     socket: PathBuf,
     pub daemon: Daemon,
@@ -76,7 +78,7 @@ impl OwnPostgres {
         self.data().exists()
     }
 
-    /// Returns the server's URL for brokers.
+    /// Returns the URL through which brokers reach the server.
     pub fn url(&self) -> String {
         let host: String = self
             .socket
@@ -91,10 +93,10 @@ impl OwnPostgres {
     }
 
     /// Creates the server's data if they are missing, starts the server unless it runs, and waits until it accepts
-    /// connections. Stores a started process in `started`, even if the wait fails.
+    /// connections. A process that was started is stored in `started`, even if the wait fails.
     ///
     /// # Errors
-    /// Sentence about the missing part or the obstacle. It names the server's log if that has details.
+    /// Returns a sentence about the missing part or the obstacle. It names the server's log if that has details.
     pub fn up(&self, stop: &Stop, started: &mut Option<StartedProcess>) -> Result<(), Failure> {
         if self.daemon.pid().is_some() {
             return Ok(());
@@ -129,7 +131,7 @@ impl OwnPostgres {
         self.wait_until_ready(started.insert(begun), stop)
     }
 
-    /// Requests a fast shutdown, which disconnects clients. Returns true if the server ran.
+    /// Requests a fast shutdown, which disconnects clients. Returns true if the server was running.
     pub fn end(&self) -> bool {
         self.daemon.signal(Signal::INT)
     }
@@ -140,13 +142,13 @@ impl OwnPostgres {
 
     /// Removes the locks that a killed server has left. PostgreSQL itself does not remove them if the pid is reused, or
     /// if the process is a zombie. The caller has checked that the server does not run. Processes of the server may
-    /// outlive it for a moment: this waits until none works in the data directory, for at most `outlived_for`.
+    /// outlive it for a moment, so this waits until none works in the data directory, for at most `outlived_for`.
     fn forget_lock(&self, outlived_for: Duration) {
         let Ok(data) = fs::canonicalize(self.data()) else { return };
         let until = Instant::now() + outlived_for;
         while has_process_in(&data) {
             if Instant::now() >= until {
-                // Leaves the locks: PostgreSQL will report the obstacle.
+                // The locks stay, and PostgreSQL will report the obstacle.
                 return;
             }
             std::thread::sleep(LOOK_EVERY);
@@ -156,7 +158,7 @@ impl OwnPostgres {
         locks.iter().for_each(|lock| drop(fs::remove_file(lock)));
     }
 
-    /// Returns the command of a PostgreSQL program. Removes environment variables that concern other servers.
+    /// Builds the command of a PostgreSQL program. Environment variables that concern other servers are removed.
     fn command(&self, programs: &Programs, name: &str, account: Option<&Account>) -> Command {
         let mut command = Command::new(programs.program(name));
         let others = std::env::vars_os().map(|(key, _)| key).filter(|key| key.to_string_lossy().starts_with("PG"));
@@ -170,7 +172,8 @@ impl OwnPostgres {
         command
     }
 
-    /// Creates the data in a temporary directory, and renames it: a kill leaves no incomplete data.
+    /// Creates the data in a temporary directory and renames it. A command that is killed thus leaves no incomplete
+    /// data.
     fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
         let log = &self.daemon.log;
         let new = self.folder.join("data.new");
@@ -192,8 +195,8 @@ impl OwnPostgres {
             if stop.is_signalled()
                 && let Some(pid) = Pid::from_raw(child.id().cast_signed())
             {
-                // initdb then removes its files. The pid still belongs to initdb if it has just ended, since the
-                // process is not yet reaped.
+                // On this signal initdb removes its files. Even if initdb has just ended, the pid is still its own,
+                // because the process is not yet reaped.
                 let _ = kill_process(pid, Signal::INT);
             }
             std::thread::sleep(LOOK_EVERY);
@@ -231,7 +234,7 @@ impl OwnPostgres {
         }
     }
 
-    /// Returns true if the server is ready. Like pg_ctl, reads this from the eighth line of the server's pid file.
+    /// Returns true if the server is ready. Like pg_ctl, this reads the eighth line of the server's pid file.
     fn is_ready(&self, pid: u32) -> bool {
         let text = fs::read_to_string(&self.daemon.pid_file).unwrap_or_default();
         let mut lines = text.lines();
@@ -246,25 +249,25 @@ fn has_process_in(folder: &Path) -> bool {
     places.any(|place| place == folder)
 }
 
-/// Returns the major version that made the data; None if there are no data.
+/// Returns the major version that created the data, or `None` if there are no data.
 fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
 }
 
-/// Returns the directory of the socket. This is a directory beside the data; if its path is too long for a socket, it
-/// is one in /tmp whose name is a hash of the path.
+/// Returns the directory of the socket, which is beside the data. If its path is too long for a socket, it is one in
+/// /tmp whose name is a hash of the path.
 fn socket_folder(folder: &Path) -> PathBuf {
     let beside = folder.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
         return beside;
     }
-    // FNV-1a, since the hash must be the same in every version of this program.
+    // This is FNV-1a, because the hash must be the same in every version of this program.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
     let hash = folder.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
     PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
 }
 
-/// Makes a directory that only its user and root can enter, or checks an existing one.
+/// Creates a directory that only its user and root can enter, or checks an existing one.
 fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
     let shown = folder.display();
     let me = rustix::process::geteuid().as_raw();
@@ -273,7 +276,7 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
         outcome => outcome,
     };
     let checked = made.and_then(|()| fs::symlink_metadata(folder)).and_then(|meta| {
-        // Refuses anything that another user may have put in /tmp.
+        // Anything that another user may have put in /tmp is refused.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
             (false, _) => Err(io::Error::other("it is not a directory of this user")),
@@ -285,7 +288,7 @@ fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
     closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's directory {shown}: {error}")))
 }
 
-/// Returns the value of a list setting with one element.
+/// Returns the value of a list setting that has one element.
 fn quoted(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\"\""))
 }
@@ -323,7 +326,7 @@ mod tests {
         fs::create_dir_all(&postgres.socket).expect("made");
         assert!(postgres.is_there());
         let locks = [postgres.daemon.pid_file.clone(), postgres.socket.join(".s.PGSQL.5432.lock")];
-        // The pid in the locks now belongs to the test's process, which is no server of these data.
+        // The pid in the locks now belongs to the test's process, which is not a server of these data.
         locks.iter().for_each(|lock| fs::write(lock, format!("{}\n", std::process::id())).expect("written"));
         let mut left = Command::new("sleep").arg("1000").current_dir(postgres.data()).spawn().expect("there");
         postgres.forget_lock(Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Search for PostgreSQL's programs: on the PATH, and in directories of packages that are not on the PATH.
+//! Finds PostgreSQL's programs, on the PATH and in directories of packages that are not on the PATH.
 
 use crate::failure::Failure;
 use std::ffi::OsStr;
@@ -10,23 +10,23 @@ use std::process::Command;
 /// Directories of packages that have a subdirectory for each version, with the path of the programs below that. They
 /// are those of Debian, and of PostgreSQL's own packages for Red Hat.
 const VERSIONED: [(&str, &str); 2] = [("/usr/lib/postgresql", "bin"), ("/usr", "bin")];
-/// Directory into which PostgreSQL's Makefile installs.
+/// The directory into which PostgreSQL's Makefile installs.
 const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
 
-/// Programs of one version of PostgreSQL.
+/// The programs of one version of PostgreSQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
     folder: PathBuf,
-    /// Major version, such as 15.
+    /// The major version, such as 15.
     pub version: u32,
 }
 
 impl Programs {
-    /// Finds the programs on the PATH, otherwise the newest ones. If data exist, finds the programs of the version
-    /// `of_data` that made them.
+    /// Finds the programs on the PATH, or else the newest ones. If data exist, finds the programs of the version that
+    /// created them, which is `of_data`.
     ///
     /// # Errors
-    /// Sentence with the next step, if there are no such programs.
+    /// Returns a sentence with the next step if there are no such programs.
     pub fn find(of_data: Option<u32>) -> Result<Programs, Failure> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         choose(&candidates(&path, Path::new("/")), of_data)
@@ -38,7 +38,7 @@ impl Programs {
     }
 }
 
-/// Returns the directories that have both programs, each once, in the order of preference.
+/// Returns the directories that have both programs, each once and best first.
 fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let below = |place: &str| root.join(place.trim_start_matches('/'));
     let mut versioned = Vec::new();
@@ -55,7 +55,7 @@ fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let folders = folders.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
     let mut found: Vec<PathBuf> = Vec::new();
     for folder in folders {
-        // Follows symbolic links, since the programs find their other files beside the real programs.
+        // Symbolic links are followed, because the programs find their other files beside the real programs.
         let Some(folder) =
             fs::canonicalize(folder.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
         else {
@@ -86,12 +86,12 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
     }
 }
 
-/// Returns the version that the server prints; None if the server does not start. The server runs in its own process
-/// group, so that Ctrl-C at the terminal does not reach it. An interrupted server would seem to be missing.
+/// Returns the version that the server prints, or `None` if it does not start. The server runs in its own process
+/// group, so that Ctrl-C at the terminal does not reach it. If it did, the interrupted server would seem to be missing.
 fn version(folder: &Path) -> Option<u32> {
     let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    // The text is like "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)"; the number may also be like 18beta1.
+    // The text is like "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)". The number may also be like 18beta1.
     let number = text.split_whitespace().nth(2)?;
     number.split(|letter: char| !letter.is_ascii_digit()).next()?.parse().ok()
 }
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
-    /// Installs a server that prints this version.
+    /// Installs a fake server that prints this version.
     fn install(folder: &Path, version: &str) {
         fs::create_dir_all(folder).expect("made");
         fs::write(folder.join("initdb"), "").expect("written");

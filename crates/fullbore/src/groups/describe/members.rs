@@ -1,4 +1,4 @@
-//! Table of a group's members.
+//! The table of a group's members.
 
 use crate::table::{fitted, or_dash};
 use fullbore_bench::report::json::{list, object, plain, string, text};
@@ -6,13 +6,13 @@ use fullbore_client::admin::{GroupDescription, GroupMember};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
-/// Returns the table of kafka-consumer-groups.sh. It has a column of static names only if a member has one. The column
-/// that marks members with the older protocol appears only while the group changes its protocol.
+/// Returns the table of kafka-consumer-groups.sh. The column of static names appears only if a member has one. The
+/// column that marks members with the older protocol appears only while the group changes its protocol.
 pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> Vec<String> {
     let members = &group.members;
     let with_instance = members.iter().any(|member| member.instance_id.is_some());
     let with_upgraded = [true, false].iter().all(|is| members.iter().any(|member| member.is_upgraded == Some(*is)));
-    // Name of the column, least width, and value of a member.
+    // The name of the column, its minimum width, and a member's value.
     type Column<'a> = (&'static str, usize, Box<dyn Fn(&GroupMember) -> String + 'a>);
     let mut columns: Vec<Column<'_>> = vec![
         ("GROUP", 15, Box::new(|_| group.id.to_string())),
@@ -41,7 +41,7 @@ pub fn table(group: &GroupDescription, verbose: bool, limit: Option<usize>) -> V
     fitted(&rows, &widths, limit)
 }
 
-/// Formats partitions like `t1:0,1;t2:0`.
+/// Formats partitions as in `t1:0,1;t2:0`.
 fn assigned(partitions: &[(Text, i32)]) -> String {
     let mut by_topic: BTreeMap<&Text, Vec<String>> = BTreeMap::new();
     for (topic, partition) in partitions {
@@ -102,7 +102,7 @@ mod tests {
         }
     }
 
-    /// The expected rows are captured from Kafka 4.3.1, without the blanks at the end of lines.
+    /// The expected rows were captured from Kafka 4.3.1, without the blanks at the end of lines.
     #[test]
     fn rows_of_members_are_kafkas() {
         assert_eq!(

@@ -1,5 +1,5 @@
-//! `groups describe`: prints the three tables of kafka-consumer-groups.sh, or one JSON document.
-//! `offsets` and `members` contain two of the tables.
+//! `groups describe` prints the three tables of kafka-consumer-groups.sh, or one JSON document. Two of the tables are
+//! in `offsets` and `members`.
 
 mod members;
 mod offsets;
@@ -42,7 +42,7 @@ pub struct DescribeGroupsArgs {
     format: Format,
 }
 
-/// Describes the groups. A group that does not exist does not stop the others.
+/// Describes the groups. If one does not exist, the others are still described.
 pub fn run(describe: &DescribeGroupsArgs) -> Result<(), Failure> {
     describe.format.choose();
     let mut cluster = describe.at.cluster(client_id::GROUPS)?;
@@ -127,7 +127,7 @@ fn document(
     Ok(object([("groups", array(objects))]))
 }
 
-/// Returns the remark that kafka-consumer-groups.sh prints before the figures; None if the group needs no remark.
+/// Returns the remark that kafka-consumer-groups.sh prints before the figures, if the group needs one.
 fn remark(group: &GroupDescription) -> Option<String> {
     let id = name(&group.id);
     match &*group.state {
@@ -169,7 +169,7 @@ mod tests {
     use fullbore_client::admin::GroupProtocol;
     use fullbore_client::blocking::BrokerAddress;
 
-    /// The expected rows are captured from Kafka 4.3.1.
+    /// The expected rows were captured from Kafka 4.3.1.
     #[test]
     fn rows_of_states_are_kafkas() {
         let group = GroupDescription {

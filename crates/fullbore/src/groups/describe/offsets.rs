@@ -1,4 +1,4 @@
-//! Table of a group's partitions: committed offsets, ends and lag.
+//! The table of a group's partitions, with committed offsets, ends and lag.
 
 use crate::table::{fitted, or_dash, row};
 use fullbore_bench::report::json::{object, plain, string, text};
@@ -8,7 +8,7 @@ use fullbore_client::blocking::LATEST;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Row of one partition in the table.
+/// The row of one partition in the table.
 #[derive(Clone, Debug)]
 pub struct Row {
     group: Text,
@@ -19,7 +19,7 @@ pub struct Row {
     reader: Option<PartitionOwner>,
 }
 
-/// Member that reads a partition.
+/// The member that reads a partition.
 #[derive(Clone, Debug)]
 struct PartitionOwner {
     id: Text,
@@ -28,7 +28,7 @@ struct PartitionOwner {
 }
 
 impl Row {
-    /// Returns the number of records after the committed offset; None if that or the end is unknown.
+    /// Returns how many records come after the committed offset, or `None` if that or the end is unknown.
     fn lag(&self) -> Option<i64> {
         Some(self.end? - self.committed.as_ref()?.offset)
     }
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// Returns the rows of each group. Partitions that members read come first, those of the member with most partitions at
+/// Returns the rows of each group. Partitions that members read come first, and the member with most partitions is at
 /// the top. Other partitions with offsets follow.
 pub fn of(groups: &mut GroupAdmin<'_>, described: &[GroupDescription]) -> Result<Vec<Vec<Row>>, ClientError> {
     let ids: Vec<Text> = described.iter().map(|group| group.id.clone()).collect();
@@ -89,7 +89,7 @@ fn of_group(group: &GroupDescription, mut committed: BTreeMap<(Text, i32), Commi
     rows
 }
 
-/// Returns the table of kafka-consumer-groups.sh; no lines if there are no rows.
+/// Returns the table of kafka-consumer-groups.sh. Without rows there are no lines at all.
 pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
     if rows.is_empty() {
         return Vec::new();
@@ -134,7 +134,7 @@ pub fn table(rows: &[Row], verbose: bool, limit: Option<usize>) -> Vec<String> {
 mod tests {
     use super::*;
 
-    /// The expected rows are captured from Kafka 4.3.1.
+    /// The expected rows were captured from Kafka 4.3.1.
     #[test]
     fn rows_of_offsets_are_kafkas() {
         let of = |partition, offset, end, reader| Row {

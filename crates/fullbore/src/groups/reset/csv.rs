@@ -1,5 +1,5 @@
-//! File of `--export` and `--from-file`: the CSV of kafka-consumer-groups.sh,
-//! `topic,partition,offset`, or with several groups `group,topic,partition,offset`.
+//! The file of `--export` and `--from-file`. It is the CSV of kafka-consumer-groups.sh, `topic,partition,offset`, or
+//! with several groups `group,topic,partition,offset`.
 //!
 //! Invariant: the import of an exported file gives the same offsets.
 
@@ -19,7 +19,7 @@ pub fn rows(group: &str, offsets: &ResetOffsets, with_group: bool) -> Vec<String
     offsets.iter().map(row).collect()
 }
 
-/// Prints a row without escapes, since `--from-file` may read it.
+/// Prints a row without escapes, because `--from-file` may read it.
 pub fn print(row: String) {
     output::bytes(format!("{row}\n").as_bytes());
 }
@@ -27,7 +27,7 @@ pub fn print(row: String) {
 /// Reads the offsets of each group from a file. Lines without a group belong to the only group in `groups`.
 ///
 /// # Errors
-/// A file that cannot be read, or the first malformed line.
+/// Fails if the file cannot be read, or at the first malformed line.
 pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
     let shown = path.display();
     let text = std::fs::read_to_string(path)
@@ -67,7 +67,7 @@ fn quoted(cell: &str) -> String {
     }
 }
 
-/// Splits a line into cells. Commas within quotes belong to the cell; two quotes within quotes stand for one.
+/// Splits a line into cells. Commas within quotes belong to the cell. Two quotes within quotes stand for one.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut within = false;

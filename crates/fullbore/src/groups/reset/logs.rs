@@ -1,6 +1,7 @@
-//! Offsets at which the logs of partitions start, end, or reach a time. They are requested once for all groups.
+//! The offsets at which the logs of partitions start, end, or reach a time. They are requested once for all groups.
 //!
-//! Not here: the choice among these offsets. Invariant: a missing offset is an error only of the groups that need it.
+//! The choice among these offsets is in `scenario`. Invariant: a missing offset is an error only of the groups that
+//! need it.
 
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
@@ -9,13 +10,14 @@ use fullbore_client::blocking::Cluster;
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Offsets that leaders returned, by the timestamp of the request.
+/// The offsets that leaders returned, by the timestamp of the request.
 #[derive(Debug, Default)]
 pub struct LogOffsets {
     at: BTreeMap<i64, ResetOffsets>,
-    /// Error of each partition whose leader returned an error.
+    /// The errors of partitions whose leader returned one.
     refused: BTreeMap<(Text, i32), ClientError>,
-    /// Error of the leaders that were not reached. The first group that needs one of their partitions gets this error.
+    /// The error of the leaders that were not reached. The first group that needs one of their partitions gets this
+    /// error.
     unreached: Option<ClientError>,
 }
 
@@ -38,10 +40,10 @@ impl LogOffsets {
         found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the offset of a partition at `timestamp`, which must have been requested.
+    /// Returns the offset of a partition at `timestamp`. [`LogOffsets::ask`] must have requested it before.
     ///
     /// # Errors
-    /// Reason why the leader returned no offset.
+    /// Returns [`Failure`] with the reason, if the leader returned no offset.
     pub fn get(&mut self, key: &(Text, i32), timestamp: i64) -> Result<i64, Failure> {
         if let Some(offset) = self.at.get(&timestamp).and_then(|found| found.get(key)) {
             return Ok(*offset);
@@ -54,7 +56,7 @@ impl LogOffsets {
     /// Returns the offset of each of these partitions at `timestamp`.
     ///
     /// # Errors
-    /// Error of the first partition without an offset.
+    /// Returns [`Failure`] of the first partition for which the leader returned no offset.
     pub fn each(&mut self, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
         of.iter().map(|key| Ok((key.clone(), self.get(key, timestamp)?))).collect()
     }

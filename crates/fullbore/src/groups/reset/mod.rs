@@ -1,8 +1,8 @@
-//! `groups reset-offsets`: flags and output. `scenario` finds the new offsets, and `logs` the offsets of the logs.
-//! `csv` has the file of `--export` and `--from-file`; `time` parses times.
+//! The flags and the output of `groups reset-offsets`. `scenario` finds the new offsets, and `logs` the offsets of the
+//! logs. `csv` has the file of `--export` and `--from-file`, and `time` parses times.
 //!
 //! All groups go through each step together, so that thousands of groups cost few round trips. Invariant: without
-//! --execute no offset is changed; with it, only offsets of groups without members.
+//! --execute no offset is changed. With it, only offsets of groups without members are changed.
 
 mod csv;
 mod logs;
@@ -81,7 +81,7 @@ pub struct Reset {
     format: Format,
 }
 
-/// Resets the offsets. A group that cannot be reset does not stop the others.
+/// Resets the offsets. If one group cannot be reset, the others still are.
 pub fn run(reset: &Reset) -> Result<(), Failure> {
     reset.format.choose();
     let file = reset.from_file.as_deref().map(|path| csv::read(path, &reset.which.group)).transpose()?;
@@ -93,7 +93,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     let described = groups.describe(&ids)?;
     let inactive = kept(ids.into_iter().zip(described), &mut failed, |id, found| match found {
         Ok(group) => check_inactive(id, &group.state),
-        // A group that does not exist is no error: it gets its first offsets.
+        // It is no error if a group does not exist, because it gets its first offsets.
         Err(ClientError::NoGroup(_)) => Ok(()),
         Err(error) => Err(error.into()),
     });
@@ -110,7 +110,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     }
 }
 
-/// Runs a step for each group, and returns the outcomes. Groups that fail are left out, and added to `failed`.
+/// Runs a step for each group and returns the outcomes. Groups that fail are left out and added to `failed`.
 fn kept<A, B>(
     groups: impl IntoIterator<Item = (Text, A)>,
     failed: &mut BTreeMap<Text, Failure>,
@@ -139,7 +139,7 @@ fn check_inactive(id: &Text, state: &str) -> Result<(), Failure> {
 impl Reset {
     fn scenario(&self, file: Option<BTreeMap<Text, ResetOffsets>>) -> Scenario {
         let by_time = self.to_datetime.or(self.by_duration.map(|ago| time::now_ms().saturating_sub(ago)));
-        // At least 0, since negative timestamps have special meanings for brokers.
+        // The result is at least 0, because negative timestamps have special meanings for brokers.
         let by_time = by_time.map(|timestamp| timestamp.max(0));
         match (file, self.to_offset, self.shift_by, by_time) {
             (Some(plan), ..) => Scenario::File(plan),
@@ -152,7 +152,7 @@ impl Reset {
         }
     }
 
-    /// Returns the new offsets of these groups. Each request to a coordinator or leader is for many groups.
+    /// Returns the new offsets of these groups. Each request to a coordinator or leader covers many groups.
     fn offsets(
         &self,
         groups: &mut GroupAdmin<'_>,
@@ -199,7 +199,7 @@ impl Reset {
     }
 }
 
-/// Returns the selection that consists of one partition.
+/// Selects a single partition.
 fn only((topic, partition): &(Text, i32)) -> SelectedTopic {
     SelectedTopic { name: topic.clone(), partitions: Some(vec![*partition]) }
 }
@@ -219,7 +219,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
     }
 }
 
-/// Returns the table of kafka-consumer-groups.sh, in the order of group, topic and partition.
+/// Returns the table of kafka-consumer-groups.sh, sorted by group, topic and partition.
 fn table(done: &[(Text, ResetOffsets)]) -> Vec<String> {
     let mut rows = vec![row(["GROUP", "TOPIC", "PARTITION", "NEW-OFFSET"])];
     for (id, offsets) in done {
@@ -248,7 +248,7 @@ fn document(done: &[(Text, ResetOffsets)], is_executed: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The expected table is captured from Kafka 4.3.1.
+    /// The expected table was captured from Kafka 4.3.1.
     #[test]
     fn the_table_of_new_offsets_is_kafkas() {
         let offsets = BTreeMap::from([(("t1".into(), 0), 956), (("t1".into(), 1), 15)]);

@@ -1,7 +1,7 @@
-//! New offsets of a reset.
+//! The new offsets of a reset.
 
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 
-/// New offsets of a group, by topic and partition.
+/// The new offsets of a group, by topic and partition.
 pub type ResetOffsets = BTreeMap<(Text, i32), i64>;

@@ -1,4 +1,4 @@
-//! Scenarios of a reset: the source of the new offsets.
+//! The scenarios of a reset. Each has another source of the new offsets.
 //!
 //! Invariant: every new offset is within its partition's log at the time of the request.
 
@@ -11,22 +11,22 @@ use fullbore_client::blocking::{Cluster, EARLIEST, LATEST};
 use fullbore_wire::Text;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Scenario of kafka-consumer-groups.sh.
+/// A scenario of kafka-consumer-groups.sh.
 #[derive(Debug)]
 pub enum Scenario {
-    /// Oldest record.
+    /// The oldest record.
     Earliest,
-    /// End of the log.
+    /// The end of the log.
     Latest,
-    /// Committed offset.
+    /// The committed offset.
     Current,
-    /// Given offset.
+    /// This offset.
     Offset(i64),
-    /// Committed offset, moved by this number of offsets.
+    /// The committed offset, moved by this number of offsets.
     ShiftBy(i64),
-    /// First record with this timestamp, in ms since 1970, or a later one.
+    /// The first record with this timestamp or a later one, in ms since 1970.
     At(i64),
-    /// Offsets of each group, from a file.
+    /// The offsets of each group from a file.
     File(BTreeMap<Text, ResetOffsets>),
 }
 
@@ -36,12 +36,12 @@ impl Scenario {
         matches!(self, Scenario::Current | Scenario::ShiftBy(_))
     }
 
-    /// Returns true if a new offset depends on the partition's log. `committed` has the group's committed offsets.
+    /// Returns true if the new offset depends on the partition's log. `committed` has the group's committed offsets.
     pub fn needs_log(&self, key: &(Text, i32), committed: &CommittedOffsets) -> bool {
         !matches!(self, Scenario::Current) || !committed.contains_key(key)
     }
 
-    /// Requests the log offsets on which new offsets of these partitions depend, once for all groups.
+    /// Requests the log offsets that new offsets of these partitions depend on, once for all groups.
     pub fn ask(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
         let mut logs = LogOffsets::default();
         match self {
@@ -63,7 +63,8 @@ impl Scenario {
     /// Returns the new offset of each of these partitions.
     ///
     /// # Errors
-    /// Error of a leader; a shift in a partition without a committed offset.
+    /// Returns [`Failure`] if a leader returned no offset, or if a committed offset should be shifted but the partition
+    /// has none.
     pub fn offsets(
         &self,
         id: &Text,
@@ -103,7 +104,7 @@ impl Scenario {
     }
 }
 
-/// Returns the offset of each partition at `timestamp`, or its end if no record is that late.
+/// Returns the offset of each partition at `timestamp`. If no record is that late, returns the end of the partition.
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
@@ -113,7 +114,7 @@ fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<Reset
     Ok(offsets)
 }
 
-/// Returns the offsets, with each offset outside its log replaced by the log's start or end. Reports each replacement.
+/// Replaces each offset that is outside its log by the log's start or end, and reports this.
 fn within(logs: &mut LogOffsets, offsets: ResetOffsets) -> Result<ResetOffsets, Failure> {
     let of: Vec<(Text, i32)> = offsets.keys().cloned().collect();
     let (starts, ends) = (logs.each(&of, EARLIEST)?, logs.each(&of, LATEST)?);

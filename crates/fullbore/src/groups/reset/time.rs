@@ -1,4 +1,4 @@
-//! Times and durations in the formats of kafka-consumer-groups.sh, in milliseconds.
+//! Parses times and durations in the formats of kafka-consumer-groups.sh, in milliseconds.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,8 +10,8 @@ pub fn now_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// Parses a time like `2026-11-21T08:00:00.000`, in UTC or with a zone: `Z`, `+01:00`, `+0100`, `+01`. Seconds and
-/// their fraction are optional.
+/// Parses a time like `2026-11-21T08:00:00.000`. It is in UTC, or in a zone that follows: `Z`, `+01:00`, `+0100`,
+/// `+01`. Seconds and their fraction are optional.
 pub fn datetime(text: &str) -> Result<i64, String> {
     let allowed = || "must be a time such as 2026-11-21T08:00:00.000, UTC unless it ends like +01:00".to_owned();
     let (date, clock) = text.split_once('T').ok_or_else(allowed)?;
@@ -77,7 +77,7 @@ fn of_day(clock: &str) -> Option<i64> {
     is_valid.then_some(((hours * 60 + minutes) * 60 + seconds) * 1000 + ms)
 }
 
-/// Returns the milliseconds by which a zone is ahead of UTC; None if the text is no zone.
+/// Returns how many milliseconds a zone is ahead of UTC, or `None` if the text is no zone.
 fn zone_ms(zone: &str) -> Option<i64> {
     if zone == "Z" {
         return Some(0);
@@ -96,7 +96,8 @@ fn zone_ms(zone: &str) -> Option<i64> {
     (hours < 24 && minutes < 60).then_some(sign * (hours * 60 + minutes) * 60_000)
 }
 
-/// Returns the days since 1970-01-01 (Hinnant's `days_from_civil`); None for a day that its month does not have.
+/// Returns the number of days since 1970-01-01 (Hinnant's `days_from_civil`), or `None` if the month does not have this
+/// day.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     let is_leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
     let length = match month {

@@ -1,15 +1,15 @@
-//! Circumstances of a sweep, without which its figures have no meaning: machine, versions, command.
+//! The circumstances of a sweep, without which its figures have no meaning: machine, versions, command.
 //!
-//! Invariant: the circumstances contain no secret; values of properties that may be secret are left out.
+//! Invariant: the circumstances contain no secret. Values of properties that may be secret are left out.
 
 use crate::output::shell_word;
 use fullbore_bench::report::DateFormat;
 use fullbore_bench::sweep::setting::is_secret_key;
 use std::time::SystemTime;
 
-/// Format of times in reports, in UTC.
+/// The format of times in reports, in UTC.
 const TIME: &str = "yyyy-MM-dd HH:mm:ss 'UTC'";
-/// Format of the name of a report's directory.
+/// The format of the name of a report's directory.
 const FOLDER: &str = "'sweep-'yyyyMMdd-HHmmss";
 
 /// Formats a time for people.
@@ -22,13 +22,13 @@ pub fn folder_name(time: SystemTime) -> String {
     DateFormat::parse(FOLDER).expect("the pattern is valid").format(time)
 }
 
-/// Returns this program's version, and a warning if it is a debug build.
+/// Returns this program's version. Warns if it is a debug build.
 pub fn program() -> String {
     let build = if cfg!(debug_assertions) { " (a debug build: figures are low)" } else { "" };
     format!("fullbore {}{build}, {} {}", env!("CARGO_PKG_VERSION"), std::env::consts::OS, std::env::consts::ARCH)
 }
 
-/// Returns processor, memory and kernel of the machine, as far as the system reports them.
+/// Describes the processor, memory and kernel of the machine, as far as the system reports them.
 pub fn machine() -> String {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(1, |count| count.get());
@@ -47,14 +47,14 @@ fn described(cpuinfo: &str, cores: usize, meminfo: &str, kernel: &str) -> String
     format!("{model}, {cores} cores for this process{memory}{kernel}")
 }
 
-/// Returns the command line in a form that can be typed again, without values that may be secret.
+/// Returns the command line in a form that can be typed again. Values that may be secret are left out.
 pub fn command(arguments: impl Iterator<Item = String>) -> String {
     arguments.map(|argument| shell_word(&public(&argument))).collect::<Vec<_>>().join(" ")
 }
 
 fn public(argument: &str) -> String {
     match argument.split_once('=') {
-        // `--set=name=value`, which is handled like `name=value`.
+        // A flag `--set=name=value` is handled like `name=value`.
         Some((name, value)) if name.starts_with("--") => format!("{name}={}", public(value)),
         Some((name, _)) if is_secret_key(&name.replace('-', ".")) => format!("{name}=(left out)"),
         _ => argument.to_owned(),

@@ -1,5 +1,5 @@
-//! `fullbore perf sweep`: flags and output. Not here: the measurements
-//! (`fullbore_bench::sweep`) and the reports (`fullbore_bench::report::sweep`).
+//! The flags and the output of `fullbore perf sweep`. The measurements are in `fullbore_bench::sweep`, and the reports
+//! in `fullbore_bench::report::sweep`.
 //!
 //! Invariant: however a sweep ends (done, interrupted, a broker gone), it writes the measurements, stops its own
 //! broker, and removes the broker's data.
@@ -30,15 +30,15 @@ use progress::{SweepProgress, duration};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-/// Default duration of a measurement.
+/// The default duration of a measurement.
 const DURATION: Duration = Duration::from_secs(2);
-/// Default number of measurements of a point.
+/// The default number of measurements of a point.
 const REPEATS: u32 = 3;
-/// Longest time for the broker's stop and the report after Ctrl-C.
+/// How long the broker's stop and the report may take after Ctrl-C.
 const REPORT_WITHIN: Duration = Duration::from_secs(30);
-/// Word that stands for the sweep's own broker in place of an address.
+/// The word that stands for the sweep's own broker in place of an address.
 const OWN: &str = "own";
-/// Most letters of a target's name.
+/// Maximum number of letters of a target's name.
 const NAME_LETTERS_MAX: usize = 40;
 
 /// Measure the producer at every point of a product of settings, and draw the curves.
@@ -135,7 +135,7 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let temporary = if args.needs_own(&plan) { Some(own_broker::folder()?) } else { None };
     let data = temporary.as_ref().map(|folder| folder.path().to_owned());
     // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
-    // cleans.
+    // cleans up.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own_broker::settings(plan.in_flight_max(), &args.broker_set);
     let own = temporary.map(|folder| OwnBroker::start(folder, settings)).transpose()?;
@@ -162,7 +162,8 @@ fn measure(
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
-    // Allowed from here on, when there are results to report. Earlier, a silent cluster must not delay Ctrl-C.
+    // From here on there are results to report, so the stop may take time. Earlier, a silent cluster must not delay
+    // Ctrl-C.
     stop.allow(REPORT_WITHIN);
     std::fs::create_dir_all(folder)
         .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", folder.display())))?;
@@ -227,11 +228,11 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
     Ok(Results { plan, runs, interrupted })
 }
 
-/// Returns the result of the command. A sweep that was interrupted, or has a failed measurement, counts as failed, even
-/// though its report is written.
+/// Returns the result of the command. If a sweep was interrupted or a measurement failed, the command has failed, even
+/// though the report is written.
 fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
-        // No report, since the output has no reader.
+        // The output has no reader, so there is no report.
         return Ok(());
     }
     if results.interrupted {
@@ -341,7 +342,7 @@ impl Sweep {
             _ => None,
         });
         let typed: Vec<(String, String)> = self.producer_property.iter().cloned().chain(of_points).collect();
-        // The profile is not used, since the sweep starts its own broker unless a cluster is named.
+        // The profile is not used, because the sweep starts its own broker unless a cluster is named.
         let file = read_properties(self.command_config.as_deref())?;
         let properties = checked_properties(file, &typed, &config::notice)?;
         let targets = self.targets(properties.get(BOOTSTRAP_SERVERS))?;
@@ -394,7 +395,7 @@ impl Sweep {
         plan.targets.iter().any(|target| target.bootstrap_servers == OWN)
     }
 
-    /// Returns the directory of the report. Refuses a directory that contains a report.
+    /// Returns the directory of the report. A directory that already contains a report is refused.
     fn folder(&self) -> Result<PathBuf, Failure> {
         let folder = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::folder_name(SystemTime::now())));
         if let Some(there) = FILES.iter().find(|name| folder.join(name).exists()) {
@@ -404,7 +405,7 @@ impl Sweep {
         Ok(folder)
     }
 
-    /// Returns the circumstances for the report. Connects to every cluster, so that an unreachable one is an error at
+    /// Returns the circumstances for the report. Connects to every cluster, so that an unreachable one is reported at
     /// once.
     fn facts(
         &self,
@@ -446,7 +447,7 @@ impl Sweep {
     }
 }
 
-/// Formats pairs like `key=value key=value`, without values that may be secret.
+/// Formats pairs like `key=value key=value`. Values that may be secret are left out.
 fn pairs(pairs: &[(String, String)]) -> String {
     let shown = |(key, value): &(String, String)| match is_secret_key(key) {
         true => format!("{key}=(left out)"),

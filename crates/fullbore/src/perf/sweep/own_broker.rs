@@ -1,4 +1,4 @@
-//! The sweep's own broker: in this process, on a free port, with its data in a temporary directory.
+//! The sweep's own broker, which runs in this process on a free port. Its data are in a temporary directory.
 //!
 //! Invariant: when [`OwnBroker::stop`] returns, the broker has stopped and its directory is gone.
 
@@ -10,25 +10,25 @@ use std::path::Path;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Setting of the number of batches that a broker retains of each producer.
+/// The setting that determines how many batches of each producer a broker retains.
 const RETAIN: &str = "max.idempotence.batches.to.retain";
-/// Least and default value of [`RETAIN`].
+/// The minimum and default value of [`RETAIN`].
 const RETAIN_MIN: u64 = 5;
 
-/// The running broker.
+/// A running broker of the sweep.
 pub struct OwnBroker {
     folder: TempDir,
     runtime: Runtime,
     broker: Broker,
-    /// Settings that differ from the defaults and affect the figures.
+    /// The settings that differ from the defaults and affect the figures.
     pub settings: Vec<(String, String)>,
 }
 
-/// Returns the settings of a broker for producers with `in_flight_max` requests in flight, overridden by `more`.
+/// Returns the settings of a broker for producers with `in_flight_max` requests in flight. `more` overrides them.
 pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, String)> {
     let pair = |key: &str, value: String| (key.to_owned(), value);
     let retain = (in_flight_max > RETAIN_MIN).then(|| pair(RETAIN, in_flight_max.to_string()));
-    // Deleted topics leave the disk at once: every measurement has its own topic, which would otherwise stay for a
+    // Deleted topics leave the disk at once. Every measurement has its own topic, which would otherwise stay for a
     // minute.
     let delete = pair("log.segment.delete.delay.ms", "0".to_owned());
     let mut settings: Vec<(String, String)> = retain.into_iter().chain([delete]).collect();
@@ -39,7 +39,7 @@ pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, S
     settings
 }
 
-/// Makes a temporary directory for the broker's data.
+/// Creates a temporary directory for the broker's data.
 pub fn folder() -> Result<TempDir, Failure> {
     tempfile::Builder::new().prefix("fullbore-sweep-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
@@ -61,7 +61,7 @@ impl OwnBroker {
         self.broker.addr().to_string()
     }
 
-    /// Stops the broker, and removes its data.
+    /// Stops the broker and removes its data.
     pub fn stop(self) -> Result<(), Failure> {
         self.runtime.block_on(self.broker.shutdown());
         drop(self.runtime);

@@ -1,4 +1,4 @@
-//! Progress of a sweep: a line for each measurement, and on a terminal a bar with the time left.
+//! Shows the progress of a sweep: a line for each measurement, and on a terminal a bar with the time left.
 
 use crate::demo::figures::grouped;
 use crate::output::words;
@@ -8,22 +8,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-/// Most letters of an error in a line; the report has the whole error.
+/// Maximum number of letters of an error in a line. The report has the whole error.
 const ERROR_LETTERS_MAX: usize = 160;
 
-/// Progress of one sweep.
+/// The progress of one sweep.
 pub struct SweepProgress {
     bar: Option<ProgressBar>,
     turns: usize,
     done: usize,
-    /// Number of completed measurements that took time, and the time at which the first one began.
+    /// How many completed measurements took time, and when the first one began.
     measured: usize,
     begun: Instant,
     expected: Option<Duration>,
 }
 
 impl SweepProgress {
-    /// Returns the progress of `turns` measurements. Each takes about the time `expected`, if that is known.
+    /// Creates the progress of `turns` measurements. Each takes about the time `expected`, if that is known.
     pub fn new(turns: usize, expected: Option<Duration>) -> Self {
         let bar = (std::io::stdout().is_terminal() && std::io::stderr().is_terminal()).then(|| {
             let style = ProgressStyle::with_template("{bar:30} {pos} of {len}  {msg}").expect("the template is valid");
@@ -34,14 +34,14 @@ impl SweepProgress {
         SweepProgress { bar, turns, done: 0, measured: 0, begun: Instant::now(), expected }
     }
 
-    /// Shows the begin of a measurement.
+    /// Shows that a measurement begins.
     pub fn begins(&self, label: &str) {
         if let Some(bar) = &self.bar {
             bar.set_message(format!("{label}{}", self.left()));
         }
     }
 
-    /// Shows the end of a measurement.
+    /// Shows that a measurement has ended.
     pub fn ended(&mut self, label: &str, outcome: &Result<Figures, String>, was_measured: bool) {
         self.done += 1;
         self.measured += usize::from(was_measured);

@@ -1,5 +1,5 @@
-//! The law of bytes in flight (docs/internals/producer.md) in virtual time: partitions, their windows, memory and one
-//! connection over a simulated link, in each cell of a grid. A change that breaks a cell fails here in seconds.
+//! Tests the law of bytes in flight (docs/internals/producer.md) in virtual time. Each cell of a grid has partitions,
+//! their windows, memory and one connection over a simulated link. A change that breaks a cell fails here in seconds.
 
 use super::*;
 use crate::config::InFlight;
@@ -22,7 +22,7 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// Cell of the grid.
+/// A cell of the grid.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     partitions: usize,
@@ -37,7 +37,7 @@ struct Cell {
 }
 
 impl Cell {
-    /// Returns a cell with the rate that a plain TCP stream had over 150 ms, and all defaults.
+    /// Returns a cell with the rate that a plain TCP stream had over 150 ms, and with defaults for everything else.
     fn far(partitions: usize, record: usize) -> Cell {
         Cell {
             partitions,
@@ -52,7 +52,7 @@ impl Cell {
     }
 }
 
-/// Request in flight: the time of its response, its sample, and its batches.
+/// A request in flight, with the time of its response, its sample, and its batches.
 type Flying = (Instant, Sent, Vec<Outgoing>);
 
 struct World {
@@ -67,7 +67,7 @@ struct World {
     grants: Grants,
     link_free_at: Instant,
     flying: VecDeque<Flying>,
-    /// Intended departures of unacknowledged records, by partition.
+    /// When the unacknowledged records should have left, by partition.
     intended: Vec<VecDeque<Instant>>,
     latencies: Vec<Duration>,
     acknowledged: u64,
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// Sends one record; returns false if there is no memory for it.
+    /// Sends a record. Returns false if there is no memory for it.
     fn append(&mut self, intended: Instant) -> bool {
         let (record, size) = (ProducerRecord::new("t", &self.value), self.cell.record + 40);
         let all = self.partitions.len();
@@ -140,7 +140,7 @@ impl World {
         false
     }
 
-    /// Sends the batches that may leave. Returns the time of the next check, if it depends on time.
+    /// Sends the batches that may leave. Returns the time of the next check, if one is needed.
     fn send(&mut self, hurry: bool) -> Option<Instant> {
         self.active.append(&mut self.work.incoming.lock());
         while self.pipe.has_room() {
@@ -188,8 +188,8 @@ impl World {
         }
     }
 
-    /// Runs for a time with a record each `pause`, or with as many as there is memory for. Returns the bytes
-    /// acknowledged per second.
+    /// Runs for a time. Sends a record each `pause`, or as many as there is memory for. Returns the throughput in bytes
+    /// per second.
     async fn run(&mut self, time: Duration, pause: Option<Duration>) -> f64 {
         let (begin, before) = (now(), self.acknowledged);
         let mut next_record = begin;
@@ -220,7 +220,7 @@ impl World {
     }
 }
 
-/// Returns the part of the link that a producer fills after the start, if it always has records.
+/// Returns which part of the link a producer fills after its start, if it always has records.
 async fn filled(cell: Cell) -> f64 {
     let mut world = World::new(cell);
     world.run(12 * cell.rtt, None).await;
@@ -255,7 +255,7 @@ async fn a_link_is_filled_with_any_memory_batch_size_and_linger() {
     }
 }
 
-/// Returns the latencies of one record per millisecond, in round trips: the median and the 99th percentile.
+/// Returns the latencies at one record per millisecond, in round trips: the median and the 99th percentile.
 async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     let cell = Cell { keyed, ..Cell::far(partitions, 1000) };
     let mut world = World::new(cell);
@@ -268,8 +268,8 @@ async fn paced(partitions: usize, keyed: bool) -> (f64, f64) {
     (parts(at(0.5)), parts(at(0.99)))
 }
 
-/// A window of five lets five batches leave in a round trip: in any case the records of one partition wait up to a
-/// fifth of a round trip.
+/// With a window of five, five batches leave in a round trip. The records of one partition therefore wait for up to a
+/// fifth of a round trip in any case.
 #[tokio::test(start_paused = true)]
 async fn rate_below_capacity_records_do_not_wait() {
     for (partitions, most) in [(1, (1.13, 1.25)), (3, (1.06, 1.15)), (12, (1.06, 1.15)), (100, (1.06, 1.15))] {

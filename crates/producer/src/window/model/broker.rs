@@ -1,7 +1,7 @@
-//! Brokers of the model: one partition's log with the broker's own rules, and faults of brokers.
+//! The brokers of the model: one partition's log with the broker's own rules, and the faults of brokers.
 //!
-//! Two nodes share the log, as replicas that are always in sync; each remembers producers by its own setting. Each
-//! append is checked at once: a record is in the log once, in the order of sending, and not if it was reported as
+//! Two nodes share the log, as replicas that are always in sync. Each remembers producers by its own setting. Each
+//! append is checked at once. A record must be in the log once, in the order of sending, and not if it was reported as
 //! certainly not written.
 
 use super::{Breach, Bug};
@@ -10,10 +10,10 @@ use fullbore_rules::sequence::{Producers, SequenceRefusal, Stamp, Verdict};
 use fullbore_wire::ErrorCode;
 use std::collections::HashSet;
 
-/// Batch in a request. Records are numbered in the order of sending; a batch has `first` and those after it.
+/// A batch in a request. Records are numbered in the order of sending, and a batch has `first` and those after it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Attempt {
-    /// Number of the attempt. With the connection it identifies the request of a response.
+    /// The number of the attempt. Together with the connection it identifies the request that a response belongs to.
     pub number: u64,
     pub lane: usize,
     pub stamp: Stamp,
@@ -28,18 +28,18 @@ impl Attempt {
     }
 }
 
-/// Response for a batch.
+/// The response for a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Answer {
     pub code: ErrorCode,
     pub offset: i64,
-    /// Number of batches that the broker retains.
+    /// How many batches the broker retains.
     pub grant: usize,
-    /// Number of batches that the broker parks.
+    /// How many batches the broker parks.
     pub reorder: usize,
 }
 
-/// Fault that a batch meets.
+/// A fault that happens to a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
     None,
@@ -50,14 +50,14 @@ pub(super) enum Fault {
 #[derive(Debug)]
 pub(super) struct Node {
     pub retain: usize,
-    /// Number of batches that the node parks; 0 if it does not park.
+    /// How many batches the node parks. 0 if it does not park.
     pub parks: usize,
-    /// Number of records of the largest batch that the node accepts.
+    /// How many records the largest batch may have that the node accepts.
     pub records_max: u32,
     producers: Producers,
-    /// Parked batches, each with all its copies.
+    /// The parked batches, each with all its copies.
     parking: Parking<Vec<Attempt>>,
-    /// Number of batches parked since the start: the clock of the parking.
+    /// How many batches have been parked since the start. The parking uses this as its clock.
     parked: u64,
 }
 
@@ -78,14 +78,14 @@ impl Node {
 pub(super) struct Cluster {
     pub nodes: [Node; 2],
     pub leader: usize,
-    /// Offset of the log's first record: above 0, another producer wrote to the partition before.
+    /// The offset of the log's first record. Above 0, another producer wrote to the partition before.
     pub base: i64,
     pub log: Vec<u32>,
     /// True if the broker answers OUT_OF_ORDER_SEQUENCE_NUMBER to batches that it forgot, as Kafka does.
     pub kafka: bool,
-    /// Records reported as certainly not written.
+    /// The records that were reported as certainly not written.
     pub surely_not: HashSet<u32>,
-    /// Newest batch of each producer.
+    /// The newest batch of each producer.
     newest: Vec<(Stamp, i64)>,
     pub breach: Option<Breach>,
     pub bug: Option<Bug>,
@@ -97,8 +97,8 @@ impl Cluster {
         Cluster { nodes, leader: 0, base, log, kafka, surely_not: HashSet::new(), newest, breach: None, bug }
     }
 
-    /// Handles a batch that arrives at a node. Returns the responses that are due: its own, unless it is parked, and
-    /// those of batches that waited for it.
+    /// Handles a batch that arrives at a node. Returns the responses that are due now. These are its own, unless it is
+    /// parked, and those of batches that waited for it.
     pub fn arrive(&mut self, node: usize, attempt: Attempt, fault: Fault) -> Vec<(Attempt, Answer)> {
         match fault {
             Fault::Refused(code) => vec![(attempt, self.answer(node, code, -1))],
@@ -162,7 +162,7 @@ impl Cluster {
         batches.into_iter().flatten().map(|attempt| (attempt, self.answer(node, code, -1))).collect()
     }
 
-    /// Handles the parked batches that an append releases.
+    /// Handles the parked batches that an append has released.
     fn settle_parked(&mut self, node: usize, mut stamp: Stamp, answers: &mut Vec<(Attempt, Answer)>) {
         loop {
             let freed = self.nodes[node].parking.appended(&stamp);
@@ -214,7 +214,7 @@ impl Cluster {
         offset
     }
 
-    /// Expires the `count` oldest parked batches.
+    /// Expires the `count` batches that have been parked longest.
     pub fn expire_parked(&mut self, count: usize) -> Vec<(Attempt, Answer)> {
         let mut answers = Vec::new();
         for node in 0..self.nodes.len() {
@@ -226,7 +226,7 @@ impl Cluster {
         answers
     }
 
-    /// Returns true if a record is in the log, which is sorted unless a violation was found.
+    /// Returns true if a record is in the log. The log is sorted unless a violation was found.
     pub fn has(&self, record: u32) -> bool {
         self.log.binary_search(&record).is_ok()
     }
@@ -235,7 +235,8 @@ impl Cluster {
         self.nodes.iter().any(|node| !node.parking.is_empty())
     }
 
-    /// Restarts the leader. It restores every batch it retained, or as Kafka 4.3 only the newest of each producer.
+    /// Restarts the leader. With `whole` it restores every batch it retained. Otherwise it restores only the newest of
+    /// each producer, as Kafka 4.3 does.
     pub fn restart(&mut self, whole: bool) {
         let node = &mut self.nodes[self.leader];
         node.parking = Parking::default();
@@ -250,7 +251,7 @@ impl Cluster {
         node.producers = producers;
     }
 
-    /// Expires every producer after a long idle time.
+    /// Expires every producer, as after a long idle time.
     pub fn expire_producers(&mut self) {
         self.nodes.iter_mut().for_each(|node| node.producers = Producers::default());
         self.newest.clear();

@@ -1,7 +1,7 @@
-//! A producer's window, brokers, and connections between them, driven by a schedule.
+//! A producer's window, brokers, and the connections between them, driven by a schedule.
 //!
 //! The producer here is the window and the table of errors. The code between them in the sender and the partition is
-//! short, and repeated in [`World::act`]. Invariant: each batch taken from the window returns to it once.
+//! short, and is repeated in [`World::act`]. Invariant: each batch taken from the window returns to it once.
 
 use super::broker::{Answer, Attempt, Cluster, Fault, Node};
 use super::{Breach, Bug, Setup, Step};
@@ -12,15 +12,15 @@ use fullbore_rules::sequence::Stamp as BrokerStamp;
 use fullbore_wire::ErrorCode;
 use std::collections::VecDeque;
 
-/// Connections to a node.
+/// The number of connections to a node.
 pub(super) const LANES: usize = 3;
 
-/// Batch of the producer.
+/// A batch of the producer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     first: u32,
     count: u32,
-    /// True if an attempt may be written.
+    /// True if an attempt may have been written.
     ambiguous: bool,
 }
 
@@ -32,7 +32,7 @@ impl Job {
     }
 }
 
-/// Result reported for a record.
+/// The result that was reported for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Report {
     Written,
@@ -40,18 +40,19 @@ enum Report {
     SurelyNot,
 }
 
-/// Request on a connection, until its response has come.
+/// A request on a connection, until its response has come.
 #[derive(Debug)]
 struct Sent {
     ticket: Ticket,
     job: Job,
     attempt: Attempt,
     answer: Option<Answer>,
-    /// True if the producer no longer waits for the response (a planted fault).
+    /// True if the producer no longer waits for the response, which is a planted fault.
     deaf: bool,
 }
 
-/// Connection: requests that the broker has not seen, and those without a received response, each oldest first.
+/// A connection, with the requests that the broker has not seen and those without a received response. Both are ordered
+/// from the oldest.
 #[derive(Debug, Default)]
 struct Lane {
     travelling: VecDeque<Sent>,
@@ -63,24 +64,24 @@ pub(super) struct World {
     window: Window<Job>,
     pub cluster: Cluster,
     setup: Setup,
-    /// Connections to node 0, then those to node 1.
+    /// The connections to node 0, followed by those to node 1.
     lanes: Vec<Lane>,
-    /// Requests of ended connections, each oldest first: brokers may receive them later, or never.
+    /// The requests of ended connections, oldest first. Brokers may receive them later, or never.
     late: Vec<(usize, VecDeque<Attempt>)>,
     leader: usize,
-    /// Numbers of batches to retain and to park that the leader has granted last.
+    /// How many batches the leader has last granted to retain and to park.
     granted: (usize, usize),
-    /// Largest number of records of a batch that the leader accepts, as far as is known.
+    /// How many records the largest batch may have, as far as is known.
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// End of the records that delivery.timeout.ms has failed.
+    /// Records before this one have failed by delivery.timeout.ms.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,
     next_producer_id: i64,
-    /// True if a correct broker returns the offset of every batch. False if a batch was proven written without a retry:
-    /// it was refused as out of order before a late copy came, or the producer was fenced.
+    /// True if a correct broker returns the offset of every batch. False once a batch was proven written without a
+    /// retry. Such a batch was refused as out of order before a late copy came, or its producer was fenced.
     offsets_known: bool,
 }
 
@@ -163,7 +164,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Sends one batch, if one may leave; returns true if it did. Retries precede new batches.
+    /// Sends a batch if one may leave, and returns true if it did. Retries go before new batches.
     fn send(&mut self, lane: usize) -> bool {
         if self.window.in_flight() > 0 && self.sent_to != self.leader {
             return false;
@@ -187,7 +188,7 @@ impl World {
             None if self.next_record < self.setup.records && self.window.may_open() => {
                 let mut job = Job { first: self.next_record, count: 1 + self.roll(5), ambiguous: false };
                 if job.count > self.records_max {
-                    // Takes the batch back, as the sender does with a batch that is too large once it is compressed.
+                    // Takes the batch back, as the sender does when a batch is too large after compression.
                     let (ticket, _) = self.window.open(job.count);
                     assert!(self.window.take_back(ticket), "it is the newest");
                     job.count = self.records_max;
@@ -214,7 +215,7 @@ impl World {
         true
     }
 
-    /// Splits batches as the partition does, after a batch in flight with them was found too large.
+    /// Splits batches, as the partition does when a batch in flight with them was found too large.
     fn part_what_is_too_large(&mut self, missing: bool) {
         let most = self.records_max;
         while let Some(halves) =
@@ -306,7 +307,7 @@ impl World {
         self.report(job, if maybe { Report::PerhapsWritten } else { Report::SurelyNot });
     }
 
-    /// Starts a new epoch while batches are in flight (a planted fault).
+    /// Starts a new epoch while batches are in flight, which is a planted fault.
     fn stop_waiting(&mut self) {
         let sent = self.lanes.iter_mut().flat_map(|lane| lane.travelling.iter_mut().chain(&mut lane.seen));
         for sent in sent {
@@ -350,7 +351,7 @@ impl World {
 
     fn report(&mut self, job: Job, report: Report) {
         for record in job.first..job.first + job.count {
-            // Results after the timeout change nothing any more.
+            // Results after the timeout no longer change anything.
             if record < self.timed_out_to {
                 continue;
             }
@@ -371,7 +372,7 @@ impl World {
     }
 
     /// Ends a connection. The broker still receives the first `arrives` requests in flight, and its responses are lost.
-    /// The last `unsent` never left the producer; the rest may arrive `late`.
+    /// The last `unsent` requests never left the producer. The rest may arrive `late`.
     fn cut(&mut self, lane: usize, arrives: usize, unsent: usize, late: bool) {
         let Lane { mut travelling, seen } = std::mem::take(&mut self.lanes[lane]);
         let unsent = travelling.split_off(travelling.len().saturating_sub(unsent));
@@ -420,7 +421,7 @@ impl World {
         self.leader = self.cluster.leader;
         self.records_max = u32::MAX;
         self.granted = (WINDOW_DEFAULT, 0);
-        // A parked batch whose node no longer leads gets its response when its wait has ended.
+        // A parked batch whose node no longer leads gets its response when its wait ends.
     }
 
     /// Fails the oldest batches by delivery.timeout.ms.
@@ -445,7 +446,7 @@ impl World {
         }
     }
 
-    /// Lets the producer be idle for longer than brokers remember producers.
+    /// Leaves the producer idle for longer than brokers remember producers.
     fn expire_producers(&mut self) {
         if self.window.is_idle() && self.late.is_empty() && !self.cluster.has_parked() {
             self.offsets_known = false;
@@ -454,7 +455,7 @@ impl World {
         }
     }
 
-    /// Ends the faults: everything moves, and parked batches without a predecessor expire.
+    /// Ends the faults. Everything that is under way arrives, and parked batches without a predecessor expire.
     pub fn calm(&mut self) {
         self.cluster.nodes.iter_mut().for_each(|node| node.records_max = u32::MAX);
         for most in 0..usize::MAX {
@@ -477,7 +478,7 @@ impl World {
         if !moved {
             let answers = self.cluster.expire_parked(usize::MAX);
             self.deliver(answers);
-            // A request that has no response at this point never gets one.
+            // If a request has no response by now, it will never get one.
             let stuck = |lane: &Lane| lane.seen.front().is_some_and(|sent| sent.answer.is_none());
             for lane in 0..self.lanes.len() {
                 if stuck(&self.lanes[lane]) {
@@ -488,7 +489,7 @@ impl World {
         self.report_settled();
     }
 
-    /// Checks the invariants of the end.
+    /// Checks the invariants that hold at the end.
     pub fn check_end(&mut self) -> Result<(), Breach> {
         while !self.late.is_empty() {
             self.arrive_late(0, false);
@@ -504,7 +505,7 @@ impl World {
         Ok(())
     }
 
-    /// Faults with codes for which the model's brokers have no cause of their own.
+    /// The faults, with error codes that the model's brokers would not return by themselves.
     pub const FAULTS: [Fault; 9] = [
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),
         Fault::Refused(ErrorCode::NOT_ENOUGH_REPLICAS),

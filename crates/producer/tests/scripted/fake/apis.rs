@@ -24,28 +24,30 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 const TOPIC: &str = "t";
-/// Time for which an out-of-order batch waits for those before it.
+/// How long an out-of-order batch waits for those before it.
 const PARKED: Duration = Duration::from_secs(60);
 const PARKED_IN_TRANSACTION: Duration = Duration::from_millis(50);
 
-/// Answer to a request: its response, nothing (an empty frame, for acks=0), or a response that waits for other batches.
+/// The answer to a request: its response, nothing (an empty frame, for acks=0), or a response that waits for other
+/// batches.
 pub(super) enum Answer {
     Frame(Frame),
     Parked(Parked),
 }
 
-/// Produce request with batches that are out of order.
+/// A Produce request with batches that are out of order.
 pub(super) struct Parked {
     header: RequestHeader,
     version: Version,
     response: ProduceResponse,
     restarts: usize,
-    /// Out-of-order batches, each with its indexes in the response.
+    /// The batches that are out of order, each with its indexes in the response.
     early: Vec<(usize, usize, Seen)>,
 }
 
 impl Fake {
-    /// Returns the response to one request. `None` ends the connection; an empty frame means no response (acks=0).
+    /// Returns the response to one request. `None` ends the connection, and an empty frame means that there is no
+    /// response (acks=0).
     pub(super) fn answer(&self, from: Connection, frame: Bytes) -> Option<Answer> {
         let mut state = self.lock();
         let mut r = api::request_reader(frame);
@@ -85,7 +87,7 @@ impl Fake {
         frame.map(Answer::Frame)
     }
 
-    /// Returns the response to a request about transactions; `None` ends the connection.
+    /// Returns the response to a request about transactions, or `None` to end the connection.
     fn answer_transactional(
         &self,
         state: &mut State,
@@ -133,9 +135,9 @@ impl Fake {
         if fate == TransactionFate::ResponseLost { None } else { response }
     }
 
-    /// Responds when every out-of-order batch is appended, or has waited for the time limit.
+    /// Responds when every out-of-order batch is appended or has waited for the time limit.
     pub(super) async fn unpark(self, mut parked: Parked, answer: oneshot::Sender<Frame>) {
-        // A broker releases batches behind a refused one at once; with transactions the fake releases them by a time
+        // A broker releases batches behind a refused one at once. With transactions, the fake releases them by a time
         // limit.
         let is_transactional = self.lock().transactions.is_some();
         let deadline = Instant::now() + if is_transactional { PARKED_IN_TRANSACTION } else { PARKED };
@@ -173,7 +175,7 @@ fn reply<R: Request>(
     Some(api::encode_response::<R>(&handle(request)?, v, header.correlation_id).unwrap())
 }
 
-/// Returns the response of a broker that does not know the version: the list, in version 0 (KIP-511).
+/// Returns the response of a broker that does not know the version. It is the list of versions, in version 0 (KIP-511).
 fn refuse_version(header: &RequestHeader, state: &State) -> Frame {
     let response = ApiVersionsResponse { error_code: ErrorCode::UNSUPPORTED_VERSION, ..versions(state) };
     let v0 = ApiKey::ApiVersions.version(0).unwrap();
@@ -257,7 +259,7 @@ fn metadata(state: &State) -> MetadataResponse {
     MetadataResponse { brokers, topics: vec![topic], ..Default::default() }
 }
 
-/// Returns the response, and the batches whose results it still lacks. `None` ends the connection.
+/// Returns the response, and the batches whose results it still lacks. Returns `None` to end the connection.
 #[expect(clippy::type_complexity)]
 fn produce(
     state: &mut State,

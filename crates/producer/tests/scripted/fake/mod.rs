@@ -1,4 +1,4 @@
-//! Scripted cluster on loopback with Kafka's protocol: a few lines per API, with batches checked by `rules`.
+//! A scripted cluster on loopback with Kafka's protocol. Each API has only a few lines, and `rules` checks the batches.
 //!
 //! A test sets the fate of each batch that arrives ([`Fate`]). In everything else the cluster behaves like a correct
 //! Kafka.
@@ -19,22 +19,22 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot, watch};
 pub use transactions::{TransactionFate, Transactions};
 
-/// Fate of one batch.
+/// The fate of one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// Checked and appended.
+    /// The broker checks and appends the batch.
     Normal,
-    /// Refused with this error, and not appended.
+    /// The broker refuses the batch with this error and does not append it.
     Refused(ErrorCode),
-    /// Appended, but the response has this error.
+    /// The broker appends the batch, but answers with this error.
     WrittenBut(ErrorCode),
     /// The connection ends before the batch is read.
     Dropped,
-    /// Appended, but the connection ends before the response.
+    /// The broker appends the batch, but the connection ends before the response.
     ResponseLost,
 }
 
-/// Batch as it arrived.
+/// A batch as it arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub broker: i32,
@@ -43,9 +43,9 @@ pub struct Seen {
     pub transactional: bool,
     pub bytes: Vec<u8>,
     pub values: Vec<String>,
-    /// Number of batches of the same partition that came before it.
+    /// How many batches of the same partition came before it.
     pub nth: usize,
-    /// Connection that the batch came over, counted per broker, and the `reorder` field of its request.
+    /// The connection that the batch came over, counted per broker, and the `reorder` field of its request.
     pub connection: usize,
     pub reorder: bool,
 }
@@ -54,18 +54,18 @@ pub struct Seen {
 pub struct Log {
     pub values: Vec<String>,
     producers: Producers,
-    /// Newest batch of each producer, and its offset.
+    /// The newest batch of each producer, and its offset.
     newest: HashMap<i64, (Stamp, i64)>,
 }
 
-/// Grants in a broker's responses (Produce 14).
+/// The grants in a broker's responses (Produce 14).
 #[derive(Clone, Copy, Debug)]
 pub struct Says {
-    /// Number of batches that the broker retains per producer and partition: for all topics, and for topic `t` (-1: no
-    /// value).
+    /// How many batches the broker retains per producer and partition. The first value is for all topics, the second
+    /// for topic `t` (-1 if it has none).
     pub retain: i32,
     pub retain_of_topic: i32,
-    /// Number of batches that the broker holds until those before them come.
+    /// How many batches the broker holds until those before them come.
     pub reorder: i32,
 }
 
@@ -82,26 +82,26 @@ impl Says {
     }
 }
 
-/// Error in the next response to Produce.
+/// An error in the next response to Produce.
 #[derive(Clone, Copy, Debug)]
 pub enum Garble {
-    /// A correlation id that no request had.
+    /// The response has a correlation id that no request had.
     UnknownId,
-    /// The correlation id of the next request, as if responses left out of order.
+    /// The response has the correlation id of the next request, as if responses left out of order.
     NextId,
 }
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// Condition under which a broker reads a request but responds neither to it nor to later requests.
+/// The condition under which a broker reads a request but answers neither this one nor later ones.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
     pub topic_id: Uuid,
-    /// Leader of each partition.
+    /// The leader of each partition.
     pub leaders: Vec<i32>,
     pub leader_epoch: i32,
-    /// Leader and epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
+    /// The leader and epoch that Produce returns with NOT_LEADER_OR_FOLLOWER.
     pub names_leader: Option<(i32, i32)>,
     pub logs: HashMap<i32, Log>,
     pub seen: Vec<Seen>,
@@ -109,52 +109,52 @@ pub struct State {
     pub silence: Silence,
     /// Responses that never come.
     swallowed: Vec<oneshot::Sender<Frame>>,
-    /// Error that Metadata returns for the topic instead of its partitions.
+    /// The error that Metadata returns for the topic instead of its partitions.
     pub topic_error: Option<ErrorCode>,
-    /// True to accept any first sequence, as Kafka before 4.5.
+    /// True to accept any first sequence, as Kafka did before 4.5.
     pub lenient: bool,
-    /// True if the highest versions of Produce and Metadata are lower.
+    /// True to serve only lower versions of Produce and Metadata.
     pub old: bool,
     /// True if topics have ids, but Produce uses their names, as from Kafka 2.8 to 4.0.
     pub names_topics: bool,
     pub ports: Vec<u16>,
     pub next_producer_id: i64,
-    /// Grants of each broker.
+    /// The grants of each broker.
     pub says: Vec<Says>,
-    /// Number of connections accepted, by broker.
+    /// How many connections each broker has accepted.
     pub connections: Vec<usize>,
-    /// Number of connections that have ended, of all brokers.
+    /// How many connections of all brokers have ended.
     pub closed: usize,
-    /// Connections whose Produce requests are not read at present.
+    /// The connections whose Produce requests are not read at present.
     pub stalled: HashSet<usize>,
-    /// Number of connections at which further connections are refused.
+    /// Maximum number of connections. Further ones are refused.
     pub connections_max: usize,
-    /// Number of restarts: batches that wait for others do not survive one.
+    /// How many restarts there were. Batches that wait for others do not survive one.
     pub restarts: usize,
-    /// Number of Produce requests read.
+    /// How many Produce requests were read.
     pub requests: usize,
-    /// Number of Metadata requests.
+    /// How many Metadata requests came.
     pub metadata_asked: usize,
     pub garble: Option<Garble>,
-    /// The topic's max.message.bytes, or the error of DescribeConfigs; `None` if DescribeConfigs is not served.
+    /// The topic's max.message.bytes, or the error of DescribeConfigs. `None` if DescribeConfigs is not served.
     pub topic_limit: Option<Result<usize, ErrorCode>>,
-    /// Number of DescribeConfigs requests.
+    /// How many DescribeConfigs requests came.
     pub configs_asked: usize,
-    /// Coordinator, where the fake serves transactions.
+    /// The transaction coordinator, if the fake serves transactions.
     pub transactions: Option<Transactions>,
 }
 
-/// Cluster of brokers with one topic, `t`.
+/// A cluster of brokers with one topic, `t`.
 #[derive(Clone)]
 pub struct Fake {
     pub state: Arc<Mutex<State>>,
     gate: Arc<watch::Sender<bool>>,
     cut: Arc<watch::Sender<u64>>,
-    /// Connections that end, by number.
+    /// The numbers of connections that must end.
     end: Arc<watch::Sender<HashSet<usize>>>,
 }
 
-/// Connection to one of the brokers, counted from 0.
+/// A connection to one of the brokers, counted from 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection {
     broker: i32,
@@ -232,12 +232,12 @@ impl Fake {
         self.lock().script = Box::new(script);
     }
 
-    /// Withholds the responses to these requests from now on.
+    /// From now on, leaves these requests without a response.
     pub fn silence(&self, silence: impl Fn(i32, ApiKey) -> bool + Send + 'static) {
         self.lock().silence = Box::new(silence);
     }
 
-    /// Holds responses to Produce back, or releases them; requests are handled in either case.
+    /// Holds the responses to Produce back, or releases them. Requests are handled in either case.
     pub fn hold(&self, held: bool) {
         self.gate.send_replace(!held);
     }
@@ -262,7 +262,7 @@ impl Fake {
         self.lock().seen.iter().filter(|seen| seen.partition == partition).cloned().collect()
     }
 
-    /// Waits until `condition` returns true; fails the test after a minute.
+    /// Waits until `condition` returns true. Fails the test after a minute.
     pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while !condition(&self.lock()) {
@@ -290,7 +290,7 @@ impl Fake {
         let fake = self.clone();
         let writer = tokio::spawn(async move {
             while let Some((response, is_produce)) = outbox.recv().await {
-                // A request whose response was dropped ends the connection.
+                // If the response to a request was dropped, the connection ends.
                 let Ok(frame) = response.await else { return };
                 if is_produce && gate.wait_for(|open| *open).await.is_err() {
                     return;
@@ -341,13 +341,13 @@ impl Fake {
             _ = cut.changed() => return writer.abort(),
             _ = end.wait_for(|ended| ended.contains(&connection.number)) => return writer.abort(),
         }
-        // Responses to requests that were read before the end still leave, unless they are held.
+        // Requests that were read before the end still get their responses, unless these are held back.
         drop(responses);
         drop(tokio::time::timeout(std::time::Duration::from_millis(50), writer).await);
     }
 }
 
-/// Result of the checks of a batch.
+/// The result of checking a batch.
 enum Judged {
     Done(i64, ErrorCode),
     /// The batch waits for those before it.
@@ -355,12 +355,12 @@ enum Judged {
 }
 
 impl State {
-    /// Returns the number of requests that were read and never get a response.
+    /// Returns how many requests were read that never get a response.
     pub fn swallowed(&self) -> usize {
         self.swallowed.len()
     }
 
-    /// Checks one batch and returns base offset and error; `None` ends the connection.
+    /// Checks one batch. Returns its base offset and an error code, or `None` to end the connection.
     fn produce(&mut self, from: Connection, reorder: bool, partition: i32, bytes: &[u8]) -> Option<Judged> {
         let batch = BatchView::first(bytes).unwrap();
         batch.check_crc().unwrap();
@@ -412,7 +412,7 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // A log that is not empty has an end above 0, for which any first sequence is accepted.
+        // If a log is not empty, its end is above 0, and any first sequence is accepted for it.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {
@@ -430,7 +430,7 @@ impl State {
         }
     }
 
-    /// Restarts the broker, which retains one batch of each producer, as Kafka's snapshots do.
+    /// Restarts the broker. It retains only one batch of each producer, as Kafka's snapshots do.
     pub fn forget_all_but_the_newest(&mut self) {
         self.restarts += 1;
         for log in self.logs.values_mut() {

@@ -1,5 +1,5 @@
-//! The fake's transaction coordinator: one transactional id, with the rules of Kafka 4.3 in `transaction.version` 0 and
-//! 2.
+//! The fake's transaction coordinator. It has one transactional id and the rules of Kafka 4.3, for
+//! `transaction.version` 0 and 2.
 
 use super::{Connection, Seen, State};
 use fullbore_wire::api::ApiKey;
@@ -17,28 +17,28 @@ use fullbore_wire::apis::txn_offset_commit::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{HashMap, HashSet};
 
-/// Outcome of one request to the coordinator.
+/// The outcome of one request to the coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransactionFate {
     Normal,
-    /// Response with this error, and no effect.
+    /// The response has this error, and the request has no effect.
     Refused(ErrorCode),
-    /// End of the connection before the request is read.
+    /// The connection ends before the request is read.
     Dropped,
-    /// Effect without a response: the connection ends.
+    /// The request has its effect, but the connection ends before the response.
     ResponseLost,
 }
 
 type TransactionScript = Box<dyn FnMut(ApiKey, usize) -> TransactionFate + Send>;
 
-/// Producer id and epoch.
+/// A producer id and epoch.
 type Identity = (i64, i16);
 
-/// Transaction coordinator of the fake.
+/// The transaction coordinator of the fake.
 pub struct Transactions {
-    /// Level of `transaction.version`.
+    /// The level of `transaction.version`.
     pub version: i16,
-    /// Broker that is the coordinator.
+    /// The broker that is the coordinator.
     pub coordinator: i32,
     pub identity: Identity,
     pub is_ongoing: bool,
@@ -48,12 +48,12 @@ pub struct Transactions {
     pending_offsets: Vec<(Text, i32, i64)>,
     /// True if the previous transaction was committed.
     last: Option<bool>,
-    /// Values that readers with read_committed see, by partition.
+    /// The values that readers with read_committed see, by partition.
     pub committed: HashMap<i32, Vec<String>>,
     pub aborted: Vec<String>,
-    /// Committed offsets by group and partition.
+    /// The committed offsets by group and partition.
     pub offsets: HashMap<(Text, i32), i64>,
-    /// Requests that had an effect, each as one or two words.
+    /// The requests that had an effect, each as one or two words.
     pub requests: Vec<String>,
     pub script: TransactionScript,
     asked: HashMap<i16, usize>,
@@ -91,7 +91,7 @@ impl Transactions {
         (self.script)(key, *asked)
     }
 
-    /// Begins another producer with the id.
+    /// Starts another producer with the same id, which fences the present one.
     pub fn fence(&mut self) {
         self.end_open(false);
         self.identity.1 += 1;
@@ -267,7 +267,7 @@ impl State {
         }
     }
 
-    /// Returns the error of a request to a broker that is not the coordinator.
+    /// Returns the error for a request to a broker that is not the coordinator.
     pub fn misdirected(&self, from: Connection) -> ErrorCode {
         match &self.transactions {
             Some(transactions) if transactions.coordinator == from.broker => ErrorCode::NONE,

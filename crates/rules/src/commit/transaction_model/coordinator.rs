@@ -1,9 +1,9 @@
-//! Coordinator of transactions, with the markers that it sends to brokers.
+//! The transaction coordinator of the model, and the markers that it sends to brokers.
 
 use super::*;
 
 impl World {
-    /// Aborts a transaction after its timeout. Its client takes a new epoch.
+    /// Aborts a transaction that has reached its timeout. Its client takes a new epoch.
     pub(super) fn time_out(&mut self, at: usize) {
         let client = &mut self.clients[at];
         let Some(transaction) = client.transaction.take() else { return };
@@ -14,8 +14,8 @@ impl World {
         client.base_sequence = 0;
     }
 
-    /// Sends markers of decided transactions. With transaction version 2 a marker may be sent twice; with version 1 the
-    /// coordinator first awaits the outcome of the last marker.
+    /// Sends the markers of decided transactions. With transaction version 2, a marker may be sent twice. With version
+    /// 1, the coordinator first waits for the outcome of the previous marker.
     pub(super) fn send_markers(&mut self) {
         let epoch = self.coordinator_epoch;
         for at in 0..self.transactions.len() {
@@ -37,7 +37,7 @@ impl World {
         }
     }
 
-    /// Records the outcome of a marker at the coordinator.
+    /// Lets the coordinator process the outcome of a marker.
     pub(super) fn marked(&mut self, admitted: &Admitted, at: usize, verdict: CommitVerdict) -> Result<(), String> {
         let BatchKind::Marker { coordinator_epoch, .. } = admitted.batch.kind else { return Ok(()) };
         let of = &mut self.transactions[at];

@@ -1,23 +1,23 @@
-//! Reads of the log like those of a consumer at read_committed.
+//! Reads the log as a consumer at read_committed does.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::{DisklessPartitionId, Entry, World};
 use crate::sequence::AbortedTransaction;
 
-/// Result of reading a partition's log from end to end.
+/// The result of reading the whole log of a partition.
 #[derive(Default)]
 struct Reading {
-    /// Sequences that a consumer gets of each transaction.
+    /// The sequences that the consumer gets, by transaction.
     delivered: BTreeMap<usize, Vec<i32>>,
-    /// Transactions that have ended, each with the offset of its first marker.
+    /// The transactions that have ended, each with the offset of its first marker.
     ended: HashMap<usize, i64>,
-    /// Transactions that have not ended, each with the offset of its first record.
+    /// The transactions that are still open, each with the offset of its first record.
     open: HashMap<usize, i64>,
 }
 
 impl World {
-    /// Reads a log up to its last stable offset. Checks that all its transactions are decided there, and that the
+    /// Reads a log up to its last stable offset. Checks that all transactions before it are decided, and that the
     /// committed ones are delivered.
     pub(super) fn read(&self, partition: DisklessPartitionId, stable: i64) -> Result<(), String> {
         let aborted: Vec<_> =

@@ -1,4 +1,4 @@
-//! Checks of offset commits and deletions, and the topics that the members read.
+//! Checks commits and deletions of offsets, and finds the topics that the members read.
 
 use super::{Classic, GroupState};
 use crate::group::Committer;
@@ -6,7 +6,7 @@ use fullbore_wire::consumer_protocol::{self, ConsumerProtocolSubscription};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeSet;
 
-/// Protocol type of consumers, the only one whose metadata this module decodes.
+/// The protocol type of consumers, the only one whose metadata can be decoded here.
 const CONSUMER: &str = "consumer";
 
 impl Classic {
@@ -35,7 +35,7 @@ impl Classic {
         Ok(())
     }
 
-    /// Checks that a client may delete single offsets. A group with members must have the protocol type `consumer`.
+    /// Checks that a client may delete single offsets. A group that has members must have the protocol type `consumer`.
     pub(in crate::group) fn check_offset_delete(&self) -> Result<(), ErrorCode> {
         match self.state {
             GroupState::Dead => Err(ErrorCode::GROUP_ID_NOT_FOUND),
@@ -52,7 +52,7 @@ impl Classic {
         }
     }
 
-    /// Records the topics that the generation's members read, or None if their metadata cannot be decoded.
+    /// Records which topics the members of this generation read; None if their metadata cannot be decoded.
     pub(super) fn note_topics(&mut self) {
         self.topics = self.subscribed();
     }

@@ -1,11 +1,11 @@
-//! Description of a group for tools.
+//! Describes a group for administration tools.
 
 use super::{Classic, ClassicGroupMember, GroupState, MemberId};
 use fullbore_wire::Text;
 use fullbore_wire::apis::describe_groups::{DescribedGroup, DescribedGroupMember};
 
 impl Classic {
-    /// Returns the group in the form of DescribeGroups; the caller adds the group's id.
+    /// Returns the group as DescribeGroups shows it. The caller adds the group's id.
     pub fn describe(&self) -> DescribedGroup {
         let protocol = self.protocol.clone().filter(|_| self.state == GroupState::Stable);
         let one = |(id, member): (&MemberId, &ClassicGroupMember)| DescribedGroupMember {

@@ -1,4 +1,4 @@
-//! Heartbeat: a live member learns whether it must rejoin.
+//! Heartbeat: a member shows that it is alive, and learns if it must rejoin.
 
 use super::Classic;
 use crate::group::GroupState;
@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 
 impl Classic {
-    /// Handles a Heartbeat; returns the code of its response.
+    /// Handles a Heartbeat, and returns the error code of the response.
     pub fn heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
         if self.state == GroupState::Dead {
             return ErrorCode::COORDINATOR_NOT_AVAILABLE;

@@ -1,4 +1,4 @@
-//! JoinGroup: a new member joins, a known one rejoins, or a static one returns under its instance id.
+//! JoinGroup: a new member joins, a known member rejoins, or a static member returns under its instance id.
 
 use super::member::{ClassicGroupMember, NEW_MEMBER_JOIN_MAX_MS, Profile};
 use super::{Classic, JoinEnd, pending_bytes, refuse_join};
@@ -7,13 +7,13 @@ use bytes::Bytes;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupResponse, JoinGroupResponseMember};
 use fullbore_wire::{ErrorCode, Text};
 
-/// First version in which a member without an id gets one, and joins again with it (KIP-394).
+/// The first version in which a client without a member id is given one and must join again with it (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
-/// First version in which a leader can skip the assignment (KIP-814).
+/// The first version in which a leader can skip the assignment (KIP-814).
 const SKIP_ASSIGNMENT_FROM: i16 = 9;
 
 impl Joining<'_> {
-    /// Returns the client's reason to join, for the log.
+    /// Returns the reason that the client gives for joining, for the log.
     fn reason(&self) -> &str {
         self.request.reason.as_deref().filter(|reason| !reason.is_empty()).unwrap_or("not provided")
     }
@@ -51,7 +51,7 @@ impl Classic {
         }
     }
 
-    /// Returns true if the group has room for the member. In a rebalance only members that have joined count, so a
+    /// Returns true if the group has room for the member. During a rebalance only members that have joined count, so a
     /// group above the limit loses the members that join last.
     fn has_room_for(&self, member_id: &str) -> bool {
         let known = self.members.get(member_id);
@@ -64,7 +64,7 @@ impl Classic {
         }
     }
 
-    /// Returns true if the member has the group's protocol type, and offers a protocol that all members offer.
+    /// Returns true if the member has the group's protocol type and offers a protocol that all members offer.
     fn supports(&self, request: &JoinGroupRequest) -> bool {
         if self.state == GroupState::Empty {
             return !request.protocol_type.is_empty() && !request.protocols.is_empty();
@@ -72,7 +72,7 @@ impl Classic {
         let all = self.members.len();
         self.protocol_type.as_ref() == Some(&request.protocol_type)
             && request.protocols.iter().any(|protocol| {
-                // A group in rebalance whose members have all left accepts any protocol.
+                // If all members have left during a rebalance, any protocol is accepted.
                 all == 0 || self.offered.get(&protocol.name).is_some_and(|count| *count == all)
             })
     }
@@ -110,11 +110,11 @@ impl Classic {
                 self.rejoin(&member_id, joining, ticket, effects);
                 self.complete_join_if_all_there(now, effects);
             }
-            // The member may have lost the response to its first JoinGroup.
+            // The member may not have received the response to its first JoinGroup.
             GroupState::CompletingRebalance if is_same => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, true, false)));
             }
-            // A leader rejoins after a change that only the leader knows of, such as a topic's new partitions.
+            // A leader rejoins after a change that only it has noticed, such as new partitions of a topic.
             GroupState::Stable if is_same && !self.is_leader(&member_id) => {
                 effects.push(Effect::Answer(ticket, self.generation_for(&member_id, false, false)));
             }
@@ -155,16 +155,16 @@ impl Classic {
         }
     }
 
-    /// Replaces the member's profile by that of its new JoinGroup, which then waits.
+    /// Replaces the member's fields by those of its new JoinGroup, which then waits for a response.
     fn rejoin(&mut self, member_id: &str, joining: Joining<'_>, ticket: RequestTicket, effects: &mut Effects) {
         let Some((id, mut member)) = self.take(member_id) else { return };
-        // A client that repeats its JoinGroup has given up the first JoinGroup.
+        // If a client repeats its JoinGroup, it no longer waits for the response to the first one.
         refuse_join(&id, member.joining.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         member.profile = Profile::of(joining.request);
         self.insert(id, member);
     }
 
-    /// Replaces a static member that joins without its member id. The new incarnation fences the old one.
+    /// Replaces a static member that joins without a member id. From then on, requests with the old id are fenced.
     fn replace(&mut self, old_id: &str, joining: Joining<'_>, ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let new_id = joining.new_member_id;
         let Some((old_id, mut member)) = self.take(old_id) else { return };
@@ -196,8 +196,8 @@ impl Classic {
         }
     }
 
-    /// Responds to the new incarnation of a static member with the present generation. A client before version 9 that
-    /// is named as the leader assigns again. The response to such a leader therefore names its old id as the leader's.
+    /// Sends the current generation to a static member that has returned. Before version 9, a client that is named as
+    /// the leader would assign again. The response therefore names the old id of such a client as the leader.
     fn take_up_again(&mut self, id: &MemberId, led_as: Option<MemberId>, version: i16, effects: &mut Effects) {
         effects.push(Effect::Keep(self.keep()));
         let can_skip = version >= SKIP_ASSIGNMENT_FROM;
@@ -211,8 +211,8 @@ impl Classic {
         effects.push(Effect::Answer(ticket, answer));
     }
 
-    /// Returns the response to a member with the present generation. The leader's response lists all members if
-    /// `with_members` is true.
+    /// Returns a JoinGroup response with the current generation. With `with_members`, the leader's response lists all
+    /// members.
     pub(super) fn generation_for(&self, id: &MemberId, with_members: bool, skip_assignment: bool) -> GroupAnswer {
         let is_leader = self.is_leader(id);
         let protocol = self.protocol.clone().unwrap_or_default();

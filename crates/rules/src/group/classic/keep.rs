@@ -1,7 +1,7 @@
-//! Snapshot of a classic group: the generation, its members and their assignments.
+//! The snapshot of a classic group: its generation, its members and their assignments.
 //!
-//! Not in it: waiting requests, pending ids, deadlines. A snapshot is taken when the group becomes stable or empty, so
-//! that the group is restored in one of these states.
+//! Waiting requests, pending ids and deadlines are not part of it. A snapshot is taken when the group becomes stable or
+//! empty, so the group is restored in one of these states.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
@@ -11,7 +11,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
 impl Classic {
-    /// Returns a snapshot, and records that the group has one.
+    /// Returns a snapshot, and records that one was taken.
     pub(super) fn keep(&mut self) -> Snapshot {
         self.was_kept = true;
         self.snapshot()

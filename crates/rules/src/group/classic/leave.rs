@@ -1,4 +1,4 @@
-//! LeaveGroup: members leave, of their own accord or by an administrator's request.
+//! LeaveGroup: members leave on their own or by an administrator's request.
 
 use super::{Classic, MemberId};
 use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, RequestTicket};
@@ -6,7 +6,7 @@ use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity, MemberResponse};
 
 impl Classic {
-    /// Handles a LeaveGroup, member by member.
+    /// Handles a LeaveGroup request, which can name several members.
     pub fn leave(&mut self, members: &[MemberIdentity], ticket: RequestTicket, now: i64, effects: &mut Effects) {
         let mut response = LeaveGroupResponse::default();
         if self.state == GroupState::Dead {
@@ -40,7 +40,7 @@ impl Classic {
     fn leave_one(&mut self, leaving: &MemberIdentity, effects: &mut Effects) -> Result<MemberId, ErrorCode> {
         let instance_id = leaving.group_instance_id.as_deref();
         let member_id = if leaving.member_id.is_empty() {
-            // An administrator's request names only the instance id.
+            // In an administrator's request, a member may be named by its instance id alone.
             let known = instance_id.and_then(|instance_id| self.instances.get(instance_id));
             known.cloned().ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?
         } else if self.forget_pending(&leaving.member_id) {

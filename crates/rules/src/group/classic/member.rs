@@ -1,4 +1,4 @@
-//! Member of a classic group: its JoinGroup, and the requests of the member that wait for a response.
+//! A member of a classic group: its JoinGroup, and its requests that wait for a response.
 
 use crate::group::{MemberId, RequestTicket};
 use bytes::Bytes;
@@ -6,31 +6,31 @@ use fullbore_wire::Text;
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use std::collections::HashSet;
 
-/// Longest wait, ms, of a new member's JoinGroup, as in Kafka. The member has no id for heartbeats yet. Without this
-/// limit, a client that leaves and returns would be in the group many times.
+/// Maximum time that a new member's JoinGroup waits, in ms, as in Kafka. The new member has no id yet, so it cannot
+/// send heartbeats. Without this limit, a client that leaves and returns could be in the group many times.
 pub(super) const NEW_MEMBER_JOIN_MAX_MS: i64 = 5 * 60 * 1000;
 
-/// Deadline that never comes.
+/// A deadline that is never reached.
 pub(super) const NEVER: i64 = i64::MAX;
 
-/// Fields of a member's JoinGroup, copied so that they do not keep the request's buffer.
+/// The fields of a member's JoinGroup. They are copied, so that they do not keep the request's buffer in memory.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Profile {
     pub session_timeout_ms: i32,
     pub rebalance_timeout_ms: i32,
-    /// Protocol names, each with the member's metadata, in the order of the member's preference.
+    /// The protocols that the member offers, with its metadata for each, in the order of its preference.
     pub protocols: Vec<(Text, Bytes)>,
 }
 
 impl Profile {
     pub fn of(request: &JoinGroupRequest) -> Self {
-        // A repeated name counts once: a member has one vote for each protocol.
+        // A repeated name counts only once, so that the member is counted once for each protocol that it offers.
         let mut seen = HashSet::new();
         let own = |protocol: &JoinGroupRequestProtocol| {
             let is_first = seen.insert(protocol.name.clone());
             is_first.then(|| (Text::from(&*protocol.name), Bytes::copy_from_slice(&protocol.metadata)))
         };
-        // Version 0 has one timeout for sessions and rebalances.
+        // Version 0 has a single timeout for sessions and rebalances.
         let rebalance_timeout_ms = match request.rebalance_timeout_ms {
             -1 => request.session_timeout_ms,
             ms => ms.max(0),
@@ -49,22 +49,22 @@ pub(super) struct ClassicGroupMember {
     pub client_id: Text,
     pub client_host: Text,
     pub profile: Profile,
-    /// Assignment by the leader; empty until the leader has assigned.
+    /// The assignment that the leader has made for the member; empty before that.
     pub assignment: Bytes,
-    /// Waiting JoinGroup of the member.
+    /// The member's JoinGroup, if one waits for a response.
     pub joining: Option<RequestTicket>,
-    /// Waiting SyncGroup of the member.
+    /// The member's SyncGroup, if one waits for a response.
     pub syncing: Option<RequestTicket>,
-    /// True if the member waits for the response to its first JoinGroup.
+    /// True while the member's first JoinGroup waits for a response.
     pub is_new: bool,
-    /// True until the member's SyncGroup of this generation has arrived.
+    /// True until the member has sent a SyncGroup for this generation.
     pub owes_sync: bool,
-    /// End of the member's session; [`NEVER`] while a request of the member waits.
+    /// When the member's session ends; [`NEVER`] while a request of the member waits.
     pub deadline: i64,
 }
 
 impl ClassicGroupMember {
-    /// Returns the member's metadata in this protocol.
+    /// Returns the member's metadata for this protocol.
     pub fn metadata(&self, protocol: &str) -> Bytes {
         let of = self.profile.protocols.iter().find(|(name, _)| *name == protocol);
         of.map(|(_, metadata)| metadata.clone()).unwrap_or_default()
@@ -78,7 +78,7 @@ impl ClassicGroupMember {
         self.instance_id.is_some()
     }
 
-    /// Returns the memory that the member takes, in bytes.
+    /// Returns how much memory the member takes, in bytes.
     pub fn bytes(&self, id: &MemberId) -> usize {
         let protocols = self.profile.protocols.iter().map(|(name, metadata)| name.len() + metadata.len() + 64);
         let instance = self.instance_id.as_deref().map_or(0, str::len);
@@ -86,5 +86,5 @@ impl ClassicGroupMember {
     }
 }
 
-/// Approximate bytes of a member without its texts.
+/// Approximate size of a member in bytes, without its texts.
 pub(super) const MEMBER_BYTES: usize = 512;

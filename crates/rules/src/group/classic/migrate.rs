@@ -1,6 +1,6 @@
-//! Conversion of a classic group to a group of the consumer protocol, and back.
+//! Converts a classic group to a group of the consumer protocol, and back.
 //!
-//! Invariant: each member keeps its partitions, in the group's generation.
+//! Invariant: each member keeps its partitions and the group's generation.
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
@@ -12,18 +12,18 @@ use fullbore_wire::consumer_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Assignors built into clients. Their additional bytes in an assignment may be lost in a conversion. (Kafka refuses
-/// the conversion if there are any, and librdkafka's `cooperative-sticky` adds some.)
+/// The assignors that are built into clients. A conversion may lose the additional bytes that they put into an
+/// assignment. Kafka refuses the conversion in that case, but librdkafka's `cooperative-sticky` adds such bytes.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {
-    /// Returns an empty group whose next generation follows `generation`.
+    /// Creates an empty group whose next generation follows `generation`.
     pub(in crate::group) fn after(generation: i32, settings: ClassicGroupSettings, now: i64) -> Classic {
         Classic { generation, was_kept: true, ..Classic::new(settings, now) }
     }
 
-    /// Returns the group without members (see [`Classic::after`]). A group without any generation is returned as a new
-    /// one.
+    /// Returns this group without its members (see [`Classic::after`]). A group that never had a generation is returned
+    /// as a new one.
     pub(in crate::group) fn emptied(&self, now: i64) -> Classic {
         let was_kept = self.was_kept || self.generation > 0;
         Classic { was_kept, ..Classic::after(self.generation, self.settings, now) }
@@ -42,12 +42,12 @@ impl Classic {
         self.prepare_rebalance(reason, now, effects);
     }
 
-    /// Returns the group under the consumer protocol, while all its members still use the classic one. In a rebalance,
-    /// a member's claimed partitions count as well as its assignment.
+    /// Converts the group to the consumer protocol, while all its members still use the classic one. During a
+    /// rebalance, the partitions that a member claims count as well as its assignment.
     ///
     /// # Errors
     ///
-    /// Reason why the consumer protocol cannot represent the group.
+    /// Returns the reason why the consumer protocol cannot represent the group.
     pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
         const MALFORMED: &str = "the embedded consumer protocol is malformed";
         let mut members = Vec::with_capacity(self.members.len());
@@ -101,8 +101,8 @@ impl Classic {
         }
     }
 
-    /// Returns the classic group of a group whose members all use the classic protocol. The group is stable, with the
-    /// members' present assignments and generation. So the members may still commit until they rejoin.
+    /// Converts a group whose members all use the classic protocol to a classic group. The group is stable, and the
+    /// members keep their assignments and generation. So they can still commit until they rejoin.
     pub(in crate::group) fn from_consumer(group: &ConsumerGroup, settings: ClassicGroupSettings, now: i64) -> Classic {
         let generation = group.members().map(|member| member.epoch).max().unwrap_or(0).max(0);
         let mut classic = Classic::after(generation, settings, now);

@@ -1,5 +1,5 @@
-//! Group of the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814). The members join, their leader
-//! assigns the partitions, and the group passes the assignment on without reading it.
+//! A group that uses the classic protocol (JoinGroup, SyncGroup; KIP-62, 345, 394, 559, 814). The members join, their
+//! leader assigns the partitions, and the group passes the assignment on without reading it.
 //!
 //! ```text
 //!            a member joins                 all joined, or time is up
@@ -10,7 +10,7 @@
 //!     |                          `------------------------------------- Stable
 //! ```
 //!
-//! Not here: topics, and the choice of new member ids. The caller passes a new id with each join.
+//! Topics and the choice of new member ids are not here. The caller passes a new id with each join.
 //!
 //! Invariants: all members of a generation got the same generation, protocol and leader. A member has at most one
 //! waiting JoinGroup and one waiting SyncGroup. `joined` is the number of members with a waiting JoinGroup.
@@ -51,54 +51,55 @@ pub struct ClassicGroupSettings {
     pub members_max: usize,
 }
 
-/// Time at which members that have not rejoined are removed.
+/// When the group stops waiting for members, and removes those that have not rejoined.
 #[derive(Clone, Copy, Debug)]
 enum JoinEnd {
-    /// The group was empty, and waits for more members.
+    /// The group was empty, and waits for more members to join.
     Initial {
         at: i64,
-        /// Longest further postponement of the end, ms.
+        /// How much longer the wait may become, in ms.
         left_ms: i64,
-        /// True if a member has joined after the last postponement.
+        /// True if a member has joined since the wait was last prolonged.
         somebody_came: bool,
     },
-    /// Members must rejoin by `at`.
+    /// Members have until `at` to rejoin.
     Timeout { at: i64 },
 }
 
-/// Group of the classic protocol.
+/// A group that uses the classic protocol.
 #[derive(Debug)]
 pub struct Classic {
     settings: ClassicGroupSettings,
     state: GroupState,
-    /// Time at which the group entered its state. A wall-clock time, because it outlives the process.
+    /// When the group entered its state. This is a wall-clock time, because it outlives the process.
     since: i64,
-    /// Time by which the wall clock is ahead of the clock of events, ms.
+    /// How far the wall clock is ahead of the clock of events, in ms.
     clock_ahead_ms: i64,
     protocol_type: Option<Text>,
     generation: i32,
-    /// Protocol of the generation.
+    /// The protocol that the generation uses.
     protocol: Option<Text>,
     leader: Option<MemberId>,
     members: BTreeMap<MemberId, ClassicGroupMember>,
-    /// Member ids by instance id.
+    /// The member ids of static members, by instance id.
     instances: HashMap<Text, MemberId>,
-    /// Ids assigned to clients that have not joined with them yet (KIP-394), each with its deadline.
+    /// Ids given to clients that have not joined with them yet (KIP-394), each with its deadline.
     pending: BTreeMap<MemberId, i64>,
-    /// Number of members that offer each protocol.
+    /// How many members offer each protocol.
     offered: HashMap<Text, usize>,
-    /// Topics that the members of the generation read; None if unknown.
+    /// The topics that the members of the generation read; None if they are unknown.
     topics: Option<BTreeSet<Text>>,
     joined: usize,
-    /// End of the phase in which members join; set in PreparingRebalance.
+    /// When the group stops waiting for members to join. Set only in PreparingRebalance.
     join_end: Option<JoinEnd>,
-    /// Deadline of the members' SyncGroups; set from CompletingRebalance until every member has synced.
+    /// The deadline for the members' SyncGroups. Set from CompletingRebalance until every member has sent one.
     sync_end: Option<i64>,
-    /// Lower bound of the deadlines of members and pending ids. A heartbeat postpones a deadline, but not this bound.
+    /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound, so
+    /// that it need not search for the new minimum.
     sessions_from: i64,
-    /// True once a snapshot was taken.
+    /// True if a snapshot has been taken.
     was_kept: bool,
-    /// Approximate memory of the members and pending ids, in bytes.
+    /// Approximate memory of the members and the pending ids, in bytes.
     bytes: usize,
 }
 
@@ -171,7 +172,7 @@ impl Classic {
         self.leader.as_deref() == Some(member_id)
     }
 
-    /// Checks that a member has this id and, if an instance id is given, this instance id.
+    /// Checks that there is a member with this id. If an instance id is given, it must be the member's as well.
     fn check_member(&self, member_id: &str, instance_id: Option<&str>) -> Result<(), ErrorCode> {
         if let Some(instance_id) = instance_id {
             match self.instances.get(instance_id) {
@@ -205,7 +206,7 @@ impl Classic {
         self.members.insert(id, member);
     }
 
-    /// Removes and returns the member; None if there is none with this id. The caller responds to the member's waiting
+    /// Takes the member out of the group and returns it, if it exists. The caller must respond to the member's waiting
     /// requests.
     fn take(&mut self, member_id: &str) -> Option<(MemberId, ClassicGroupMember)> {
         let (id, member) = self.members.remove_entry(member_id)?;
@@ -231,7 +232,8 @@ impl Classic {
         }
     }
 
-    /// Removes the member for good. Its waiting requests get UNKNOWN_MEMBER_ID, so a live client joins again.
+    /// Removes the member for good. Its waiting requests get UNKNOWN_MEMBER_ID, so a client that is still alive joins
+    /// again.
     fn remove(&mut self, member_id: &str, effects: &mut Effects) {
         self.forget_pending(member_id);
         let Some((_, member)) = self.take(member_id) else { return };
@@ -253,7 +255,8 @@ impl Classic {
         was_there
     }
 
-    /// Frees the maps of a group without members. Emptied maps keep kilobytes, and there may be many abandoned groups.
+    /// Frees the maps of a group without members. Even an empty map can keep kilobytes, and there may be many abandoned
+    /// groups.
     fn give_room_back(&mut self) {
         self.members = BTreeMap::new();
         self.instances = HashMap::new();
@@ -261,7 +264,7 @@ impl Classic {
     }
 }
 
-/// Returns the bytes of a pending member id.
+/// Returns the approximate size of a pending member id, in bytes.
 fn pending_bytes(member_id: &str) -> usize {
     member_id.len() + 128
 }

@@ -1,11 +1,11 @@
-//! Model of a classic group: random events of many clients, and time.
+//! A model of a classic group in which many clients act at random and time passes.
 //!
 //! A client of the model does what a real client may do at that point, or repeats something old. It joins with any id
 //! that it has had, syncs its last known generation, crashes, or returns under its instance id.
 //!
-//! Checks after each event: no request gets two responses, and all members of a generation got the same protocol and
-//! leader. An assignment is of the requested generation, and the machine's counters are correct. At the end time
-//! passes, and every request gets its response.
+//! After each event, the model checks that no request got two responses, and that all members of a generation got the
+//! same protocol and leader. An assignment must be of the requested generation, and the group's counters must be
+//! correct. At the end time passes, and every request must get its response.
 
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
@@ -45,14 +45,14 @@ enum Action {
     Remove {
         client: usize,
     },
-    /// The client forgets its state, and never reads the responses to its requests.
+    /// The client loses its state and never reads the responses to its requests.
     Crash {
         client: usize,
     },
     Pass {
         ms: i64,
     },
-    /// The coordinator is killed, and restored from the last snapshot.
+    /// The coordinator is killed and then restored from the last snapshot.
     Restart,
 }
 
@@ -75,7 +75,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
     prop::collection::vec(one, 1..120)
 }
 
-/// State of a client.
+/// The state of a client.
 #[derive(Clone, Debug, Default)]
 struct Client {
     id: Text,
@@ -92,7 +92,7 @@ enum SentRequest {
     Other,
 }
 
-/// Contents that all responses of a generation must share.
+/// The values that all responses of a generation must agree on.
 #[derive(Debug)]
 struct Told {
     protocol: Option<Text>,
@@ -117,7 +117,7 @@ impl World {
         World { group, now: 0, tickets: 0, asked: BTreeMap::new(), clients, told: HashMap::new(), kept: None }
     }
 
-    /// Returns the instance id: half of the clients are static members, two of which share an id.
+    /// Returns the instance id of a client. Half of the clients are static members, and two of them share each id.
     fn instance_of(client: usize) -> Option<Text> {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
@@ -178,7 +178,7 @@ impl World {
             protocols.swap(0, 1);
         }
         let group_instance_id = World::instance_of(client);
-        // Some sessions are longer than a rebalance.
+        // For some members, the session is longer than a rebalance.
         let session_timeout_ms = if client.is_multiple_of(4) { 90_000 } else { SESSION_MS };
         let request = JoinGroupRequest { protocols, group_instance_id, session_timeout_ms, ..join_request(id, "") };
         let new_member_id = Text::from(format!("m{client}-{}", ticket.0));
@@ -216,10 +216,10 @@ impl World {
         self.group.leave(&[identity], ticket, self.now, effects);
     }
 
-    /// Restarts the broker: all connections break, and clients repeat their requests later.
+    /// Restarts the broker. All connections break, and clients repeat their requests later.
     fn restart(&mut self) {
         self.asked.clear();
-        // The snapshot lacks generations that were never stable, and their numbers are used again.
+        // Generations that were never stable are not in the snapshot, and their numbers are used again.
         self.told.clear();
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
@@ -293,8 +293,8 @@ impl World {
                 known.id = response.member_id;
                 known.generation = response.generation_id;
                 known.members = response.members.into_iter().map(|member| member.member_id).collect();
-                // A client of an old version gets its former member id as the leader, so that it does not act as the
-                // leader.
+                // A client of an old version gets its former member id as the leader's id, so that it does not act as
+                // the leader.
                 let leader = match self.group.members.contains_key(&response.leader) {
                     true => response.leader,
                     false => self.group.leader.clone().expect("there are members"),
@@ -342,7 +342,8 @@ impl World {
         assert!(group.state != GroupState::Empty || (group.members.is_empty() && group.protocol.is_none()));
     }
 
-    /// Lets time pass without further requests. Every request must then have its response, and the group must be empty.
+    /// Lets time pass without any requests. After that, every request must have its response, and the group must be
+    /// empty.
     fn end(&mut self) {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);
@@ -364,7 +365,7 @@ proptest! {
     }
 }
 
-/// A schedule without disturbances ends with all members in one stable generation.
+/// If nothing disturbs the members, they all end up in one stable generation.
 #[test]
 fn undisturbed_members_become_stable() {
     for members in 1..=SETTINGS.members_max {

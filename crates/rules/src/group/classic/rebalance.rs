@@ -1,4 +1,4 @@
-//! Transition to the next generation, and timeouts of members that do not join, sync or send heartbeats.
+//! Moves the group to the next generation, and handles members that do not join, sync or send heartbeats in time.
 
 use super::member::{ClassicGroupMember, NEVER};
 use super::{Classic, JoinEnd, refuse_sync};
@@ -6,7 +6,7 @@ use crate::group::{Effect, Effects, Event, GroupState, MemberId};
 use bytes::Bytes;
 use fullbore_wire::{ErrorCode, Text};
 
-/// Shortest time, ms, for which a group waits for its members to rejoin before it checks again.
+/// Minimum time that a group waits before it checks again for members that rejoin, in ms.
 const NOBODY_JOINED_MS: i64 = 1000;
 
 impl Classic {
@@ -40,7 +40,7 @@ impl Classic {
         }
     }
 
-    /// Requires all members to rejoin, and completes the rebalance at once if all have rejoined.
+    /// Makes all members rejoin. If all of them have already joined, completes the rebalance at once.
     pub(super) fn prepare_rebalance(&mut self, reason: String, now: i64, effects: &mut Effects) {
         if self.state == GroupState::CompletingRebalance {
             self.refuse_waiting_syncs(ErrorCode::REBALANCE_IN_PROGRESS, now, effects);
@@ -60,8 +60,7 @@ impl Classic {
         self.complete_join_if_all_there(now, effects);
     }
 
-    /// Completes the rebalance if all members have joined. A group that was empty waits for the end of the initial
-    /// delay.
+    /// Completes the rebalance if all members have joined. A group that was empty waits for the initial delay to end.
     pub(super) fn complete_join_if_all_there(&mut self, now: i64, effects: &mut Effects) {
         let all_there = self.joined == self.members.len() && self.pending.is_empty();
         if all_there && matches!(self.join_end, Some(JoinEnd::Timeout { .. })) {
@@ -69,7 +68,8 @@ impl Classic {
         }
     }
 
-    /// Starts the next generation, with the members that joined and the static members with a valid session.
+    /// Starts the next generation with the members that have joined, and with static members whose session is still
+    /// valid.
     fn complete_join(&mut self, now: i64, effects: &mut Effects) {
         self.join_end = None;
         let late = |(id, member): (&MemberId, &ClassicGroupMember)| {
@@ -81,8 +81,8 @@ impl Classic {
             effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "JoinGroup" }));
         }
         if !self.members.is_empty() && !self.elect_leader() {
-            // Only static members are left, and none of them has joined. The group waits until one joins or their
-            // sessions end.
+            // Only static members are left, and none of them has joined. The group waits until one of them joins or
+            // their sessions end.
             let wait = self.rebalance_timeout().max(NOBODY_JOINED_MS);
             self.join_end = Some(JoinEnd::Timeout { at: now.saturating_add(wait) });
             return;
@@ -108,7 +108,7 @@ impl Classic {
         let ids: Vec<MemberId> = self.members.keys().cloned().collect();
         for id in ids {
             let Some(member) = self.members.get_mut(&id) else { continue };
-            // A static member without a JoinGroup keeps its session, and has no request to respond to.
+            // A static member that has not joined keeps its session. There is no request to respond to.
             let Some(ticket) = member.joining.take() else { continue };
             member.is_new = false;
             member.owes_sync = true;
@@ -118,7 +118,8 @@ impl Classic {
         }
     }
 
-    /// Elects a leader among the members that joined, the present one if possible. Returns false if none joined.
+    /// Elects a leader among the members that have joined, and keeps the present one if possible. Returns false if no
+    /// member has joined.
     fn elect_leader(&mut self) -> bool {
         let has_joined = |id: &MemberId| self.members.get(id).is_some_and(|member| member.joining.is_some());
         if !self.leader.as_ref().is_some_and(has_joined) {
@@ -128,8 +129,8 @@ impl Classic {
         true
     }
 
-    /// Returns the protocol that most members prefer, among those that all members offer. In a tie, the protocol wins
-    /// for which a member voted first, in the order of the members. None if no protocol is offered by all members.
+    /// Returns the protocol that most members prefer among those that all members offer; None if there is no such
+    /// protocol. In a tie, the protocol wins that was voted for first, in the order of the members.
     pub(super) fn choose_protocol(&self) -> Option<Text> {
         let all = self.members.len();
         let mut votes: Vec<(&Text, usize)> = Vec::new();
@@ -147,13 +148,13 @@ impl Classic {
         votes.iter().find(|(_, count)| *count == most).map(|(name, _)| (*name).clone())
     }
 
-    /// Returns the longest rebalance timeout of a member, in milliseconds.
+    /// Returns the longest rebalance timeout of all members, in milliseconds.
     fn rebalance_timeout(&self) -> i64 {
         let timeouts = self.members.values().map(|member| member.profile.rebalance_timeout_ms);
         i64::from(timeouts.max().unwrap_or(0))
     }
 
-    /// Refuses the SyncGroups that wait for an assignment.
+    /// Responds with an error to all SyncGroups that wait for an assignment.
     fn refuse_waiting_syncs(&mut self, code: ErrorCode, now: i64, effects: &mut Effects) {
         for member in self.members.values_mut() {
             self.bytes -= member.assignment.len();
@@ -166,7 +167,7 @@ impl Classic {
         }
     }
 
-    /// Removes members that got the generation, but sent no SyncGroup for it (KAFKA-13452).
+    /// Removes members that got the generation but have not sent a SyncGroup for it (KAFKA-13452).
     fn expire_syncs(&mut self, now: i64, effects: &mut Effects) {
         let owing: Vec<MemberId> =
             self.members.iter().filter(|(_, member)| member.owes_sync).map(|(id, _)| id.clone()).collect();
@@ -191,7 +192,7 @@ impl Classic {
         let mut dead = Vec::new();
         for (id, member) in self.members.iter_mut().filter(|(_, member)| member.deadline <= now) {
             match !member.is_new && (member.joining.is_some() || member.syncing.is_some()) {
-                // A waiting member cannot send heartbeats. Its session restarts with the response.
+                // A member whose request waits cannot send heartbeats. Its session restarts with the response.
                 true => member.deadline = NEVER,
                 false => dead.push(id.clone()),
             }

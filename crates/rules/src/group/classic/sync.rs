@@ -1,4 +1,4 @@
-//! SyncGroup: the leader sends all assignments, the other members wait for theirs.
+//! SyncGroup: the leader sends all assignments, and the other members wait for theirs.
 
 use super::{Classic, refuse_sync};
 use crate::group::{Effect, Effects, Event, GroupAnswer, GroupState, MemberId, RequestTicket};
@@ -21,7 +21,7 @@ impl Classic {
             effects.push(Effect::Answer(ticket, self.assignment_of(member_id)));
             return;
         }
-        // A client that repeats its SyncGroup has given up the first SyncGroup.
+        // If a client repeats its SyncGroup, it no longer waits for the response to the first one.
         refuse_sync(member.syncing.replace(ticket), ErrorCode::REBALANCE_IN_PROGRESS, effects);
         if self.is_leader(member_id) {
             self.assign(&request.assignments, now, effects);
@@ -46,8 +46,8 @@ impl Classic {
         }
     }
 
-    /// Stores the leader's assignments, which makes the group stable. The snapshot precedes the responses, so that
-    /// members find their generation after a restart.
+    /// Stores the leader's assignments, after which the group is stable. The snapshot comes before the responses, so
+    /// that members still find their generation after a restart.
     fn assign(&mut self, assignments: &[SyncGroupRequestAssignment], now: i64, effects: &mut Effects) {
         let by_member: HashMap<&Text, &Bytes> =
             assignments.iter().map(|one| (&one.member_id, &one.assignment)).collect();

@@ -1,4 +1,4 @@
-//! Responses of the machine in each state, request by request. This file tests joining and assigning.
+//! Tests of the responses in each state, request by request. The tests in this file are about joining and assigning.
 
 mod keeping;
 mod staying;
@@ -20,7 +20,7 @@ pub(super) const SETTINGS: ClassicGroupSettings = ClassicGroupSettings {
 pub(super) const SESSION_MS: i32 = 10_000;
 pub(super) const REBALANCE_MS: i32 = 60_000;
 
-/// Returns a JoinGroup with one timeout and one protocol for all members.
+/// Returns a JoinGroup with the same timeouts and protocol for all members.
 pub(super) fn join_request(member_id: &str, metadata: &str) -> JoinGroupRequest {
     JoinGroupRequest {
         group_id: Text::from("g"),
@@ -41,7 +41,7 @@ pub(super) fn protocol(name: &str, metadata: &str) -> JoinGroupRequestProtocol {
     }
 }
 
-/// Machine with its clock and outputs.
+/// A group under test, with its clock and the responses that it has sent.
 struct Bench {
     group: Classic,
     now: i64,
@@ -145,7 +145,7 @@ impl Bench {
         }
     }
 
-    /// Adds members with these instance ids, all in a stable generation; the first is the leader.
+    /// Adds members with these instance ids, and makes the group stable. The first member is the leader.
     fn stable(&mut self, instances: &[Option<&str>]) -> Vec<Text> {
         let request = |instance: &Option<&str>| JoinGroupRequest {
             group_instance_id: instance.map(Text::from),
@@ -169,7 +169,7 @@ impl Bench {
         }
     }
 
-    /// Sends a SyncGroup; the leader assigns each member its own id.
+    /// Sends a SyncGroup. If the sender is the leader, it assigns each member the member's own id.
     fn sync_as(&mut self, id: &Text, leader: &Text, ids: &[Text]) -> RequestTicket {
         let one = |id: &Text| SyncGroupRequestAssignment {
             member_id: id.clone(),
@@ -334,7 +334,8 @@ fn repeated_join_is_answered_and_the_first_is_refused() {
     assert_eq!(&response.members.iter().find(|member| member.member_id == ids[0]).expect("me").metadata[..], b"newer");
 }
 
-/// In a stable group the leader always starts a rebalance, a follower only with new metadata.
+/// In a stable group, a leader that rejoins always starts a rebalance. A follower starts one only if its metadata is
+/// new.
 #[test]
 fn member_rejoins_with_or_without_new_metadata() {
     for (who, metadata, after) in [
@@ -350,7 +351,8 @@ fn member_rejoins_with_or_without_new_metadata() {
             assert_eq!((bench.joined(ticket).generation_id, bench.group.generation), (1, 1));
         }
     }
-    // Between join and sync the same request returns the present generation. The leader's response lists the members.
+    // Between join and sync, a repeated JoinGroup returns the current generation. The leader's response lists the
+    // members.
     let mut bench = Bench::new();
     let tickets = [bench.join(&join_request("", "x"), 3), bench.join(&join_request("", "x"), 3)];
     bench.pass(10_000);

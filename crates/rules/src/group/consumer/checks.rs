@@ -1,17 +1,17 @@
-//! Checks of a heartbeat and of its epochs, in Kafka's order.
+//! Checks a heartbeat and its epochs, in the same order as Kafka.
 
 use super::member::{ConsumerGroupMember, JOINING, LEAVING, LEAVING_TO_RETURN, TopicIdPartition};
 use super::{ConsumerGroupSettings, GroupRefusal};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, TopicPartitions};
 
-/// First version in which the member chooses its id itself (KIP-1082).
+/// The first version in which the member chooses its own id (KIP-1082).
 const MEMBER_MAKES_ID: i16 = 1;
 
-/// Checks that the fields of a request are consistent, without regard to the group.
+/// Checks that the fields of a request are consistent, without looking at the group.
 ///
 /// # Errors
-/// INVALID_REQUEST for inconsistent fields, UNSUPPORTED_ASSIGNOR for an unknown assignor.
+/// Fails with INVALID_REQUEST if fields are inconsistent, and with UNSUPPORTED_ASSIGNOR if the assignor is unknown.
 pub fn check_request(
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
@@ -62,8 +62,8 @@ pub fn check_request(
     Ok(())
 }
 
-/// Checks that a member may send this epoch. The member's previous epoch is accepted if all partitions that it claims
-/// are assigned to it: the response with the new epoch may have been lost.
+/// Checks that a member may send this epoch. The response with the new epoch may have been lost, so the previous epoch
+/// is accepted if all partitions that the member claims are assigned to it.
 pub(super) fn check_epoch(
     member: &ConsumerGroupMember,
     epoch: i32,

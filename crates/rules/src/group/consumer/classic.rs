@@ -1,10 +1,10 @@
-//! Classic members of a group that is migrating between the protocols (KIP-848, "online migration").
+//! Handles members that still use the classic protocol in a consumer group ("online migration" in KIP-848).
 //!
-//! Such a member joins, syncs and sends heartbeats of the classic protocol. Its generation is its member epoch. It must
-//! rejoin when the group has a newer epoch, when it must give partitions up, and when partitions that it waits for are
-//! free. No member leads: the coordinator assigns.
+//! Such a member joins, syncs and sends heartbeats of the classic protocol, with its member epoch as the generation. It
+//! must rejoin when the group has a newer epoch, when it must give partitions up, and when partitions that it waits for
+//! become free. The coordinator assigns the partitions, so no member is the leader.
 //!
-//! Not here: the conversion of a whole group between the protocols, which `group/migration.rs` does.
+//! The conversion of whole groups is in `group/migration.rs`.
 
 use super::classic_member::ClassicMember;
 use super::heartbeat::unknown_member;
@@ -23,11 +23,11 @@ use fullbore_wire::consumer_protocol::{
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
-/// First version in which a member without an id gets one, and joins again with it (KIP-394).
+/// The first version in which a client without a member id is given one and must join again with it (KIP-394).
 const MEMBER_ID_REQUIRED_FROM: i16 = 4;
 
 impl ConsumerGroup {
-    /// Handles a JoinGroup; returns the response at once.
+    /// Handles a JoinGroup. The response is returned at once.
     pub fn classic_join(
         &mut self,
         joining: Joining<'_>,
@@ -101,7 +101,7 @@ impl ConsumerGroup {
     }
 
     /// Finds or creates the joining member. A static member without a member id replaces its former incarnation,
-    /// whatever the state of the latter.
+    /// whatever state that is in.
     fn find_joining(
         &mut self,
         id: &MemberId,
@@ -120,8 +120,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the ids and indexes of partitions that the classic protocol identifies by topic name. Leaves out unknown
-    /// topics.
+    /// Converts partitions from topic names to topic ids. Partitions of unknown topics are left out.
     fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
             let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
@@ -133,7 +132,7 @@ impl ConsumerGroup {
         owned.iter().flat_map(of).collect()
     }
 
-    /// Handles a SyncGroup; returns the member's assignment.
+    /// Handles a SyncGroup. The response has the member's assignment.
     pub fn classic_sync(&mut self, request: &SyncGroupRequest, now: i64) -> SyncGroupResponse {
         let refused = |error_code| SyncGroupResponse { error_code, ..SyncGroupResponse::default() };
         let instance_id = request.group_instance_id.as_deref();
@@ -168,7 +167,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Handles a Heartbeat; the code is REBALANCE_IN_PROGRESS if the member must rejoin.
+    /// Handles a Heartbeat. The result is REBALANCE_IN_PROGRESS if the member must rejoin.
     pub fn classic_heartbeat(&mut self, request: &HeartbeatRequest, now: i64) -> ErrorCode {
         let instance_id = request.group_instance_id.as_deref();
         let id = match self.find_classic(&request.member_id, instance_id, request.generation_id) {
@@ -189,7 +188,7 @@ impl ConsumerGroup {
         ErrorCode::NONE
     }
 
-    /// Removes members that leave by LeaveGroup. A member without an id leaves by its instance id.
+    /// Removes the members that a LeaveGroup names. A member without an id is named by its instance id.
     pub fn classic_leave(&mut self, identities: &[MemberIdentity], now: i64) -> Vec<MemberResponse> {
         let mut leaving: Vec<MemberId> = Vec::new();
         let mut responses = Vec::with_capacity(identities.len());
@@ -222,8 +221,8 @@ impl ConsumerGroup {
             },
         };
         let id = id.ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?;
-        // An operator removes static members by instance id, in either protocol. All other members leave only by the
-        // protocol that they use.
+        // An administrator may remove static members by instance id, whichever protocol they use. Other members can
+        // leave only by the protocol that they use.
         let is_classic = self.members[&id].classic.is_some();
         if is_classic || identity.group_instance_id.is_some() { Ok(id) } else { Err(ErrorCode::UNKNOWN_MEMBER_ID) }
     }
@@ -247,7 +246,7 @@ impl ConsumerGroup {
         member.target.iter().any(|partition| !member.assigned.contains_key(partition) && held(partition))
     }
 
-    /// Starts the member's deadline to rejoin, unless one is running.
+    /// Gives the member a deadline to rejoin, unless it already has one.
     fn ask_to_join(&mut self, id: &MemberId, now: i64) {
         if let Some(member) = self.members.get_mut(id)
             && let Some(classic) = &mut member.classic
@@ -256,7 +255,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns the assignment of a member in its client's encoding, without deleted topics.
+    /// Returns a member's assignment in the encoding of its client, without deleted topics.
     pub(in crate::group) fn assignment_of(&self, member: &ConsumerGroupMember) -> Bytes {
         let names: HashMap<Uuid, &Text> = self.topics.iter().map(|(name, (id, _))| (*id, name)).collect();
         let mut assigned: BTreeMap<&Text, Vec<i32>> = BTreeMap::new();
@@ -280,7 +279,7 @@ impl ConsumerGroup {
     }
 }
 
-/// Returns the member, updated by the fields of its JoinGroup.
+/// Returns the member with the fields of its JoinGroup.
 fn noted(
     mut member: ConsumerGroupMember,
     joining: &Joining<'_>,

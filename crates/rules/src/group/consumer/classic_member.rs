@@ -1,18 +1,18 @@
-//! Classic protocol of a member, while its group is migrating between the protocols.
+//! State of a member that uses the classic protocol while its group is migrating.
 
 use bytes::Bytes;
 use fullbore_wire::{Text, consumer_protocol};
 
-/// State of a member that uses the classic protocol.
+/// State that a member has only if it uses the classic protocol.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClassicMember {
-    /// Session timeout, which the member chose itself, in milliseconds.
+    /// The session timeout in milliseconds, which the member has chosen itself.
     pub session_timeout_ms: i32,
-    /// Assignors of the member in the order of its preference, each with its encoded subscription.
+    /// The member's assignors in the order of its preference, each with its encoded subscription.
     pub protocols: Vec<(Text, Bytes)>,
-    /// Time at which the member is fenced unless it has rejoined.
+    /// When the member is fenced if it has not rejoined.
     pub join_by: Option<i64>,
-    /// Time at which the member is fenced unless it has sent a SyncGroup.
+    /// When the member is fenced if it has not sent a SyncGroup.
     pub sync_by: Option<i64>,
 }
 
@@ -21,7 +21,7 @@ impl ClassicMember {
         self.join_by.into_iter().chain(self.sync_by).min()
     }
 
-    /// Returns the name of the deadline that the member has missed; None if it has missed none.
+    /// Returns the name of the deadline that the member has missed, if any.
     pub(super) fn overdue(&self, now: i64) -> Option<&'static str> {
         let passed = |by: Option<i64>| by.is_some_and(|by| by <= now);
         match () {
@@ -31,7 +31,7 @@ impl ClassicMember {
         }
     }
 
-    /// Returns the version of the member's subscription, in which it also decodes assignments.
+    /// Returns the version of the member's subscription. The member can decode assignments of the same version.
     pub(super) fn version(&self) -> i16 {
         let metadata = self.protocols.first().map(|(_, metadata)| metadata);
         let version = metadata.and_then(|metadata| Some(i16::from_be_bytes(metadata.get(..2)?.try_into().ok()?)));

@@ -1,4 +1,4 @@
-//! Checks of commits and fetches of offsets.
+//! Checks which offsets a member may commit or fetch.
 
 use super::heartbeat::unknown_member;
 use super::member::{ConsumerGroupMember, TopicIdPartition};
@@ -6,24 +6,24 @@ use super::{ConsumerGroup, GroupRefusal};
 use crate::group::Committer;
 use fullbore_wire::ErrorCode;
 
-/// First version of OffsetCommit in which a generation may be a member epoch.
+/// The first version of OffsetCommit in which the generation may be a member epoch.
 const KNOWS_EPOCHS: i16 = 9;
 
-/// Partitions that a member may commit.
+/// The partitions for which a member may commit offsets.
 #[derive(Debug)]
 pub enum CommitPermission<'a> {
     /// All partitions.
     CommitAll,
-    /// Partitions that the member has held since the requested epoch or longer (KIP-1251). The member's epoch is higher
-    /// now, but no other member can have held these partitions between the two epochs.
+    /// Only partitions that the member has held since the requested epoch or longer (KIP-1251). The member has a higher
+    /// epoch now, but no other member can have held these partitions in between.
     CommitSince(&'a ConsumerGroupMember, i32),
 }
 
 impl CommitPermission<'_> {
-    /// Checks that the permission includes this partition.
+    /// Checks that the member may commit offsets of this partition.
     ///
     /// # Errors
-    /// STALE_MEMBER_EPOCH if it does not; ILLEGAL_GENERATION instead for a member of the classic protocol.
+    /// Fails with STALE_MEMBER_EPOCH if it may not, or with ILLEGAL_GENERATION if the member uses the classic protocol.
     pub fn check(&self, partition: &TopicIdPartition) -> Result<(), ErrorCode> {
         let CommitPermission::CommitSince(member, epoch) = self else { return Ok(()) };
         let since = member.assigned.get(partition).or_else(|| member.revoking.get(partition));
@@ -39,10 +39,10 @@ fn stale(member: &ConsumerGroupMember) -> ErrorCode {
 }
 
 impl ConsumerGroup {
-    /// Returns the partitions that an OffsetCommit or TxnOffsetCommit may commit.
+    /// Returns the partitions for which an OffsetCommit or TxnOffsetCommit may commit offsets.
     ///
     /// # Errors
-    /// Errors of [`ConsumerGroup::check_commit`], in codes that the client's version knows.
+    /// Fails like [`ConsumerGroup::check_commit`], with codes that the client's version knows.
     pub fn check_committer(&self, committer: &Committer<'_>) -> Result<CommitPermission<'_>, ErrorCode> {
         if committer.is_unnamed_in_transaction() {
             return Ok(CommitPermission::CommitAll);
@@ -52,10 +52,10 @@ impl ConsumerGroup {
         checked.map_err(|refusal| committer.as_known(refusal.code))
     }
 
-    /// Returns the partitions that a member may commit.
+    /// Returns the partitions for which a member may commit offsets.
     ///
     /// # Errors
-    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION or UNSUPPORTED_VERSION if the member may commit none.
+    /// Fails with UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH, ILLEGAL_GENERATION or UNSUPPORTED_VERSION if there are none.
     pub fn check_commit(
         &self,
         member_id: &str,
@@ -80,11 +80,12 @@ impl ConsumerGroup {
         }
     }
 
-    /// Checks that a member may fetch offsets. A request without a member id, or with an empty one and no epoch, always
-    /// may.
+    /// Checks that a member may fetch offsets. A request without a member id is always allowed, and so is one with an
+    /// empty id and no epoch.
     ///
     /// # Errors
-    /// UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if the member or its epoch does not match.
+    /// Fails with UNKNOWN_MEMBER_ID, STALE_MEMBER_EPOCH or ILLEGAL_GENERATION if the member or its epoch does not
+    /// match.
     pub fn check_fetch(&self, member_id: Option<&str>, epoch: i32) -> Result<(), GroupRefusal> {
         let Some(member_id) = member_id.filter(|_| epoch >= 0 || member_id.is_some_and(|id| !id.is_empty())) else {
             return Ok(());

@@ -1,5 +1,5 @@
-//! Handling of a heartbeat: finds the member, records its fields, renews the target, and brings the member a step
-//! nearer to its target.
+//! Handles a heartbeat. This finds the member, stores its fields, computes a new target if one is due, and brings the
+//! member a step closer to its target.
 
 use super::checks::check_epoch;
 use super::member::{
@@ -14,24 +14,24 @@ use fullbore_wire::apis::consumer_group_heartbeat::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeSet;
 
-/// Regular expression with the topics that it matches.
+/// A regular expression, and the topics that it matches.
 pub type Resolved = (Text, BTreeSet<Text>);
 
-/// Heartbeat with its context.
+/// A heartbeat and everything that is needed to handle it.
 #[derive(Debug)]
 pub struct Call<'a> {
-    /// Request that has passed `check_request`.
+    /// The request, which has passed `check_request`.
     pub request: &'a ConsumerGroupHeartbeatRequest,
-    /// Id for a member that joins without one.
+    /// The id to use if a member joins without one.
     pub fresh_id: MemberId,
     /// Client id of the request.
     pub client_id: &'a str,
-    /// Address of the client.
+    /// The address of the client.
     pub client_host: &'a str,
-    /// Resolved regular expressions: that of the request, if it is new to the group; all expressions in use, if these
-    /// were due.
+    /// The regular expressions that were resolved for this request. This is the request's own expression if it is new
+    /// to the group, or all expressions in use if they were due.
     pub resolved: Vec<Resolved>,
-    /// Version of the topics at which the expressions were resolved.
+    /// The version of the topics for which the expressions were resolved.
     pub resolved_version: u64,
 }
 
@@ -39,8 +39,8 @@ impl ConsumerGroup {
     /// Handles the heartbeat of a member that joins, stays or leaves.
     ///
     /// # Errors
-    /// GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID; an
-    /// error leaves the group unchanged.
+    /// Fails with GROUP_MAX_SIZE_REACHED, UNKNOWN_MEMBER_ID, FENCED_MEMBER_EPOCH, UNRELEASED_INSTANCE_ID or
+    /// FENCED_INSTANCE_ID. The group is unchanged then.
     pub fn heartbeat(
         &mut self,
         call: Call<'_>,
@@ -89,7 +89,7 @@ impl ConsumerGroup {
         Ok(answer)
     }
 
-    /// Checks that the group has room for another member. A present member passes always.
+    /// Checks that the group has room for this member, which is always true for a present member.
     pub(super) fn check_size(&self, member_id: &str, settings: &ConsumerGroupSettings) -> Result<(), GroupRefusal> {
         if self.members.len() < settings.members_max || self.members.contains_key(member_id) {
             return Ok(());
@@ -99,8 +99,8 @@ impl ConsumerGroup {
         Err(GroupRefusal::new(ErrorCode::GROUP_MAX_SIZE_REACHED, message))
     }
 
-    /// Finds the member of a heartbeat. A joining member is created, but not yet added to the group. A returning static
-    /// member replaces its former incarnation.
+    /// Finds the member that a heartbeat comes from. A new member is created but not added to the group yet. A static
+    /// member that returns replaces its former incarnation.
     fn find_or_create(&mut self, call: &Call<'_>) -> Result<ConsumerGroupMember, GroupRefusal> {
         let request = call.request;
         let id = if request.member_id.is_empty() { &call.fresh_id } else { &request.member_id };
@@ -137,7 +137,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Puts a static member under its new id in place of the old one. The member keeps its target and its partitions.
+    /// Gives a static member its new id. It keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
         let mut member = self.members.remove(old).expect("a static name leads to a member");
         self.forget(&member);
@@ -149,7 +149,7 @@ impl ConsumerGroup {
         member
     }
 
-    /// Brings a member a step nearer to its target, unless the member has reached it.
+    /// Brings a member a step closer to its target, if it has not reached it yet.
     pub(super) fn reconcile(
         &mut self,
         id: &MemberId,
@@ -203,8 +203,8 @@ fn answer(
     }
 }
 
-/// Returns true if a heartbeat changes only its member's deadlines. Nine in ten heartbeats do, and these need no copy
-/// of the member.
+/// Returns true if a heartbeat changes nothing but the member's deadlines. This holds for nine of ten heartbeats, which
+/// need no copy of the member.
 fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
     let request = call.request;
     request.member_epoch == member.epoch
@@ -222,7 +222,7 @@ fn is_only_alive(call: &Call<'_>, member: &ConsumerGroupMember) -> bool {
         && *member.client_host == *call.client_host
 }
 
-/// Copies the fields of a heartbeat to its member. Fields that the heartbeat lacks keep their values.
+/// Stores the fields of a heartbeat in its member. A field that is not in the heartbeat keeps its value.
 fn note(member: &mut ConsumerGroupMember, call: &Call<'_>, settings: &ConsumerGroupSettings) {
     let request = call.request;
     if let Some(instance_id) = &request.instance_id {
@@ -260,7 +260,7 @@ fn partitions(owned: &[TopicPartitions]) -> PartitionSet {
     owned.iter().flat_map(of).collect()
 }
 
-/// Returns partitions grouped by topic. `partitions` must be sorted.
+/// Groups partitions by topic. `partitions` must be sorted.
 pub(super) fn by_topic<'a>(partitions: impl Iterator<Item = &'a TopicIdPartition>) -> Vec<TopicPartitions> {
     let mut topics: Vec<TopicPartitions> = Vec::new();
     for partition in partitions {

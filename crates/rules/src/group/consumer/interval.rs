@@ -1,30 +1,31 @@
-//! The heartbeat interval in a response: the time at which the member sends its next heartbeat.
+//! Chooses the heartbeat interval in a response, which decides when the member sends its next heartbeat.
 //!
-//! The response to a heartbeat requests an old owner to give partitions up, and assigns the free ones to a new owner.
-//! So all members get a short interval for 3 s after a change of the group. While a member waits for partitions, its
-//! interval grows to an eighth of the time since the change. All other intervals are the configured one, which is also
-//! the longest.
+//! A member learns only from the responses to its heartbeats that it must give partitions up, or that free partitions
+//! are assigned to it. So for 3 s after a change of the group, all members get a short interval. While a member waits
+//! for partitions, its interval grows to an eighth of the time since the change. In all other cases the interval is the
+//! configured one, which is also the maximum.
 //!
-//! The interval is no time limit: sessions and the time to revoke are the same with any interval.
+//! The interval is not a time limit. Sessions and the time to revoke partitions do not depend on it.
 //!
 //! Invariant: a change costs each member a bounded number of additional heartbeats, however slow other members are.
 
 use super::member::{ConsumerGroupMember, MemberState};
 use super::{ConsumerGroup, ConsumerGroupSettings};
 
-/// Time after a change in which further changes are likely, as in the rollout of an application. In this time all
-/// members get a short interval.
+/// How long all members get a short interval after a change. In this time further changes are likely, as when an
+/// application is rolled out.
 pub(super) const GRACE_MS: i64 = 3_000;
-/// Divisor of the time since a change. The quotient is the interval of a member that waits for partitions.
+/// While a member waits for partitions, its interval is the time since the change divided by this number.
 const PART_OF_WAIT: i64 = 8;
 
 impl ConsumerGroup {
-    /// Returns the interval for this member, after its latest step towards its target.
+    /// Returns the interval for a member that has just made a step towards its target.
     pub(super) fn interval_ms(&self, member: &ConsumerGroupMember, settings: &ConsumerGroupSettings, now: i64) -> i32 {
         if member.state == MemberState::UnreleasedPartitions || self.group_epoch > self.assignment_epoch {
             return self.waiting_interval_ms(settings, now);
         }
-        // A member that must give partitions up sends a heartbeat of its own accord once it has given them up.
+        // A member that must give up partitions does not wait for the interval. It sends a heartbeat as soon as it has
+        // given them up.
         self.settled_interval_ms(settings, now)
     }
 
@@ -43,8 +44,8 @@ impl ConsumerGroup {
         self.short_interval_ms(settings).max(part).min(settings.heartbeat_interval_ms)
     }
 
-    /// Returns the short interval, which has at least a millisecond for each member. All members together thus send at
-    /// most a thousand heartbeats a second.
+    /// Returns the short interval, which is at least a millisecond per member. So all members together send at most a
+    /// thousand heartbeats a second.
     fn short_interval_ms(&self, settings: &ConsumerGroupSettings) -> i32 {
         let members = i32::try_from(self.members.len()).unwrap_or(i32::MAX);
         match settings.unsettled_interval_ms {

@@ -1,7 +1,7 @@
-//! State of a group that survives restarts: epochs, members, their partitions and targets, resolved expressions.
+//! Saves and restores a group: its epochs and members, their partitions and targets, and the resolved expressions.
 //!
-//! Times are not part of the snapshot: every session restarts. Invariant: a restored group responds to every member
-//! like the snapshotted group, so no member's partition is assigned to another one.
+//! Times are not part of a snapshot, so every session restarts. Invariant: a restored group responds to every member as
+//! the original would, so no member's partition is assigned to another one.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -13,7 +13,7 @@ use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text, Uuid};
 
 impl ConsumerGroup {
-    /// Returns the snapshot of the group.
+    /// Takes a snapshot of the group.
     pub fn snapshot(&self) -> Snapshot {
         let mut packer = Packer::new(CONSUMER);
         packer.put(&self.group_epoch);
@@ -37,10 +37,10 @@ impl ConsumerGroup {
         packer.finish()
     }
 
-    /// Returns the group of a snapshot; all deadlines restart.
+    /// Restores a group from a snapshot. All deadlines restart.
     ///
     /// # Errors
-    /// [`SnapshotError`] if the bytes are not a valid snapshot.
+    /// Returns [`SnapshotError`] if the bytes are not a valid snapshot.
     pub fn restore(bytes: Bytes, settings: &ConsumerGroupSettings, now: i64) -> Result<ConsumerGroup, SnapshotError> {
         let mut unpacker = Unpacker::new(bytes);
         let group_epoch: i32 = unpacker.take()?;
@@ -67,7 +67,7 @@ impl ConsumerGroup {
             group.empty_since = Some(if empty_since < 0 { now } else { empty_since });
         }
         if !matches!(group.state(), GroupState::Empty | GroupState::Stable) {
-            // A rebalance that was under way at the snapshot continues.
+            // If a rebalance was running when the snapshot was taken, it continues.
             group.changed_ms = Some(now);
         }
         group.dirty = false;
@@ -144,7 +144,7 @@ fn unpack_member(
     Ok(member)
 }
 
-/// Packs the partitions by topic: the topic's id, the indexes, the epochs.
+/// Packs partitions by topic: the topic's id, the indexes, and the epochs.
 fn pack_partitions(packer: &mut Packer, partitions: impl Iterator<Item = (TopicIdPartition, i32)>) {
     let mut topics: Vec<(Uuid, Vec<i32>, Vec<i32>)> = Vec::new();
     for (partition, epoch) in partitions {

@@ -1,4 +1,4 @@
-//! Departure of members: by request, or fenced after a missed deadline.
+//! Members that leave, and members that are fenced because they have missed a deadline.
 
 use super::heartbeat::{fenced_instance, unknown_member};
 use super::member::{HeldPartitions, LEAVING_TO_RETURN, MemberState};
@@ -7,16 +7,17 @@ use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatReques
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::BTreeMap;
 
-/// Fenced member, with the deadline that the member missed.
+/// A member that was fenced, and the deadline that it missed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fenced {
     pub member_id: MemberId,
-    /// Step that the member did not take in time.
+    /// The step that the member has not taken in time.
     pub waited_for: &'static str,
 }
 
 impl ConsumerGroup {
-    /// Removes a member for good, or pauses a static one that will return under its instance id. Any epoch is accepted.
+    /// Removes a member for good, or pauses a static member that will return under its instance id. The request may
+    /// have any epoch.
     pub(super) fn leave(
         &mut self,
         request: &ConsumerGroupHeartbeatRequest,
@@ -49,8 +50,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Pauses a static member. The member keeps its assigned partitions until its session ends, and gives up those
-    /// being revoked.
+    /// Pauses a static member. It keeps its assigned partitions until its session ends, but loses those that were being
+    /// revoked.
     fn pause(&mut self, id: &MemberId) {
         let mut member = self.members[id].clone();
         member.epoch = LEAVING_TO_RETURN;
@@ -61,7 +62,7 @@ impl ConsumerGroup {
         self.put(member);
     }
 
-    /// Removes members from the group, and raises the group epoch. The next heartbeat of another member computes a new
+    /// Removes members from the group and raises the group epoch. The next heartbeat of another member computes a new
     /// target.
     pub(super) fn remove(&mut self, ids: &[MemberId], now: i64) {
         for id in ids {
@@ -74,13 +75,13 @@ impl ConsumerGroup {
         self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
-            // Emptied maps keep kilobytes of capacity, and there may be many abandoned groups.
+            // Even an empty map can keep kilobytes, and there may be many abandoned groups.
             (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
             (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
         }
     }
 
-    /// Fences overdue members. Returns each of them with the deadline that it missed.
+    /// Fences the members that have missed a deadline, and returns them.
     pub fn tick(&mut self, now: i64) -> Vec<Fenced> {
         let overdue: Vec<Fenced> = self
             .members

@@ -1,6 +1,6 @@
-//! Member of a group under the consumer protocol: its subscription, its partitions, its progress to the target.
+//! A member of a consumer group: its subscription, its partitions, and how far it is on the way to its target.
 //!
-//! Not here: decisions about a member. Invariant: no partition is both assigned and being revoked.
+//! The decisions about a member are in other modules. Invariant: no partition is both assigned and being revoked.
 
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
@@ -8,14 +8,15 @@ use crate::group::MemberId;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Epoch of a member that joins.
+/// The epoch in the request of a member that joins.
 pub const JOINING: i32 = 0;
-/// Epoch of a request by which the member leaves.
+/// The epoch in the request of a member that leaves.
 pub const LEAVING: i32 = -1;
-/// Epoch of a request by which a static member leaves to return later. The member keeps this epoch until it returns.
+/// The epoch in the request of a static member that leaves and will return. The member keeps this epoch until it
+/// returns.
 pub const LEAVING_TO_RETURN: i32 = -2;
 
-/// Partition, named by its topic's id. A topic recreated under the same name has another id.
+/// A partition, identified by its topic's id. If a topic is recreated with the same name, it has another id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TopicIdPartition {
     /// Id of the topic.
@@ -24,20 +25,20 @@ pub struct TopicIdPartition {
     pub index: i32,
 }
 
-/// Set of partitions.
+/// A set of partitions.
 pub type PartitionSet = BTreeSet<TopicIdPartition>;
 
-/// Partitions of a member, each with the epoch in which the member got it (KIP-1251).
+/// The partitions of a member, each with the epoch in which the member got it (KIP-1251).
 pub type HeldPartitions = BTreeMap<TopicIdPartition, i32>;
 
-/// Progress of a member to its target.
+/// How far a member is on the way to its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemberState {
-    /// The member has the target of its epoch.
+    /// The member has its target for the epoch that it is in.
     Stable,
-    /// The member must first give partitions up, and has not confirmed that it has done so.
+    /// The member must first give up partitions, and has not confirmed this yet.
     UnrevokedPartitions,
-    /// The member waits for partitions that other members have not given up.
+    /// The member waits for partitions that other members have not given up yet.
     UnreleasedPartitions,
 }
 
@@ -46,44 +47,46 @@ pub struct ConsumerGroupMember {
     pub id: MemberId,
     /// Instance id of a static member (group.instance.id).
     pub instance_id: Option<Text>,
-    /// Rack of the member, which is stored and described; the assignors ignore it.
+    /// The member's rack. It is shown to clients, but the assignors ignore it.
     pub rack_id: Option<Text>,
-    /// Client id in the member's last heartbeat.
+    /// The client id in the member's last heartbeat.
     pub client_id: Text,
-    /// Client's address at the member's last heartbeat.
+    /// The address from which the member sent its last heartbeat.
     pub client_host: Text,
-    /// Time, ms, within which the member must give partitions up.
+    /// How long the member may take to give up partitions, in ms.
     pub rebalance_timeout_ms: i32,
-    /// Topics that the member subscribes to by name.
+    /// The topics that the member subscribes to by name.
     pub topics: BTreeSet<Text>,
-    /// Regular expression of the topics that the member subscribes to.
+    /// The regular expression for further topics that the member subscribes to.
     pub regex: Option<Text>,
-    /// Assignor that the member votes for.
+    /// The assignor that the member votes for.
     pub assignor: Option<Assignor>,
-    /// Assignment epoch that the member has been brought to, or [`LEAVING_TO_RETURN`].
+    /// The assignment epoch that the member has reached, or [`LEAVING_TO_RETURN`].
     pub epoch: i32,
-    /// Epoch before `epoch`. A request with it is accepted, since the response with the new epoch may have been lost.
+    /// The epoch before `epoch`. A request with it is accepted, because the response with the new epoch may have been
+    /// lost.
     pub previous_epoch: i32,
-    /// Progress to the target.
+    /// How far the member is on the way to its target.
     pub state: MemberState,
-    /// Partitions that the member may read.
+    /// The partitions that the member may read.
     pub assigned: HeldPartitions,
-    /// Partitions that the member must give up, and may still read.
+    /// The partitions that the member must give up. It may read them until it has done so.
     pub revoking: HeldPartitions,
-    /// Partitions that the member gets at the end of the reconciliation.
+    /// The partitions that the member will have at the end of the reconciliation.
     pub target: PartitionSet,
-    /// State of the classic protocol; None under the consumer protocol.
+    /// The member's state in the classic protocol; `None` if it uses the consumer protocol.
     pub classic: Option<ClassicMember>,
-    /// Time at which the member is fenced without a heartbeat, in milliseconds since 1970.
+    /// When the member is fenced if it sends no heartbeat, in milliseconds since 1970.
     pub session_by: i64,
-    /// Time at which the member's next heartbeat is expected, by its last interval; `i64::MAX` if it has none.
+    /// When the member's next heartbeat is expected, by the interval that it was given last; `i64::MAX` if it was given
+    /// none.
     pub expected_by: i64,
-    /// Time at which the member is fenced unless it has given up the partitions being revoked.
+    /// When the member is fenced if it has not given up the partitions being revoked.
     pub revoke_by: Option<i64>,
 }
 
 impl ConsumerGroupMember {
-    /// Returns a member with this id and no other data.
+    /// Creates a member that has an id and nothing else.
     pub(in crate::group) fn new(id: MemberId) -> ConsumerGroupMember {
         ConsumerGroupMember {
             id,
@@ -108,17 +111,17 @@ impl ConsumerGroupMember {
         }
     }
 
-    /// Returns true if the member has the target of this assignment epoch.
+    /// Returns true if the member has reached the target of this assignment epoch.
     pub fn is_reconciled_to(&self, assignment_epoch: i32) -> bool {
         self.state == MemberState::Stable && self.epoch == assignment_epoch
     }
 
-    /// Returns all partitions that the member may read: the assigned ones, and those that it has not given up.
+    /// Returns all partitions that the member may read, including those that it has not given up yet.
     pub fn holds(&self) -> impl Iterator<Item = (&TopicIdPartition, &i32)> {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Returns true if the two members differ in times only.
+    /// Returns true if the two members differ only in their times.
     pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
         let timeless = |member: &ConsumerGroupMember| {
             let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;

@@ -1,22 +1,22 @@
-//! Group under the consumer protocol (KIP-848): the coordinator assigns partitions, and brings each member to its
-//! target independently, heartbeat by heartbeat.
+//! A group that uses the consumer protocol (KIP-848). The coordinator assigns the partitions, and brings each member to
+//! its target on its own, heartbeat by heartbeat.
 //!
-//! Three epochs. The *group epoch* rises with each change of members, subscriptions or topics. The *assignment epoch*
-//! is the group epoch of the current target. A *member's epoch* is the assignment epoch that the member has been
-//! brought to.
+//! There are three kinds of epochs. The *group epoch* rises with each change of members, subscriptions or topics. The
+//! *assignment epoch* is the group epoch for which the current target was computed. A *member's epoch* is the
+//! assignment epoch that the member has reached.
 //!
-//! - `checks.rs`: valid heartbeats, and accepted epochs.
-//! - `heartbeat.rs`: handling of a heartbeat; `leave.rs`: departure of members.
-//! - `target.rs`: subscriptions, topics, the group epoch, the target; [`assignor`]: target owners.
-//! - `reconcile.rs`: brings one member a step nearer to its target.
-//! - `interval.rs`: heartbeat intervals.
+//! - `checks.rs`: which heartbeats are valid, and which epochs are accepted.
+//! - `heartbeat.rs`: handles heartbeats. `leave.rs`: removes members.
+//! - `target.rs`: subscriptions, topics, the group epoch and the target. [`assignor`]: computes the target owners.
+//! - `reconcile.rs`: brings a member a step closer to its target.
+//! - `interval.rs`: chooses heartbeat intervals.
 //! - `classic.rs`: classic members of a group that is migrating between the protocols.
 //!
-//! Not here: the matching of regular expressions, whose topics are passed in; a random source for member ids; a timer.
+//! The caller matches regular expressions and passes the topics in. It also draws member ids at random and has a timer.
 //! Every request gets its response at once.
 //!
-//! Invariant: no two members hold one partition. A member holds a partition from the response that assigns it. It
-//! ceases to hold the partition by a heartbeat whose owned partitions lack it, or when the member is fenced.
+//! Invariant: no two members hold the same partition. A member holds a partition from the response that assigns it. It
+//! stops holding the partition when a heartbeat no longer lists it among the owned ones, or when the member is fenced.
 
 pub mod assignor;
 mod checks;
@@ -50,14 +50,14 @@ use assignor::Assignor;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Protocol type of consumers.
+/// The protocol type of consumers.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
-/// Approximate bytes of a member without its partitions.
+/// Approximate size of a member in bytes, without its partitions.
 const MEMBER_BYTES: usize = 1024;
-/// Approximate bytes of a text without its characters.
+/// Approximate size of a text in bytes, without its characters.
 const TEXT_BYTES: usize = 64;
-/// Approximate bytes of a held partition, which is in the target, among the member's partitions, and among the holders.
+/// Approximate size of a held partition in bytes. It is stored in the target, with the member, and among the holders.
 const PARTITION_BYTES: usize = 256;
 
 #[derive(Clone, Copy, Debug)]
@@ -68,13 +68,14 @@ pub struct ConsumerGroupSettings {
     pub session_timeout_ms: i32,
     /// `group.consumer.heartbeat.interval.ms`, or the group's own heartbeat interval.
     pub heartbeat_interval_ms: i32,
-    /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: the short interval during a change; 0 for none.
+    /// `fullbore.group.consumer.unsettled.heartbeat.interval.ms`: the short interval after a change; 0 if there is
+    /// none.
     pub unsettled_interval_ms: i32,
-    /// `group.consumer.assignment.interval.ms`: shortest time between two targets.
+    /// `group.consumer.assignment.interval.ms`: the minimum time between two targets.
     pub assignment_interval_ms: i32,
     /// `group.consumer.max.size`.
     pub members_max: usize,
-    /// `group.consumer.assignors`; the first assignor is for groups without votes.
+    /// `group.consumer.assignors`. The first one is used in groups without votes.
     pub assignors: &'static [Assignor],
     /// `group.consumer.regex.refresh.interval.ms`.
     pub regex_refresh_ms: i32,
@@ -99,7 +100,7 @@ impl Default for ConsumerGroupSettings {
     }
 }
 
-/// Direction in which a group with members may change its protocol.
+/// In which direction a group with members may change its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// To the consumer protocol and back.
@@ -108,35 +109,36 @@ pub enum Migration {
     Upgrade,
     /// From the consumer protocol to the classic one.
     Downgrade,
-    /// No change; all members must use the group's protocol.
+    /// There are no changes. All members must use the group's protocol.
     Disabled,
 }
 
 impl Migration {
-    /// Returns true if a member of the consumer protocol may join a classic group.
+    /// Returns true if a member that uses the consumer protocol may join a classic group.
     pub fn upgrades(self) -> bool {
         matches!(self, Migration::Bidirectional | Migration::Upgrade)
     }
 
-    /// Returns true if a group returns to the classic protocol once its last member of the consumer protocol has left.
+    /// Returns true if a group returns to the classic protocol when its last member that uses the consumer protocol has
+    /// left.
     pub fn downgrades(self) -> bool {
         matches!(self, Migration::Bidirectional | Migration::Downgrade)
     }
 }
 
-/// Existing topics.
+/// The topics that exist in the cluster.
 pub trait Topics {
-    /// Returns a number that grows whenever a topic is created, deleted or extended.
+    /// Returns a number that grows whenever a topic is created, deleted, or gets more partitions.
     fn version(&self) -> u64;
     /// Returns a topic's id and its number of partitions; None if the topic does not exist.
     fn find(&self, name: &str) -> Option<(Uuid, i32)>;
 }
 
-/// Reason why a request is refused.
+/// An error that a request is refused with.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupRefusal {
     pub code: ErrorCode,
-    /// Reason as a sentence.
+    /// The reason as a sentence.
     pub message: String,
 }
 
@@ -146,48 +148,49 @@ impl GroupRefusal {
     }
 }
 
-/// Group under the consumer protocol.
+/// A group that uses the consumer protocol.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ConsumerGroup {
     group_epoch: i32,
     assignment_epoch: i32,
-    /// Time of the last target.
+    /// When the last target was computed.
     assigned_ms: Option<i64>,
-    /// Time at which the group epoch last rose; None if it has not risen after the start of the broker.
+    /// When the group epoch last rose; `None` if it has not risen since the broker's start.
     changed_ms: Option<i64>,
     members: BTreeMap<MemberId, ConsumerGroupMember>,
-    /// Member with each instance id.
+    /// The member with each instance id.
     statics: BTreeMap<Text, MemberId>,
-    /// Member that holds each partition.
+    /// The member that holds each partition.
     holders: BTreeMap<TopicIdPartition, MemberId>,
-    /// Topics that each regular expression in use matches.
+    /// The topics that each regular expression in use matches.
     regexes: BTreeMap<Text, Matched>,
     /// Approximate memory of the expressions, in bytes.
     regexes_bytes: usize,
-    /// Time at which the expressions were last resolved.
+    /// When the expressions were last resolved.
     resolved_ms: Option<i64>,
-    /// Subscribed topics at the group epoch.
+    /// The subscribed topics, as of the group epoch.
     topics: BTreeMap<Text, (Uuid, i32)>,
-    /// Version of the topics at the last check.
+    /// The version of the topics when they were last checked.
     topics_version: Option<u64>,
-    /// Time since which the group has had no members.
+    /// The time since which the group has been without members.
     empty_since: Option<i64>,
     /// Approximate memory of the members, in bytes.
     bytes: usize,
-    /// True if a change must be written.
+    /// True if there is a change that must be written.
     dirty: bool,
 }
 
-/// Topics that a regular expression matches.
+/// The topics that a regular expression matches.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Matched {
     topics: BTreeSet<Text>,
-    /// Version of the topics at which the expression was resolved; None if not resolved after the start of the broker.
+    /// The version of the topics for which the expression was resolved; `None` if that has not happened since the
+    /// broker's start.
     version: Option<u64>,
 }
 
 impl ConsumerGroup {
-    /// Creates a group without members that continues after `epoch`.
+    /// Creates a group without members whose epochs continue after `epoch`.
     pub fn new(epoch: i32, now: i64) -> ConsumerGroup {
         ConsumerGroup {
             group_epoch: epoch.max(0),
@@ -197,8 +200,8 @@ impl ConsumerGroup {
         }
     }
 
-    /// Returns a formerly classic group, in its generation. A partition claimed by several members stays with the first
-    /// of them.
+    /// Creates a group from a classic one, with its generation as the epoch. If several members claim a partition, the
+    /// first of them keeps it.
     pub(in crate::group) fn of_classic(
         generation: i32,
         members: Vec<ConsumerGroupMember>,
@@ -230,7 +233,7 @@ impl ConsumerGroup {
         self.group_epoch
     }
 
-    /// Returns the epoch of the target.
+    /// Returns the epoch for which the target was computed.
     pub fn assignment_epoch(&self) -> i32 {
         self.assignment_epoch
     }
@@ -240,7 +243,7 @@ impl ConsumerGroup {
         self.bytes + self.regexes_bytes
     }
 
-    /// Returns all members, by id.
+    /// Returns all members in the order of their ids.
     pub fn members(&self) -> impl ExactSizeIterator<Item = &ConsumerGroupMember> {
         self.members.values()
     }
@@ -250,7 +253,7 @@ impl ConsumerGroup {
         self.members.get(id)
     }
 
-    /// Returns the time since which the group has had no members; None if it has members.
+    /// Returns the time since which the group has been without members; None if it has members.
     pub fn empty_since(&self) -> Option<i64> {
         self.empty_since
     }
@@ -280,7 +283,7 @@ impl ConsumerGroup {
         })
     }
 
-    /// Returns the assignor with most votes among the configured ones; the first of these in a tie or without votes.
+    /// Returns the configured assignor that has the most votes. In a tie or without votes, this is the first one.
     pub fn assignor(&self, settings: &ConsumerGroupSettings) -> Assignor {
         let votes =
             |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();
@@ -289,17 +292,19 @@ impl ConsumerGroup {
         settings.assignors.iter().copied().find(|&assignor| votes(assignor) == most).unwrap_or(first)
     }
 
-    /// Returns the earliest time at which [`ConsumerGroup::tick`] has something to do; None without members.
+    /// Returns the earliest time at which [`ConsumerGroup::tick`] has something to do; None if the group has no
+    /// members.
     pub fn next_deadline(&self) -> Option<i64> {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
-    /// Returns true if a change since the last call must be written before a response may show it.
+    /// Returns true if there was a change since the last call. The change must be written before a response may show
+    /// it.
     pub fn take_dirty(&mut self) -> bool {
         std::mem::take(&mut self.dirty)
     }
 
-    /// Replaces or adds a member, and updates the holders of partitions.
+    /// Adds or replaces a member, and updates the holders of partitions.
     fn put(&mut self, member: ConsumerGroupMember) {
         if self.members.get(&member.id) == Some(&member) {
             return;
@@ -322,7 +327,7 @@ impl ConsumerGroup {
         self.empty_since = None;
     }
 
-    /// Removes a member's partitions and instance id from the indexes.
+    /// Removes a member's partitions and its instance id from the indexes.
     fn forget(&mut self, member: &ConsumerGroupMember) {
         self.bytes -= member_bytes(member);
         for (partition, _) in member.holds() {

@@ -1,11 +1,12 @@
-//! Model of members that join, leave, die, change their subscriptions and lose requests and responses.
+//! A model of a group whose members join, leave, die, change their subscriptions, and lose requests and responses.
 //!
-//! A client *reads* a partition from the response that assigns it until a heartbeat without it, or until the client is
-//! fenced. After every step no two clients may read one partition. Once nothing changes any more, the clients together
-//! must read all subscribed partitions, in even shares.
+//! A client *reads* a partition from the response that assigns it until it sends a heartbeat without it, or until the
+//! client is fenced. After every step, no two clients may read the same partition. When nothing changes any more, the
+//! clients together must read all subscribed partitions, in equal shares.
 //!
-//! Left out: a heartbeat that is processed after a later one of the same member. A client has one heartbeat in flight,
-//! and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the two.
+//! The model leaves out a heartbeat that is processed after a later one of the same member. A client has only one
+//! heartbeat in flight, and the broker keeps the order of a connection. KIP-848 has no field that would distinguish the
+//! two.
 
 use super::assignor::Assignor;
 use super::*;
@@ -62,8 +63,8 @@ enum Fate {
     Arrives,
     RequestLost,
     AnswerLost,
-    /// The heartbeat is processed twice, since the connection broke and the client resent it. The second response
-    /// arrives. The client's next heartbeat is a full one, since the client has seen the break.
+    /// The connection breaks, and the client sends its heartbeat again, so the broker processes it twice. The second
+    /// response arrives. The client's next heartbeat has all fields, because it has noticed the break.
     Twice,
 }
 
@@ -109,11 +110,11 @@ struct Client {
     epoch: i32,
     topics: Vec<Text>,
     regex: Option<Text>,
-    /// Partitions that the client reads.
+    /// The partitions that the client reads.
     reads: PartitionSet,
-    /// Partitions of the last assignment.
+    /// The partitions in the last assignment.
     assigned: PartitionSet,
-    /// Owned partitions in the last heartbeat that had this field and got a response.
+    /// The owned partitions in the last heartbeat that listed them and got a response.
     reported: Option<PartitionSet>,
     /// True if the client's next heartbeat must have all fields.
     full: bool,
@@ -121,7 +122,7 @@ struct Client {
 }
 
 impl Client {
-    /// Drops all partitions, after a response that refuses the client as a member, or in a new process.
+    /// Drops all partitions, because the client was refused as a member or is a new process.
     fn start_over(&mut self) {
         self.epoch = JOINING;
         self.reads.clear();
@@ -171,7 +172,7 @@ fn owned(partitions: &PartitionSet) -> Vec<TopicPartitions> {
 
 struct World {
     group: ConsumerGroup,
-    /// Last snapshot, from which a restart restores the group.
+    /// The last snapshot, from which a restart restores the group.
     kept: crate::group::Snapshot,
     table: Table,
     clients: Vec<Client>,
@@ -211,7 +212,7 @@ impl World {
         }
     }
 
-    /// Takes the snapshot that must be written before a response.
+    /// Takes the snapshot that must be written before a response is sent.
     fn keep(&mut self) {
         if self.group.take_dirty() {
             self.kept = self.group.snapshot();
@@ -321,7 +322,7 @@ impl World {
         assert!(self.group.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
         for fenced in fenced {
             for client in self.clients.iter_mut().filter(|client| client.id == fenced.member_id) {
-                // Reads of a fenced client do not count. The client learns of the fencing by its next heartbeat.
+                // Reads of a fenced client do not count. The client learns that it was fenced from its next heartbeat.
                 client.reads.clear();
                 client.assigned.clear();
             }
@@ -395,7 +396,7 @@ impl World {
         assert_eq!(named, group.statics);
     }
 
-    /// Lets all clients continue undisturbed until nothing changes.
+    /// Lets all clients continue without disturbances until nothing changes any more.
     fn calm_down(&mut self) {
         for _ in 0..40 {
             for n in 0..CLIENTS {
@@ -436,8 +437,8 @@ impl World {
         self.check_balance();
     }
 
-    /// Checks that loads differ by one at most, for each topic under `range`, if all members have the same
-    /// subscription.
+    /// Checks that loads differ by at most one if all members have the same subscription. With `range`, this holds for
+    /// each topic.
     fn check_balance(&self) {
         let wants = |member: &ConsumerGroupMember| {
             let topics: BTreeSet<Text> = self.group.subscribed(member).cloned().collect();

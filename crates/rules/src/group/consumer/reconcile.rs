@@ -1,29 +1,29 @@
-//! Brings one member a step nearer to its target (KIP-848).
+//! Brings a member a step closer to its target (KIP-848).
 //!
-//! First the member gives up partitions outside its target, in its old epoch. Once the member has confirmed that, it
-//! moves to the epoch of the target and gets the free partitions. Partitions that other members still hold follow
-//! later, in the same epoch.
+//! First the member gives up the partitions outside its target, and stays in its old epoch. When it has confirmed that,
+//! it moves to the epoch of the target and gets the partitions that are free. Partitions that other members still hold
+//! follow later, in the same epoch.
 //!
-//! Not here: other members. The caller passes in whether a partition is free. Invariant: a partition is assigned only
-//! if no other member holds it.
+//! Only one member is looked at here, and the caller knows which partitions are free. Invariant: a partition is
+//! assigned only if no other member holds it.
 
 use super::member::{ConsumerGroupMember, HeldPartitions, MemberState, PartitionSet, TopicIdPartition};
 
-/// Input of a step, in addition to the member.
+/// Everything that a step depends on, besides the member.
 pub(super) struct ReconcileInput<'a, Subscribes, IsFree> {
-    /// Epoch of the target.
+    /// The epoch of the target.
     pub epoch: i32,
-    /// Owned partitions in the member's request; None if the request lacks the field.
+    /// The owned partitions in the member's request; `None` if the request does not list them.
     pub owned: Option<&'a PartitionSet>,
-    /// True if the subscription has changed, so that the partitions of a stable member must be checked too.
+    /// True if the subscription has changed. The partitions must then be checked even if the member is stable.
     pub subscription_changed: bool,
-    /// Predicate: true if the member subscribes to the topic of a partition, and the topic exists.
+    /// Returns true for a partition if its topic exists and the member subscribes to it.
     pub subscribes: Subscribes,
-    /// Predicate: true if no other member holds a partition.
+    /// Returns true for a partition if no other member holds it.
     pub is_free: IsFree,
 }
 
-/// State of the member after a step.
+/// The state of the member after a step.
 #[derive(Debug, PartialEq)]
 pub(super) struct Step {
     pub state: MemberState,
@@ -37,7 +37,7 @@ where
     Subscribes: Fn(&TopicIdPartition) -> bool,
     IsFree: Fn(&TopicIdPartition) -> bool,
 {
-    /// Returns the next step; None if the member stays as it is.
+    /// Returns the next step, or None if the member stays as it is.
     pub fn step(&self, member: &ConsumerGroupMember) -> Option<Step> {
         match member.state {
             MemberState::Stable if member.epoch != self.epoch => Some(self.advance(member)),
@@ -48,13 +48,13 @@ where
         }
     }
 
-    /// Returns true if the member may still have one of these partitions: its request lists one, or lacks the field of
-    /// owned partitions.
+    /// Returns true if the member may still read one of these partitions. Its request lists one, or does not list the
+    /// owned partitions at all.
     fn still_has(&self, partitions: &HeldPartitions) -> bool {
         self.owned.is_none_or(|owned| partitions.keys().any(|partition| owned.contains(partition)))
     }
 
-    /// Moves the member towards its target.
+    /// Moves the member as far towards its target as possible now.
     fn advance(&self, member: &ConsumerGroupMember) -> Step {
         let wanted = |partition: &TopicIdPartition| member.target.contains(partition) && (self.subscribes)(partition);
         let (mut assigned, revoking): (HeldPartitions, HeldPartitions) =
@@ -77,8 +77,8 @@ where
         Step { state, epoch: self.epoch, assigned, revoking: HeldPartitions::new() }
     }
 
-    /// Returns the step that revokes partitions to which the member no longer subscribes, before there is a new target.
-    /// None if there are no such partitions.
+    /// Revokes partitions that the member no longer subscribes to, even before there is a new target. Returns None if
+    /// there are no such partitions.
     fn withdraw(&self, member: &ConsumerGroupMember) -> Option<Step> {
         let (assigned, withdrawn): (HeldPartitions, HeldPartitions) =
             member.assigned.iter().map(|(&p, &epoch)| (p, epoch)).partition(|(p, _)| (self.subscribes)(p));

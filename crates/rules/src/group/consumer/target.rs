@@ -1,6 +1,6 @@
-//! Subscriptions, topics and the target. The group epoch rises with their changes.
+//! The subscriptions, the topics and the target of a group. The group epoch rises when they change.
 //!
-//! Not here: the partitions that members have. `reconcile.rs` moves the members to the target.
+//! `reconcile.rs` decides which partitions the members have, and brings them to the target.
 
 use super::assignor::{Assignor, MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use super::heartbeat::Resolved;
@@ -10,14 +10,14 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, HashMap};
 
 impl ConsumerGroup {
-    /// Returns the names of the topics that a member subscribes to by name or expression. A name may be repeated.
+    /// Returns the names of the topics that a member subscribes to, by name or by expression. A name may occur twice.
     pub(super) fn subscribed<'a>(&'a self, member: &'a ConsumerGroupMember) -> impl Iterator<Item = &'a Text> {
         let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
         member.topics.iter().chain(matched.into_iter().flat_map(|matched| &matched.topics))
     }
 
-    /// Registers the member's expression as due if the group lacks it, so that the next heartbeat resolves it. Such an
-    /// expression was in use when the caller collected the new ones, but its last member has left since.
+    /// Adds the member's expression if the group lacks it, so that the next heartbeat resolves it. This happens if the
+    /// expression was in use when the caller looked for new ones, but its last member has left since then.
     pub(super) fn ask_for_regex(&mut self, id: &MemberId) {
         let regex = self.members[id].regex.clone().filter(|regex| !self.regexes.contains_key(regex));
         if let Some(regex) = regex {
@@ -26,9 +26,9 @@ impl ConsumerGroup {
         }
     }
 
-    /// Stores the topics that regular expressions match at `version` of the topics. Skips an expression that was
-    /// resolved at a later version already. Removes expressions out of use. Returns true if the topics of an expression
-    /// in use have changed.
+    /// Stores the topics that regular expressions match at a `version` of the topics. An expression that was already
+    /// resolved for a later version is skipped, and expressions that are no longer in use are removed. Returns true if
+    /// the topics of an expression in use have changed.
     pub(super) fn resolve(&mut self, resolved: Vec<Resolved>, version: u64, now: i64) -> bool {
         let mut changed = false;
         if !resolved.is_empty() {
@@ -60,7 +60,7 @@ impl ConsumerGroup {
         }
     }
 
-    /// Updates the counted memory of the expressions and their topics.
+    /// Counts the memory of the expressions and their topics again.
     pub(super) fn note_regexes(&mut self) {
         let bytes = |text: &Text| text.len() + TEXT_BYTES;
         let held = |(regex, matched): (&Text, &Matched)| bytes(regex) + matched.topics.iter().map(bytes).sum::<usize>();
@@ -79,7 +79,7 @@ impl ConsumerGroup {
     ) {
         let mut changed = subscription_changed || self.group_epoch == 0;
         if changed || self.topics_version != Some(topics.version()) {
-            // If a new target is due already, topics that changed need no further epoch: the target is computed from
+            // If a new target is already due, changed topics need no further epoch, because the target is computed from
             // them.
             changed |= self.refresh_topics(topics) && self.group_epoch == self.assignment_epoch;
         }
@@ -91,14 +91,14 @@ impl ConsumerGroup {
         }
     }
 
-    /// Raises the group epoch, which stays at its maximum after two billion changes.
+    /// Raises the group epoch. After two billion changes it stays at its maximum.
     pub(super) fn bump(&mut self, now: i64) {
         self.group_epoch = self.group_epoch.saturating_add(1);
         self.changed_ms = Some(now);
         self.dirty = true;
     }
 
-    /// Refreshes the subscribed topics. Returns true if one of them has changed.
+    /// Reads the subscribed topics again. Returns true if one of them has changed.
     pub(super) fn refresh_topics(&mut self, topics: &(impl Topics + ?Sized)) -> bool {
         let mut found = BTreeMap::new();
         for member in self.members.values() {
@@ -119,13 +119,13 @@ impl ConsumerGroup {
         true
     }
 
-    /// Returns true if the last target is old enough, or the group has a single member.
+    /// Returns true if the last target is old enough for a new one, or if the group has only one member.
     fn may_assign(&self, settings: &ConsumerGroupSettings, now: i64) -> bool {
         self.assigned_ms.is_none_or(|at| now >= at + i64::from(settings.assignment_interval_ms))
             || self.members.len() == 1
     }
 
-    /// Computes the target of the group epoch.
+    /// Computes the target for the current group epoch.
     fn assign(&mut self, caller: &MemberId, settings: &ConsumerGroupSettings, now: i64) {
         let assignor = self.assignor(settings);
         let order = match assignor {
@@ -171,16 +171,17 @@ impl ConsumerGroup {
         self.dirty = true;
     }
 
-    /// Returns the members in the order for `range`: static members by instance id, then the others by member id.
-    /// Ranges of static members thus survive a change of member ids.
+    /// Returns the members in the order that `range` assigns in: static members by instance id, then the others by
+    /// member id. So static members keep their ranges when their member ids change.
     fn order_by_name(&self) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.instance_id.is_none(), member.instance_id.clone(), member.id.clone()));
         members.into_iter().map(|member| member.id.clone()).collect()
     }
 
-    /// Returns the members in the order in which they will learn of a new target: first the sender of this heartbeat,
-    /// then the others by their next heartbeats. Members with an overdue heartbeat come last, since they may have died.
+    /// Returns the members in the order in which they will learn of a new target. The sender of this heartbeat is the
+    /// first, and the others follow by the time of their next heartbeat. Members whose heartbeat is overdue come last,
+    /// because they may have died.
     fn order_by_time(&self, caller: &MemberId, now: i64) -> Vec<MemberId> {
         let mut members: Vec<&ConsumerGroupMember> = self.members.values().collect();
         members.sort_by_key(|member| (member.id != *caller, member.expected_by < now, member.expected_by));

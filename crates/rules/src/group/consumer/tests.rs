@@ -1,4 +1,4 @@
-//! Members in a group, case by case.
+//! Tests of members in a group, case by case.
 
 mod regexes;
 
@@ -23,7 +23,7 @@ impl Topics for Table {
     }
 }
 
-/// Group, two topics of four partitions, and a clock.
+/// A group under test, with two topics of four partitions and a clock.
 struct Stage {
     group: ConsumerGroup,
     table: Table,
@@ -74,7 +74,7 @@ impl Stage {
         self.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from(instance)), ..joining(id, &["a"]) })
     }
 
-    /// Sends a heartbeat without changes.
+    /// Sends a heartbeat that changes nothing.
     fn beat(&mut self, id: &str, epoch: i32) -> Said {
         self.send(beating(id, epoch))
     }
@@ -116,7 +116,7 @@ fn of_a(partitions: &[i32]) -> Vec<TopicPartitions> {
     vec![TopicPartitions { topic_id: A, partitions: partitions.to_vec(), ..TopicPartitions::default() }]
 }
 
-/// Returns the partitions of topic `a` in a response; None without an assignment.
+/// Returns the partitions of topic `a` that a response assigns; None if it has no assignment.
 fn given(answer: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
     let assignment = answer.assignment.as_ref()?;
     let of_a = assignment.topic_partitions.iter().filter(|topic| topic.topic_id == A);
@@ -161,7 +161,7 @@ fn lost_response_previous_epoch_is_accepted() {
     stage.join("m2", &["a"]);
     stage.beat("m1", 1).unwrap();
     stage.report("m1", 1, &[0, 1]).unwrap();
-    // The response with epoch 2 was lost: the client is at epoch 1.
+    // The response with epoch 2 was lost, so the client is still in epoch 1.
     assert_eq!(code(stage.beat("m1", 1)), ErrorCode::FENCED_MEMBER_EPOCH, "it does not say what it owns");
     assert_eq!(code(stage.report("m1", 1, &[0, 1, 2])), ErrorCode::FENCED_MEMBER_EPOCH, "2 is not its own any more");
     assert_eq!(stage.report("m1", 1, &[0]).unwrap().member_epoch, 2);
@@ -422,7 +422,7 @@ fn invalid_snapshot_is_refused() {
     for at in 0..state.len() {
         let mut bytes = state.to_vec();
         bytes[at] ^= 0x41;
-        // Any result is valid; the call must not panic.
+        // Any result is valid, but the call must not panic.
         let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
     }
 }
@@ -447,7 +447,7 @@ fn long_texts_of_a_member_count_as_memory() {
     assert_eq!(stage.group.bytes(), 0);
 }
 
-/// Returns a stage on which a change makes intervals short.
+/// Returns a group in which changes make the intervals short.
 fn unsettled_stage() -> Stage {
     let mut stage = Stage::new();
     stage.settings.unsettled_interval_ms = 1_000;
@@ -491,7 +491,7 @@ fn member_that_waits_for_others_gets_growing_intervals() {
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
         waiting.push(interval(stage.beat("m2", 2)));
-        // `m1` learns of the change only now, after a whole configured interval.
+        // Only now, after a whole configured interval, does `m1` learn of the change.
         if at == 5_000 {
             told.push(interval(stage.beat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
@@ -554,8 +554,8 @@ fn restart_in_a_rebalance_restarts_the_short_intervals() {
 
 #[test]
 fn equal_members_the_next_heartbeat_decides_the_target() {
-    // Last heartbeats of the first two members, time at which the third member joins, and the resulting loads of the
-    // first two.
+    // When the first two members sent their last heartbeats, when the third one joins, and the loads of the first two
+    // after that.
     for (heard, joins, loads) in
         [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
     {
@@ -579,7 +579,7 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
     }
 }
 
-/// The snapshot has more elements than a request may have, but far fewer bytes than a group may have.
+/// The snapshot has more elements than a request can have, but far fewer bytes than a group may have.
 #[test]
 fn group_with_many_subscriptions_is_restored_from_its_snapshot() {
     const MEMBERS: usize = 106;

@@ -1,11 +1,11 @@
-//! Controller that elects leaders and keeps the ISR: Kafka's `ReplicationControlManager` for one partition, without
-//! ELR.
+//! A controller that elects leaders and manages the ISR. It is Kafka's `ReplicationControlManager` for a single
+//! partition, without the ELR.
 
 use super::Fault;
 use crate::replica::{AlterPartition, BrokerRegistration, Brokers, NO_BROKER_EPOCH, PartitionRegistration};
 use fullbore_wire::ErrorCode;
 
-/// Metadata, which brokers copy.
+/// The cluster's metadata, which brokers copy.
 #[derive(Clone, Debug)]
 pub struct Controller {
     pub partition: PartitionRegistration,
@@ -32,8 +32,8 @@ impl Controller {
         self.brokers.get_mut(&id).expect("three brokers are registered")
     }
 
-    /// Fences a broker that the controller considers failed. The broker loses the leadership, and leaves the ISR unless
-    /// it is the last member.
+    /// Fences a broker that the controller considers failed. The broker loses the leadership. It also leaves the ISR,
+    /// unless it is the last member.
     pub fn fence(&mut self, id: i32) {
         self.broker(id).is_fenced = true;
         let partition = &mut self.partition;
@@ -56,7 +56,7 @@ impl Controller {
         }
     }
 
-    /// Makes the broker the leader, if it is eligible.
+    /// Makes the broker the leader if it is eligible.
     pub fn prefer(&mut self, id: i32) {
         let partition = &mut self.partition;
         if partition.isr.contains(&id) && partition.leader != Some(id) && !self.brokers[&id].is_fenced {
@@ -66,7 +66,7 @@ impl Controller {
         }
     }
 
-    /// Registers a restarted broker. Returns its epoch.
+    /// Registers a restarted broker, and returns its new epoch.
     pub fn register(&mut self, id: i32) -> i64 {
         self.fence(id);
         self.broker(id).epoch += 1;
@@ -87,7 +87,7 @@ impl Controller {
         partition.partition_epoch += 1;
     }
 
-    /// Handles a leader's request for another ISR.
+    /// Handles a leader's request to change the ISR.
     pub fn alter(&mut self, from: i32, asked: &AlterPartition) -> Result<PartitionRegistration, ErrorCode> {
         if self.partition.leader != Some(from) || asked.leader_epoch != self.partition.leader_epoch {
             return Err(ErrorCode::FENCED_LEADER_EPOCH);

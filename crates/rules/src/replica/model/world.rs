@@ -1,4 +1,4 @@
-//! Logs, messages and time around three [`Partition`]s, and the checks of the model.
+//! Runs three [`Partition`]s with logs, messages and time, and checks the promises of the model.
 
 use super::controller::Controller;
 use super::{Action, At, Fault};
@@ -12,17 +12,17 @@ use std::collections::BTreeMap;
 
 pub const LAG_MS: i64 = 1_000;
 const IDS: [i32; 3] = [1, 2, 3];
-/// Most records in one response to a fetch.
+/// Maximum number of records in a response to a fetch.
 const FETCHED_MAX: usize = 3;
 
-/// Record with a unique value.
+/// A record with a unique value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Record {
     epoch: i32,
     value: u64,
 }
 
-/// Waiting request of a producer.
+/// A producer's request that waits for its response.
 #[derive(Clone, Copy, Debug)]
 struct Ticket {
     epoch: i32,
@@ -30,18 +30,18 @@ struct Ticket {
     record: Record,
 }
 
-/// Process of a broker.
+/// A running broker process.
 #[derive(Debug)]
 struct Process {
     partition: Partition,
     metadata: Controller,
     broker_epoch: i64,
     tickets: Vec<Ticket>,
-    /// High watermark of the process at the last check.
+    /// The high watermark of the process at the last check.
     seen: i64,
 }
 
-/// Broker: its disk, and its process while it runs.
+/// A broker: its disk, and its process while it runs.
 #[derive(Debug)]
 struct Broker {
     id: i32,
@@ -72,13 +72,13 @@ pub struct World {
     settings: ReplicaSettings,
     now_ms: i64,
     values: u64,
-    /// Records below the high watermark of any broker, so far.
+    /// All records that have been below the high watermark of a broker.
     committed: Vec<Record>,
-    /// Acknowledged records that are not checked yet.
+    /// Acknowledged records that have not been checked yet.
     acknowledged: Vec<(i64, Record)>,
     acknowledged_count: usize,
     leaders: BTreeMap<i32, i32>,
-    /// Largest end offset that a leader has returned.
+    /// The largest end offset that a leader has returned.
     told: i64,
     fault: Option<Fault>,
 }
@@ -184,7 +184,8 @@ impl World {
         self.launch(at, broker_epoch);
     }
 
-    /// Cuts the power of a broker. The only member of the ISR keeps its log, since no other broker has all its records.
+    /// Cuts the power of a broker. If it is the only member of the ISR, it keeps its log, because no other broker has
+    /// all its records.
     fn power_cut(&mut self, at: At, lost: usize) {
         self.kill(at);
         let is_alone = self.controller.partition.isr == [IDS[at]];
@@ -269,7 +270,7 @@ impl World {
         self.network.push(Message::Fetch { to: (leader - 1) as At, fetch, position });
     }
 
-    /// Delivers a fetch, the response and their effects, before all messages in flight.
+    /// Lets a broker fetch, and delivers the fetch and its response before all messages in flight.
     fn round(&mut self, at: At) -> Result<(), String> {
         let before = std::mem::take(&mut self.network);
         self.fetch(at);
@@ -314,7 +315,7 @@ impl World {
         }
     }
 
-    /// Loses a message. A leader that waits for a response gets an error instead.
+    /// Loses a message. If a leader waits for the response, it gets an error instead.
     fn lose(&mut self, message: Message) -> Result<(), String> {
         let (Message::Propose { from: at, broker_epoch, proposal }
         | Message::Altered { to: at, broker_epoch, proposal, .. }) = message
@@ -411,7 +412,7 @@ impl World {
         }
     }
 
-    /// Checks all promises; called after every step.
+    /// Checks all promises. This is called after every step.
     fn check(&mut self) -> Result<(), String> {
         for broker in &mut self.brokers {
             let Some(process) = &mut broker.process else { continue };
@@ -436,7 +437,7 @@ impl World {
         self.check_told()
     }
 
-    /// Checks that the present leader's end offset is never below one that a leader has returned.
+    /// Checks that the current leader's end offset is not below one that a leader has returned before.
     fn check_told(&mut self) -> Result<(), String> {
         let epoch = self.controller.partition.leader_epoch;
         for process in self.brokers.iter().filter_map(|broker| broker.process.as_ref()) {
@@ -448,8 +449,8 @@ impl World {
         Ok(())
     }
 
-    /// Lets the brokers run without further events. Checks that all get in sync and have the same log, and that a new
-    /// record is acknowledged.
+    /// Lets the brokers run without disturbances. Checks that all of them get in sync and have the same log, and that a
+    /// new record is acknowledged.
     pub fn end(&mut self) -> Result<(), String> {
         while let Some(message) = self.network.pop() {
             self.lose(message)?;

@@ -1,5 +1,6 @@
-//! Parking by cases, and against a network that delays, duplicates and reorders batches. Whatever the arrivals, the log
-//! must have each batch of an epoch once, in the order of sequences, and each copy must get one response.
+//! Tests of the reorder buffer, case by case and with a network that delays, duplicates and reorders batches. Whatever
+//! arrives when, the log must have each batch of an epoch once and in the order of sequences. Each copy must get one
+//! response.
 
 use std::collections::BTreeMap;
 
@@ -107,14 +108,14 @@ fn producer_gets_half_of_the_bytes_that_others_leave() {
     assert!(!fits(0, 1, 200, 100), "a limit that was lowered");
 }
 
-/// Response to a copy.
+/// The response to a copy of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Answer {
     Offset(i64),
     Refused(SequenceRefusal),
 }
 
-/// Server that combines these parts as the broker does.
+/// A server that combines the producer state and the reorder buffer as the broker does.
 struct Server {
     producers: Producers,
     parking: Parking<(Stamp, Vec<usize>)>,
@@ -193,24 +194,24 @@ impl Server {
     }
 }
 
-/// Batch of the client: its stamp, and its number of copies in flight.
+/// A batch that the client has sent: its stamp, and how many copies are in flight.
 struct Sent {
     stamp: Stamp,
     under_way: usize,
 }
 
-/// Client with a window, and the network between it and the server.
+/// A client with a window of batches, and the network between it and the server.
 struct Run {
     random: Random,
     server: Server,
     epoch: i16,
     next_sequence: i32,
-    /// Unacknowledged batches by number, oldest first.
+    /// The unacknowledged batches by number, so the oldest comes first.
     open: BTreeMap<u64, Sent>,
     next_batch: u64,
-    /// Copies in flight.
+    /// The copies in flight.
     network: Vec<usize>,
-    /// Stamp and batch of each copy ever sent.
+    /// The stamp and the batch of every copy that was ever sent.
     copies: Vec<(Stamp, u64)>,
     answered: Vec<usize>,
 }
@@ -264,7 +265,7 @@ impl Run {
         self.copies.push((sent.stamp, batch));
     }
 
-    /// Resends an unacknowledged batch, as after a lost connection, whatever happened to its other copies.
+    /// Resends an unacknowledged batch, as after a lost connection. Other copies of it may have arrived or not.
     fn retry(&mut self) {
         let open: Vec<u64> = self.open.iter().filter(|(_, sent)| sent.under_way < 3).map(|(batch, _)| *batch).collect();
         if !open.is_empty() {
@@ -273,7 +274,7 @@ impl Run {
         }
     }
 
-    /// Delivers any copy in flight.
+    /// Delivers a random copy that is in flight.
     fn deliver(&mut self) {
         if !self.network.is_empty() {
             let copy = self.network.swap_remove(self.random.below(self.network.len()));
@@ -299,7 +300,7 @@ impl Run {
         }
     }
 
-    /// Gives up the client's unacknowledged batches, and begins a new epoch.
+    /// Makes the client give up its unacknowledged batches and begin a new epoch.
     fn bump(&mut self) {
         self.open.clear();
         self.epoch += 1;

@@ -1,8 +1,8 @@
-//! Row 1 of the test plan on a recreated topic: the batches with which a producer may begin in the new partition.
+//! Row 1 of the test plan on a recreated topic: with which batches a producer may begin in the new partition.
 
 use super::*;
 
-/// Returns a recreated partition. Producer 7 wrote ten batches of three records to its predecessor.
+/// Returns a recreated partition. Producer 7 wrote ten batches of three records to the deleted one.
 fn made_again() -> Partition {
     let mut before = Partition::new(5);
     before.fill(10);
@@ -15,8 +15,8 @@ fn made_again() -> Partition {
 fn row_1_recreated_topic_producer_continues_exactly_after_its_last_batch() {
     let refused = Refuse(OutOfOrderSequence);
     let mut partition = made_again();
-    // Each is refused: a batch that overtook the next one while the topic did not exist, another epoch, another
-    // producer.
+    // Each of these is refused. The first overtook the next batch while the topic did not exist. The others have
+    // another epoch, another sequence, or another producer.
     for other in [third(11), stamp(7, 1, 30, 3), stamp(7, 0, 31, 3), stamp(8, 0, 30, 3)] {
         assert_eq!(partition.produce(other), refused, "{other:?}");
     }
@@ -50,7 +50,7 @@ fn row_1_recreated_topic_batches_without_a_response_are_written_again() {
     }
 }
 
-/// A producer with several connections sets `reorder` in each batch, unless it is the only one in flight.
+/// A producer with several connections sets `reorder` in each batch, unless no other batch is in flight.
 #[test]
 fn row_1_recreated_topic_batch_that_may_race_others_waits_for_earlier_ones() {
     let mut partition = made_again();
@@ -215,7 +215,7 @@ fn row_1_recreated_topic_forgotten_producer_leaves_larger_ids_certain() {
     assert_eq!(after.produce(third(12)), Append, "where 7 stopped is forgotten");
 }
 
-/// Converts the state to rows and back, as the index of diskless partitions stores it.
+/// Converts the state to rows and back, as the index of diskless partitions does when it stores it.
 #[test]
 fn row_1_recreated_topic_carried_state_follows_from_the_last_records() {
     let mut before = made_again();

@@ -1,67 +1,67 @@
-//! Clients that share the transactional id, and their requests.
+//! The clients of the model, which share the transactional id, and their requests.
 
 use super::super::{ProducerIdAndEpoch, TransactionAnswer, TransactionVersion};
 use fullbore_schedules::Random;
 use fullbore_wire::ErrorCode;
 use std::collections::BTreeSet;
 
-/// Request that a client repeats until it gets a response.
+/// A request that a client repeats until it gets a response.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Call {
     Init(Option<ProducerIdAndEpoch>),
     Add(ProducerIdAndEpoch, i32),
-    /// End of a transaction; true for a commit.
+    /// Ends a transaction. True means commit.
     End(ProducerIdAndEpoch, bool),
 }
 
-/// Request in flight.
+/// A request in flight.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     pub call: Call,
-    /// Number of the call, by which a client recognises the response.
+    /// The number of the call, by which the client recognises the response.
     pub number: u64,
     pub slot: usize,
     pub incarnation: usize,
     pub version: TransactionVersion,
-    /// Transaction of the request; None for an Init.
+    /// The transaction that the request belongs to; `None` for an Init.
     pub transaction: Option<usize>,
 }
 
-/// Transaction, as its client and the partitions know it.
+/// A transaction as its client and the partitions know it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     pub records: usize,
-    /// Outcome that the client has requested; None before the request.
+    /// The outcome that the client has requested; `None` before that.
     pub asked: Option<bool>,
-    /// Outcome in the response to the client; None before it.
+    /// The outcome that the client got in a response; `None` before that.
     pub answered: Option<bool>,
-    /// Outcome by the first marker after a record; None before it.
+    /// The outcome that the first marker after a record has given it; `None` before that.
     pub outcome: Option<bool>,
 }
 
 #[derive(Debug)]
 pub struct Client {
-    /// Number of the client's process, unique among all clients.
+    /// The number of the client's process, which is unique among all clients.
     pub incarnation: usize,
     pub version: TransactionVersion,
     pub producer: Option<ProducerIdAndEpoch>,
     pub transaction: Option<usize>,
     pub added: BTreeSet<i32>,
-    /// True if the transaction can only be aborted.
+    /// True if the client can only abort the transaction.
     pub must_abort: bool,
     pub call: Option<(u64, Call)>,
 }
 
-/// Next step of a client.
+/// The next step of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// Sends the waiting call.
+    /// The client sends its waiting call.
     Send,
-    /// Begins another call.
+    /// The client begins another call.
     Begin(Call),
-    /// Writes a record.
+    /// The client writes a record.
     Write(ProducerIdAndEpoch, i32),
-    /// Restarts as a new process.
+    /// The client restarts as a new process.
     Crash,
 }
 
@@ -89,7 +89,7 @@ impl Client {
         if self.call.is_some() && !random.one_in(80) {
             return Next::Send;
         }
-        // After a failure or a long wait, the client gives the transaction up.
+        // After a failure or a long wait, the client gives up the transaction.
         if self.call.is_some() || random.one_in(100) {
             return Next::Begin(Call::Init(Some(producer)));
         }

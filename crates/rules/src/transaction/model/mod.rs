@@ -1,24 +1,24 @@
-//! Model of producers that share a transactional id, by seed. The coordinator fails and moves, and markers arrive late
-//! or twice.
+//! A model of producers that share a transactional id. A seed decides what happens. The coordinator fails and moves,
+//! and markers arrive late or twice.
 //!
-//! Clients add partitions, write, and end transactions by either protocol. They repeat requests without a response,
+//! Clients add partitions, write, and end transactions with either protocol. They repeat requests that got no response,
 //! give up, restart, and continue as zombies. Requests are delayed and duplicated, and responses are lost. Appends
-//! fail, although some of their records are written. The coordinator stops between any two events, and another one
-//! loads the last record. At the end the requests in flight are lost, and every append and marker succeeds.
+//! fail, although some of their records are written. The coordinator can stop between any two events, and another one
+//! loads the last record. At the end the requests in flight are lost, and every append and every marker succeeds.
 //!
-//! Checks:
+//! The model checks these promises:
 //!
-//! - At most one record is in flight. Each record precedes its markers, and each partition has its marker before
+//! - At most one record is in flight. Each record comes before its markers, and each partition has its marker before
 //!   Complete.
-//! - The epoch never falls. No producer is assigned to two clients, or to a zombie.
-//! - The records of a transaction have one outcome: the outcome in the response, and never a commit that no client
-//!   requested.
+//! - The epoch never falls. No producer is given to two clients, or to a zombie.
+//! - All records of a transaction have the same outcome. It is the outcome in the response, and never a commit that no
+//!   client has requested.
 //! - Each request gets one response. At the end no transaction is open.
 //!
-//! Left out with TV1: requests that arrive after their client has continued with the same epoch. With TV1 such requests
-//! look like new ones, which is the reason for TV2.
+//! With TV1, requests that arrive after their client has continued with the same epoch are left out. They look like new
+//! requests, which is the reason for TV2.
 //!
-//! The checks are tested: for each [`Fault`] they must find schedules that break a promise.
+//! The checks are tested: for each [`Fault`], they must find a schedule in which a promise is broken.
 
 mod clients;
 mod partitions;
@@ -29,40 +29,41 @@ use world::World;
 
 const STEPS: usize = 2_000;
 
-/// Planted fault: a mistake made on purpose by a partition, or by the broker around the machine.
+/// A mistake that a partition, or the broker around the state machine, makes on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// An append is reported as done before its end. Place: the execution of `Effect::Persist`.
+    /// An append is reported as done before it has ended. Made when `Effect::Persist` is carried out.
     ReportsBeforeAppend,
-    /// A failed append is reported as done. Place: the end of an append.
+    /// A failed append is reported as done. Made at the end of an append.
     TakesFailureForSuccess,
-    /// Markers are written when the decision's append begins. Place: the execution of `Effect::Persist`.
+    /// Markers are written when the append of the decision begins. Made when `Effect::Persist` is carried out.
     MarksBeforeDecision,
-    /// A partition is reported as marked without its marker. Place: the arrival of a marker.
+    /// A partition is reported as marked although it has no marker. Made when a marker arrives.
     ReportsUnwrittenMarkers,
-    /// Any response counts for the present decision. Place: the arrival of a response.
+    /// A response to any decision counts for the current one. Made when a response arrives.
     TakesStaleReplies,
-    /// A partition accepts markers of replaced coordinators. Place: the partition.
+    /// A partition accepts markers of coordinators that were replaced. Made by the partition.
     TakesOldCoordinators,
-    /// A record is loaded without one of its partitions. Place: the load.
+    /// A record is loaded without one of its partitions. Made at the load.
     LosesPartition,
-    /// The record before the last is loaded. Place: the load.
+    /// The record before the last one is loaded. Made at the load.
     LoadsOldRecord,
-    /// A decision is loaded as the opposite one. Place: the load.
+    /// A decision is loaded as the opposite one. Made at the load.
     FlipsDecision,
-    /// A decision is loaded with the previous epoch. Place: the load.
+    /// A decision is loaded with the previous epoch. Made at the load.
     LosesEpoch,
-    /// A producer id is allocated twice. Place: the execution of `Effect::NeedProducerId`.
+    /// A producer id is allocated twice. Made when `Effect::NeedProducerId` is carried out.
     ReusesProducerIds,
-    /// The response to an EndTxn has the former producer. Place: the execution of `Effect::Answer`.
+    /// The response to an EndTxn has the former producer. Made when `Effect::Answer` is carried out.
     AnswersOldEpoch,
-    /// The response to a decision is sent, but its markers are dropped. Place: the execution of `Effect::WriteMarkers`.
+    /// The response to a decision is sent, but its markers are dropped. Made when `Effect::WriteMarkers` is carried
+    /// out.
     ForgetsMarkers,
     /// [`Transaction::tick`] is never called.
     NeverTicks,
 }
 
-/// Outcome of a schedule: the number of committed transactions, and of aborted ones with records.
+/// How many transactions a schedule has committed, and how many with records it has aborted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Outcome {
     committed: usize,

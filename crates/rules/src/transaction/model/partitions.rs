@@ -1,32 +1,32 @@
-//! Partitions as far as transactions need them: open records, and checks of writes and markers.
+//! The partitions of the model, with open records, and with checks of writes and markers.
 
 use super::super::{Markers, ProducerIdAndEpoch, TransactionVersion};
 use std::collections::HashMap;
 
-/// State of a producer id at a partition.
+/// State that a partition has of a producer id.
 #[derive(Clone, Copy, Debug)]
 struct Known {
     epoch: i16,
     coordinator_epoch: i32,
 }
 
-/// Log of a partition: the producer id and transaction of each open record.
+/// The log of a partition. It has the producer id and the transaction of each open record.
 #[derive(Debug, Default)]
 pub struct Partition {
     known: HashMap<i64, Known>,
     open: Vec<(i64, usize)>,
 }
 
-/// Outcome of a marker.
+/// The outcome of a marker.
 #[derive(Debug, PartialEq)]
 pub enum Marked {
-    /// The marker is written, and gives the records of these transactions their outcome.
+    /// The marker is written. It gives the records of these transactions their outcome.
     Written(Vec<usize>),
-    /// The marker was written before, and is not written twice.
+    /// The marker was already written, and is not written twice.
     Again,
     /// The marker's coordinator has been replaced by another one.
     OldCoordinator,
-    /// The epoch of the marker is not above the producer's epoch.
+    /// The epoch of the marker is not higher than the producer's epoch.
     OldEpoch,
 }
 
@@ -66,7 +66,7 @@ impl Partition {
         Marked::Written(ended.into_iter().map(|(_, transaction)| transaction).collect())
     }
 
-    /// Returns the number of records without an outcome.
+    /// Returns how many records have no outcome yet.
     pub fn open(&self) -> usize {
         self.open.len()
     }

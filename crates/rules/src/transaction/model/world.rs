@@ -1,4 +1,4 @@
-//! Broker around the machine, with its log, its partitions and the network.
+//! The broker around the state machine, with its log, its partitions and the network.
 
 mod checks;
 
@@ -14,7 +14,7 @@ const CLIENTS: usize = 3;
 const PARTITIONS: usize = 4;
 const TIMEOUT_MS: i32 = 1_000;
 const EXPIRATION_MS: i64 = 10_000;
-/// Most requests in flight; further requests are lost.
+/// Maximum number of requests in flight. Further requests are lost.
 const NETWORK_MAX: usize = 12;
 
 type Record = Option<TransactionMetadata>;
@@ -26,7 +26,7 @@ pub struct World {
     now: i64,
     transaction: Transaction,
     coordinator_epoch: i32,
-    /// All records of the id.
+    /// All records of the id that were written.
     log: Vec<Record>,
     in_flight: Option<Option<Arc<TransactionMetadata>>>,
     needs_id: bool,
@@ -38,17 +38,17 @@ pub struct World {
     markers: Vec<(Markers, i32)>,
     replies: Vec<(DecisionId, i32)>,
     decision: Option<DecisionId>,
-    /// Partitions with the marker of the last written decision.
+    /// The partitions that have the marker of the last written decision.
     marked: BTreeSet<i32>,
     partitions: Vec<Partition>,
     clients: Vec<Client>,
     incarnations: usize,
     transactions: Vec<Truth>,
-    /// Process that got each producer.
+    /// The process that each producer was given to.
     owners: HashMap<ProducerIdAndEpoch, usize>,
-    /// Process that got a producer last: all others are zombies.
+    /// The process that was given a producer last. All others are zombies.
     last_owner: Option<usize>,
-    /// Producer ids that have been in force; `in_force` is the present producer.
+    /// All producer ids that have been in force. `in_force` is the current producer.
     seen: HashSet<i64>,
     in_force: Option<ProducerIdAndEpoch>,
 }
@@ -93,7 +93,7 @@ impl World {
         };
         world.clients = (0..CLIENTS).map(|_| world.client()).collect();
         if world.random.one_in(2) {
-            // Epochs are almost exhausted.
+            // The epochs are almost used up.
             let old = TransactionMetadata::created(1, TIMEOUT_MS, world.now);
             let last = ProducerIdAndEpoch { id: 1, epoch: i16::MAX - 1 - world.random.below(6) as i16 };
             world.log.push(Some(old.initialized(last, -1, TIMEOUT_MS, world.now)));
@@ -123,7 +123,7 @@ impl World {
     }
 
     fn client_step(&mut self) -> Result<(), String> {
-        // Most of the time a single client is active, and the others are zombies of it.
+        // Most of the time, only one client is active, and the others are its zombies.
         let slot =
             if self.random.one_in(12) { self.random.below(CLIENTS) } else { self.now as usize / 5_000 % CLIENTS };
         match self.clients[slot].next(&mut self.random, PARTITIONS) {
@@ -170,7 +170,7 @@ impl World {
         let Client { version, transaction, .. } = self.clients[slot];
         let added = partition(at);
         let verified = self.transaction.verify_partitions(producer, [&added]);
-        // With TV2 this append itself adds the partition, and a late append is recognised by its epoch.
+        // With TV2, the append itself adds the partition, and a late append is recognised by its epoch.
         let is_verified = version == TransactionVersion::V2 || verified == Ok(vec![(&added, ErrorCode::NONE)]);
         let Some(transaction) = transaction.filter(|_| is_verified) else { return };
         if self.partitions[at as usize].write(producer, transaction) {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Delivers a request. A copy of it may arrive again.
+    /// Delivers a request. A copy of it may arrive later.
     fn arrive(&mut self) -> Result<(), String> {
         if self.network.is_empty() {
             return Ok(());
@@ -208,7 +208,7 @@ impl World {
         })
     }
 
-    /// Ends the append in flight: it succeeds, fails, or fails although its record is written.
+    /// Ends the append in flight. It succeeds, fails, or fails although its record is written.
     fn end_append(&mut self) -> Result<(), String> {
         let Some(record) = self.in_flight.take() else { return Ok(()) };
         let draw = self.random.below(10);
@@ -241,7 +241,7 @@ impl World {
         self.event(|transaction, turn| transaction.producer_id(result, turn))
     }
 
-    /// Delivers a marker to its partition. It is resent until the coordinator gets the response.
+    /// Delivers a marker to its partition. It is sent again until the coordinator gets the response.
     fn mark(&mut self) -> Result<(), String> {
         if self.markers.is_empty() {
             return Ok(());
@@ -278,7 +278,7 @@ impl World {
         Ok(())
     }
 
-    /// Gives a record of the transaction its outcome.
+    /// Gives the records of a transaction their outcome.
     fn ended(&mut self, transaction: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[transaction];
         let outcome = *truth.outcome.get_or_insert(is_commit);
@@ -289,7 +289,7 @@ impl World {
         Ok(())
     }
 
-    /// Delivers the response to a marker, possibly twice, or loses it.
+    /// Delivers the response to a marker, loses it, or keeps a copy that arrives later.
     fn reply(&mut self) -> Result<(), String> {
         if self.replies.is_empty() {
             return Ok(());
@@ -321,8 +321,8 @@ impl World {
         Ok(())
     }
 
-    /// Moves the coordinator to another broker. The former coordinator is stopped or killed; its markers may still be
-    /// in flight.
+    /// Moves the coordinator to another broker. The former one is stopped or killed, and its markers may still be in
+    /// flight.
     fn move_coordinator(&mut self) -> Result<(), String> {
         if self.random.one_in(2) {
             self.event(|transaction, turn| transaction.kill(ErrorCode::NOT_COORDINATOR, turn))?;
@@ -345,7 +345,7 @@ impl World {
         if let Some(record) = &mut record {
             record.last_producer_epoch = -1;
             if self.settings.server_version == TransactionVersion::V0 {
-                // Records of version 0 lack these fields.
+                // Records of version 0 do not have these fields.
                 (record.previous_producer_id, record.next_producer_id) = (-1, -1);
                 record.client_version = TransactionVersion::V0;
             }
@@ -441,7 +441,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns the last record if it is a decision; None otherwise.
+    /// Returns the last record if it is a decision.
     fn last_decision(&self) -> Option<&TransactionMetadata> {
         self.log.last()?.as_ref().filter(|record| record.state.is_prepared())
     }
@@ -470,7 +470,7 @@ impl World {
         Ok(())
     }
 
-    /// Lets time pass without failures and clients. Checks that every transaction has ended.
+    /// Lets time pass without failures and without clients. Checks that every transaction has ended.
     pub fn end(mut self) -> Result<Outcome, String> {
         self.network.clear();
         for round in 0..200 {

@@ -1,11 +1,11 @@
-//! EndTxn in each state, for either outcome, with each epoch and by either protocol, against a table.
+//! Compares EndTxn with a table: in each state, for commit and abort, with each epoch, and with either protocol.
 //!
-//! The table is from Kafka 4.3.1: `TransactionCoordinator.endTransaction` (TV2) and `endTransactionWithTV1`, where each
-//! cell is one path. Kafka's own table, in a comment of that class, has the states without a transaction; the other
-//! states follow from the code.
+//! The table comes from Kafka 4.3.1. The code is `TransactionCoordinator.endTransaction` (TV2) and
+//! `endTransactionWithTV1`, in which each cell is a path. Kafka's own table, in a comment of that class, has the states
+//! without a transaction. The other states follow from the code.
 //!
-//! A running coordinator is in the rows of the Prepare states only briefly. Once a decision is written, Kafka's next
-//! state `CompleteCommit` or `CompleteAbort` is pending. Kafka responds CONCURRENT_TRANSACTIONS before it checks the
+//! A running coordinator is only briefly in a state of the Prepare rows. Once a decision is written, Kafka's next state
+//! `CompleteCommit` or `CompleteAbort` is pending. Kafka then responds CONCURRENT_TRANSACTIONS before it checks the
 //! state.
 
 use super::super::epochs::{Decision, end};
@@ -14,13 +14,13 @@ use super::*;
 use super::{PRODUCER, in_state, partition};
 use TransactionState::*;
 
-/// Epoch of the state in every row.
+/// The epoch of the state in every row.
 const EPOCH: i16 = 7;
-/// Former producer id, in the rows where it matters.
+/// The former producer id, in the rows where it matters.
 const OLD_ID: i64 = 90;
 const NEW_ID: i64 = 300;
 
-/// Expected outcome of a cell.
+/// The expected outcome of a cell.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Cell {
     /// PRODUCER_FENCED.
@@ -29,17 +29,17 @@ enum Cell {
     Its,
     /// CONCURRENT_TRANSACTIONS.
     Ct,
-    /// NONE without a change.
+    /// Success, and nothing changes.
     None,
-    /// A decision with the same epoch.
+    /// The transaction is decided, and the epoch stays.
     Decided,
-    /// A decision with a bumped epoch.
+    /// The transaction is decided, and the epoch is raised.
     Bumped,
 }
 use Cell::{Bumped, Ct, Decided, Its, None as Same, Pf};
 
-/// Row of the table: the state, true for a commit, and the cells of the present epoch, the previous one, an older and a
-/// newer one.
+/// A row of the table: the state, true for a commit, and four cells. These are for the current epoch, the previous one,
+/// an older one and a newer one.
 type Row = (TransactionState, bool, [Cell; 4]);
 
 const EPOCHS: [i16; 4] = [EPOCH, EPOCH - 1, EPOCH - 2, EPOCH + 1];
@@ -78,7 +78,7 @@ fn request(producer: ProducerIdAndEpoch, is_commit: bool, version: TransactionVe
     EndTxn { producer, is_commit, version }
 }
 
-/// Returns the cell of the decision, after it has checked the whole next state.
+/// Returns the cell that a decision belongs to, and checks the whole next state.
 fn cell(decision: Decision, before: &TransactionMetadata, end: EndTxn, now: i64) -> Cell {
     let next = match decision {
         Decision::Refuse(ErrorCode::PRODUCER_FENCED) => return Pf,
@@ -133,7 +133,8 @@ fn other_producer_id_is_an_invalid_mapping_in_each_state() {
     assert_eq!(end(Option::None, &end_txn, false, Option::None, 500), unknown);
 }
 
-/// `endTransaction` checks for a pending transition first, `endTransactionWithTV1` after producer id and epoch.
+/// `endTransaction` checks for a pending transition first. `endTransactionWithTV1` checks for it after the producer id
+/// and the epoch.
 #[test]
 fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     let cases = [
@@ -152,8 +153,8 @@ fn pending_transition_is_checked_first_by_tv2_and_third_by_tv1() {
     }
 }
 
-/// A retry of an EndTxn that led to a new producer id (`retryOnOverflow`) has the cells of the previous epoch. Cells of
-/// states that a new id cannot have are left out.
+/// An EndTxn that led to a new producer id is retried (`retryOnOverflow`). The cells are those of the previous epoch.
+/// States that a new id cannot have are left out.
 #[test]
 fn retry_with_the_old_id_and_its_last_epoch_is_a_retry() {
     let rows = [
@@ -191,7 +192,7 @@ fn record_without_a_former_id_a_client_without_an_id_is_no_retry() {
     assert_eq!(end(Some(&before), &end_txn, false, Option::None, 500), mapping);
 }
 
-/// For exhausted epochs: `generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete`.
+/// The epochs are used up (`generateTxnTransitMetadataForTxnCompletion`, `prepareAbortOrCommit` and `prepareComplete`).
 #[test]
 fn transaction_ends_with_the_last_epoch_the_next_has_a_new_id() {
     for (state, is_commit) in [(Ongoing, true), (Ongoing, false), (Empty, false), (CompleteAbort, false)] {
@@ -222,7 +223,7 @@ fn transaction_ends_with_the_last_epoch_the_next_has_a_new_id() {
     );
 }
 
-/// TV1 bumps no epoch at the end of a transaction.
+/// With TV1, the end of a transaction does not raise the epoch.
 #[test]
 fn tv1_transaction_ends_with_the_last_epoch_the_producer_stays() {
     let before = in_state(Ongoing, LAST_CLIENT_EPOCH);

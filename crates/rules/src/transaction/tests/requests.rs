@@ -1,4 +1,4 @@
-//! Requests: immediate responses, waits, and refusals.
+//! Tests of requests that get a response at once, wait, or are refused.
 
 use super::*;
 use TransactionAnswer::*;
@@ -138,7 +138,7 @@ fn old_client_adds_a_known_partition_and_waits_for_another_record() {
     bench.assert_answer(ticket, AddPartitions(Ok(())));
     let ticket = bench.add(producer(3), &[0], V0, None);
     assert_eq!(bench.effects.len(), 1, "{:?}", bench.effects);
-    // A replaced coordinator cannot write. It responds once it learns that it is replaced.
+    // A coordinator that was replaced cannot write. It responds when it learns that it was replaced.
     bench.persisted(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER));
     bench.assert_answer(ticket, AddPartitions(Err(ErrorCode::NOT_COORDINATOR)));
 }

@@ -1,4 +1,4 @@
-//! Transitions: decisions, markers, timeouts, expirations, loads and failures.
+//! Tests of transitions: decisions, markers, timeouts, expirations, loads and failures.
 
 use super::*;
 use TransactionAnswer::*;
@@ -280,7 +280,7 @@ fn listed_ids_are_filtered() {
     assert_eq!(Bench::new().transaction.list(&all, 1_100), None);
 }
 
-/// Kafka's `TransactionState`: ids, names and `VALID_PREVIOUS_STATES`.
+/// The ids, names and `VALID_PREVIOUS_STATES` of Kafka's `TransactionState`.
 #[test]
 fn states_have_the_ids_names_and_predecessors_of_kafka() {
     let names: Vec<_> = TransactionState::ALL.iter().map(|state| state.name()).collect();
@@ -300,7 +300,7 @@ fn states_have_the_ids_names_and_predecessors_of_kafka() {
     assert_eq!([4, 5].map(TransactionVersion::of_end_txn), [V0, V2]);
 }
 
-/// The clock is set by minutes or hours; requests wait for milliseconds.
+/// The clock is set back by an hour, while requests wait for milliseconds.
 #[test]
 fn clock_set_back_a_waiting_request_is_refused_and_the_last_record_is_retried() {
     let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 1));

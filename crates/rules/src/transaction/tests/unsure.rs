@@ -1,4 +1,4 @@
-//! Ids whose last records a power loss may have taken.
+//! Tests of ids whose last records may have been lost in a power loss.
 
 use super::*;
 

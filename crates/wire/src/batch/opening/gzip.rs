@@ -1,6 +1,6 @@
-//! gzip (RFC 1952): members one after the other, each with the checksum and the length of its contents.
+//! gzip (RFC 1952): a series of members, each with the checksum and the length of its contents.
 //!
-//! Not lenient: bytes after the last member are an error, as for some clients' readers.
+//! Bytes after the last member are an error, because some clients refuse them as well.
 
 use super::super::view::BatchError;
 use flate2::bufread::MultiGzDecoder;
@@ -9,7 +9,7 @@ use std::io::{ErrorKind, Read};
 /// Decompresses `input` through `buffer`, piece by piece.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] if `input` is not gzip; errors of `take`.
+/// Returns [`BatchError::Malformed`] if `input` is not gzip. Also fails if `take` fails.
 pub fn pieces(
     input: &[u8],
     buffer: &mut [u8],

@@ -1,7 +1,7 @@
-//! LZ4 frames that Kafka's brokers accept (`Lz4BlockInputStream`): one frame of independent blocks.
+//! LZ4 frames as Kafka's brokers accept them (`Lz4BlockInputStream`): a single frame of independent blocks.
 //!
-//! Stricter than Kafka in two points, since other clients' readers would fail: checksum and size of the content must be
-//! right, and nothing may follow the frame. Invariant: at most one block is in memory, 4 MiB.
+//! Two rules are stricter than Kafka's, because other clients could not read the frame. The checksum and the size of
+//! the content must be right, and nothing may follow the frame. Invariant: at most one block of 4 MiB is in memory.
 
 use super::super::view::BatchError;
 use lz4_flex::block::{DecompressError, decompress_into};
@@ -9,7 +9,7 @@ use std::hash::Hasher;
 use twox_hash::XxHash32;
 
 const MAGIC: [u8; 4] = [0x04, 0x22, 0x4d, 0x18];
-/// Flags of a frame's descriptor: its version, and its optional parts.
+/// The flags in the descriptor of a frame: its version, and which optional parts it has.
 const VERSION: u8 = 0xc0;
 const VERSION_1: u8 = 0x40;
 const INDEPENDENT: u8 = 0x20;
@@ -17,24 +17,24 @@ const BLOCK_CHECKSUMS: u8 = 0x10;
 const CONTENT_SIZE: u8 = 0x08;
 const CONTENT_CHECKSUM: u8 = 0x04;
 const RESERVED: u8 = 0x03;
-/// Bit of a block's length that marks a block stored uncompressed.
+/// Bit in the length of a block that is not compressed.
 const AS_IT_WAS: u32 = 1 << 31;
-/// Fewest bytes of the buffer for blocks.
+/// Minimum size of the buffer for blocks, in bytes.
 const BUFFER_LEAST: usize = 64 << 10;
 const CUT: BatchError = BatchError::Malformed("the LZ4 frame is cut short");
 
-/// A frame's descriptor.
+/// The descriptor of a frame.
 struct Descriptor {
     flags: u8,
-    /// Bytes of the largest block.
+    /// Maximum size of a block in bytes.
     block_max: usize,
     content_size: Option<u64>,
 }
 
-/// Decompresses a frame block by block through `buffer`, which grows to one block.
+/// Decompresses a frame block by block through `buffer`, which grows to the size of a block.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] if the frame is not one that this module accepts; errors of `take`.
+/// Returns [`BatchError::Malformed`] if this is not a frame that is accepted here. Also fails if `take` fails.
 pub fn pieces(
     mut input: &[u8],
     buffer: &mut Vec<u8>,
@@ -106,12 +106,12 @@ fn take_u32(input: &mut &[u8]) -> Result<u32, BatchError> {
     Ok(u32::from_le_bytes(*bytes))
 }
 
-/// Decompresses a block. A block does not contain its decompressed size, so a small buffer is tried first.
+/// Decompresses a block. Its decompressed size is not stored in it, so a small buffer is tried first.
 fn decompress_block<'b>(block: &[u8], block_max: usize, buffer: &'b mut Vec<u8>) -> Result<&'b [u8], BatchError> {
     let mut room = block.len().saturating_mul(8).max(BUFFER_LEAST).max(buffer.len()).min(block_max);
     loop {
         if buffer.len() < room {
-            // The system provides zeroed pages: those that no block reaches cost nothing.
+            // The system provides zeroed pages, so pages that no block reaches cost nothing.
             *buffer = vec![0; room];
         }
         match decompress_into(block, &mut buffer[..room]) {

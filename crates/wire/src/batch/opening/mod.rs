@@ -1,8 +1,8 @@
-//! Check of compressed batches for readability by consumers: the payload is decompressed piece by piece and its records
-//! are walked.
+//! Checks that consumers can read a compressed batch. The payload is decompressed piece by piece, and its records are
+//! checked on the way.
 //!
-//! Callers that need the records use `compression`. Invariant: a check takes [`Opener::MEMORY_MAX`] and a few buffers
-//! of memory, whatever size the batch becomes. `decompress` reads every batch that it accepts.
+//! Callers that need the records use `compression`. Invariant: a check needs [`Opener::MEMORY_MAX`] and a few buffers
+//! of memory, however large the batch becomes. Every batch that is accepted here can be read by `decompress`.
 
 mod gzip;
 mod lz4;
@@ -18,31 +18,33 @@ use self::walk::RecordWalk;
 use self::zstd::ZstdDecoder;
 use super::view::{BatchError, BatchView, Compression};
 
-/// Bytes of a piece of gzip and zstd; no zstd block is larger.
+/// Size of a piece of gzip or zstd, in bytes. No zstd block is larger.
 const PIECE: usize = 128 << 10;
-/// Most bytes that a buffer and a context keep for the next batch.
+/// Maximum size of a buffer that is kept for the next batch, in bytes.
 const BLOCK_KEPT: usize = 256 << 10;
+/// Maximum memory of a zstd decoder that is kept for the next batch, in bytes.
 const CONTEXT_KEPT: usize = 3 << 20;
 
-/// Decoder and buffers, used for one batch after the other.
+/// The decoder and the buffers, which are reused for one batch after another.
 #[derive(Default)]
 pub struct Opener {
     zstd: Option<ZstdDecoder>,
-    /// [`PIECE`] bytes, once a codec has needed them.
+    /// A buffer of [`PIECE`] bytes, once a codec has needed it.
     piece: Vec<u8>,
-    /// Block of LZ4 or snappy.
+    /// A buffer for a block of LZ4 or snappy.
     block: Vec<u8>,
 }
 
 impl Opener {
-    /// Most bytes of a block or window.
+    /// Maximum size of a block or window, in bytes.
     pub const MEMORY_MAX: usize = self::zstd::WINDOW_MAX;
 
-    /// Decompresses the records of a batch, at most `bytes_max` bytes, and walks them.
+    /// Decompresses the records of a batch to at most `bytes_max` bytes, and checks them.
     ///
     /// # Errors
-    /// [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch; [`BatchError::TooLarge`]
-    /// past `bytes_max`; [`BatchError::Memory`] for a batch that only [`decompress`](super::decompress) can open.
+    /// Returns [`BatchError::Malformed`] or [`BatchError::Record`] if consumers cannot read the batch,
+    /// [`BatchError::TooLarge`] if it exceeds `bytes_max`, and [`BatchError::Memory`] if only
+    /// [`decompress`](super::decompress) can open it.
     pub fn check(&mut self, batch: &BatchView<'_>, bytes_max: usize) -> Result<CheckedRecords, BatchError> {
         let (mut walk, input) = (RecordWalk::new(batch, bytes_max), batch.payload());
         let mut take = |piece: &[u8]| walk.push(piece);

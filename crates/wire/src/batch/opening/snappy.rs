@@ -1,7 +1,7 @@
-//! Snappy: Java's framing of blocks (xerial), or one bare block, as other clients send.
+//! Snappy, with Java's framing of blocks (xerial) or as one bare block, as other clients send it.
 //!
-//! Not Google's framing, which no client of Kafka reads. Several streams with Java's framing may follow each other, as
-//! in `SnappyInputStream`.
+//! Google's framing is not accepted, because no client of Kafka can read it. Several streams with Java's framing may
+//! follow each other, as in `SnappyInputStream`.
 
 use super::super::view::BatchError;
 
@@ -10,7 +10,7 @@ pub const XERIAL_HEADER: [u8; 16] = [0x82, b'S', b'N', b'A', b'P', b'P', b'Y', 0
 const MAGIC_LEN: usize = 8;
 const CUT: BatchError = BatchError::Malformed("the snappy data is cut short");
 const DAMAGED: BatchError = BatchError::Malformed("a snappy block is damaged");
-/// Largest ratio that a size in the input may claim: snappy expands at most 64 / 3 times.
+/// Maximum factor by which a block can claim to grow. Snappy expands at most 64 / 3 times.
 const EXPANSION_MAX: usize = 22;
 
 /// Returns the compressed blocks of a payload.
@@ -19,7 +19,7 @@ pub fn blocks(input: &[u8]) -> Blocks<'_> {
     if is_framed { Blocks::Framed(input) } else { Blocks::Bare(Some(input)) }
 }
 
-/// The compressed blocks that are left.
+/// The compressed blocks that have not been returned yet.
 pub enum Blocks<'a> {
     Framed(&'a [u8]),
     Bare(Option<&'a [u8]>),
@@ -36,7 +36,7 @@ impl<'a> Iterator for Blocks<'a> {
     }
 }
 
-/// Takes the next block, and the headers before it; None at the end. A header is recognised by its magic, which cannot
+/// Takes the next block and the headers before it; None at the end. A header is recognised by its magic, which cannot
 /// be the length of a block.
 fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError> {
     while input.starts_with(&XERIAL_HEADER[..MAGIC_LEN]) {
@@ -55,19 +55,19 @@ fn next_framed<'a>(input: &mut &'a [u8]) -> Result<Option<&'a [u8]>, BatchError>
     Ok(Some(block))
 }
 
-/// Returns the bytes that a block takes without compression.
+/// Returns the size of a block after decompression, in bytes.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] for a size that cannot be true.
+/// Returns [`BatchError::Malformed`] if the size cannot be true.
 pub fn decompressed_len(block: &[u8]) -> Result<usize, BatchError> {
     let len = snap::raw::decompress_len(block).map_err(|_| DAMAGED)?;
     if len > block.len().saturating_mul(EXPANSION_MAX) { Err(DAMAGED) } else { Ok(len) }
 }
 
-/// Decompresses a block into `out`, whose length is that of [`decompressed_len`].
+/// Decompresses a block into `out`, which must have the length that [`decompressed_len`] returns.
 ///
 /// # Errors
-/// [`BatchError::Malformed`] if the block is not snappy, or has another length.
+/// Returns [`BatchError::Malformed`] if the block is not snappy or has another length.
 pub fn decompress_block(block: &[u8], out: &mut [u8]) -> Result<(), BatchError> {
     match snap::raw::Decoder::new().decompress(block, out) {
         Ok(len) if len == out.len() => Ok(()),

@@ -1,13 +1,13 @@
-//! A batch's records, walked while their bytes come in pieces (Kafka's `LogValidator`).
+//! Checks the records of a batch while their bytes arrive in pieces (Kafka's `LogValidator`).
 //!
-//! Not a reader: keys, values and headers are skipped. `record` has the layout. Invariant: a walk holds numbers and no
-//! bytes, and its verdict does not depend on where one piece ends and the next begins.
+//! Keys, values and headers are skipped. The layout is described in `record`. Invariant: only numbers are stored
+//! between pieces, no bytes, and the result does not depend on where one piece ends and the next begins.
 
 use super::super::record::{Timestamps, take_body, take_nullable};
 use super::super::varint::{LEN_MAX, take, take_i32, unzigzag};
 use super::super::view::{BatchError, BatchView};
 
-/// The timestamp of a record without one.
+/// The timestamp of a record that has none.
 const NO_TIMESTAMP: i64 = -1;
 const CUT: BatchError = BatchError::Record("a field ends after the record");
 const ENDS_LATE: BatchError = BatchError::Record("it ends after the batch");
@@ -20,29 +20,30 @@ const NEGATIVE_HEADERS: BatchError = BatchError::Record("its header count is neg
 const NULL_HEADER: BatchError = BatchError::Record("a header key is null");
 const TOO_FEW: BatchError = BatchError::Record("the batch has fewer records than its header counts");
 
-/// Facts about the records of a valid batch.
+/// The results of checking a valid batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedRecords {
-    /// The earliest and the latest timestamp.
+    /// The earliest and the latest timestamp of the records.
     pub timestamps: Timestamps,
-    /// True if a record has no key.
+    /// True if at least one record has no key.
     pub has_null_key: bool,
-    /// Bytes of the records without compression.
+    /// Size of the records without compression, in bytes.
     pub bytes: usize,
 }
 
-/// Walks the records of a batch, whose payload without compression is `payload`. Every field must lie within its
-/// record, offset deltas must count up from 0, and count and lengths must add up to the payload.
+/// Checks the records of a batch whose payload without compression is `payload`. Every field must be within its record,
+/// and offset deltas must count up from 0. There must be as many records as the header has, and they must fill the
+/// payload.
 ///
 /// # Errors
-/// [`BatchError::Record`] if one of these rules is broken.
+/// Returns [`BatchError::Record`] if one of these rules is broken.
 pub fn check_records(batch: &BatchView<'_>, payload: &[u8]) -> Result<CheckedRecords, BatchError> {
     let mut walk = RecordWalk::new(batch, usize::MAX);
     walk.push(payload)?;
     walk.finish()
 }
 
-/// Next field of the current record.
+/// The next field of the current record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Field {
     Length,
@@ -56,33 +57,33 @@ enum Field {
     HeaderValueLength,
 }
 
-/// Walk over one batch's records, as far as their bytes have come.
+/// A check of a batch's records, as far as their bytes have arrived.
 #[derive(Debug)]
 pub struct RecordWalk {
     base_timestamp: i64,
-    /// Number of records in the batch's header.
+    /// The number of records in the batch's header.
     count: i32,
     bytes_max: usize,
     bytes: usize,
-    /// Number of records that were walked.
+    /// How many records have been checked.
     walked: i32,
     earliest: i64,
     latest: i64,
     has_null_key: bool,
     field: Field,
-    /// Bytes of the current record that no field has taken yet.
+    /// How many bytes of the current record are left for further fields.
     body_left: usize,
-    /// Bytes of a key, a value or a header that are still to be skipped.
+    /// How many bytes of a key, a value or a header must still be skipped.
     skip_left: usize,
     headers_left: i32,
     timestamp_delta: i64,
     is_keyless: bool,
-    /// Bits read of a number that a piece has cut, with the number of bytes read.
+    /// The bits of a number that continues in the next piece, and how many of its bytes were read.
     number: (u64, usize),
 }
 
 impl RecordWalk {
-    /// Creates a walk from the first record of `batch`, whose records may take at most `bytes_max` bytes.
+    /// Creates a check that begins with the first record of `batch`. The records may have at most `bytes_max` bytes.
     pub fn new(batch: &BatchView<'_>, bytes_max: usize) -> RecordWalk {
         RecordWalk {
             base_timestamp: batch.base_timestamp(),
@@ -103,10 +104,11 @@ impl RecordWalk {
         }
     }
 
-    /// Walks on through the next bytes.
+    /// Checks the next bytes.
     ///
     /// # Errors
-    /// [`BatchError::Record`]; [`BatchError::TooLarge`] past the limit. The walk is over then.
+    /// Returns [`BatchError::Record`] if a rule is broken, and [`BatchError::TooLarge`] if the limit is exceeded. The
+    /// check must then be dropped.
     pub fn push(&mut self, mut piece: &[u8]) -> Result<(), BatchError> {
         self.bytes = self.bytes.saturating_add(piece.len());
         if self.bytes > self.bytes_max {
@@ -124,10 +126,10 @@ impl RecordWalk {
         }
     }
 
-    /// Ends the walk after the last byte.
+    /// Ends the check after the last byte.
     ///
     /// # Errors
-    /// [`BatchError::Record`] if records are missing or incomplete.
+    /// Returns [`BatchError::Record`] if records are missing or incomplete.
     pub fn finish(self) -> Result<CheckedRecords, BatchError> {
         if !self.is_between_records() {
             return Err(ENDS_LATE);
@@ -144,7 +146,7 @@ impl RecordWalk {
         self.field == Field::Length && self.skip_left == 0 && self.number.1 == 0
     }
 
-    /// Walks the records that lie in `piece` as a whole. The others are walked field by field.
+    /// Checks the records that are completely in `piece`. All others are checked field by field.
     fn whole_records(&mut self, piece: &mut &[u8]) -> Result<(), BatchError> {
         while self.walked < self.count {
             let mut rest = *piece;
@@ -168,7 +170,7 @@ impl RecordWalk {
         }
     }
 
-    /// Takes the next byte of a number, or the attributes.
+    /// Takes a byte of a number, or the byte with the attributes.
     fn byte(&mut self, byte: u8) -> Result<(), BatchError> {
         match self.field {
             Field::Length if self.walked >= self.count => return Err(TRAILING),
@@ -190,7 +192,7 @@ impl RecordWalk {
         Ok(())
     }
 
-    /// Takes the value of the current field, and returns the next field.
+    /// Uses the value of the current field, and returns the next field.
     fn after(&mut self, value: i64) -> Result<Field, BatchError> {
         let number = i32::try_from(value).map_err(|_| CUT);
         match self.field {
@@ -227,7 +229,7 @@ impl RecordWalk {
         }
     }
 
-    /// Skips a field of `len` bytes. Returns false if the field is null.
+    /// Prepares to skip a field of `len` bytes. Returns false if the field is null.
     fn pass_over(&mut self, len: i32) -> Result<bool, BatchError> {
         if len == -1 {
             return Ok(false);
@@ -237,7 +239,7 @@ impl RecordWalk {
         Ok(true)
     }
 
-    /// Returns the first field of the next header, or of the next record after the last header.
+    /// Returns the first field of the next header. After the last header, this is the first field of the next record.
     fn next_header(&mut self) -> Result<Field, BatchError> {
         if self.headers_left > 0 {
             return Ok(Field::HeaderKeyLength);
@@ -250,7 +252,7 @@ impl RecordWalk {
     }
 }
 
-/// Walks one record. Returns its timestamp delta, and true if it has a key.
+/// Checks a record. Returns its timestamp delta, and true if it has a key.
 #[inline]
 fn check_record(bytes: &mut &[u8], offset_delta: i32) -> Result<(i64, bool), BatchError> {
     let body = &mut take_body(bytes)?;

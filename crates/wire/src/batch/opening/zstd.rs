@@ -1,17 +1,18 @@
-//! zstd, frame by frame through a small buffer.
+//! zstd, which is decompressed frame by frame through a small buffer.
 //!
-//! Invariant: the decoder's window is at most [`WINDOW_MAX`]. Frames that need a larger one are left to another reader.
+//! Invariant: the decoder's window has at most [`WINDOW_MAX`] bytes. Frames that need a larger one must be read in
+//! another way.
 
 use super::super::view::BatchError;
 use zstd::zstd_safe::{DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
-/// Most bytes of a window: those of level 16.
+/// Maximum size of a window in bytes. This is the window of level 16.
 pub const WINDOW_MAX: usize = 1 << WINDOW_LOG_MAX;
 const WINDOW_LOG_MAX: u32 = 22;
-/// The decoder's result for `frameParameter_windowTooLarge`, a number that zstd_errors.h promises to keep.
+/// The error that the decoder returns for `frameParameter_windowTooLarge`. zstd_errors.h promises to keep this number.
 const WINDOW_TOO_LARGE: usize = 0usize.wrapping_sub(16);
 
-/// A zstd decoder that is used again.
+/// A zstd decoder that can be used for many batches.
 pub struct ZstdDecoder {
     context: DCtx<'static>,
 }
@@ -28,8 +29,8 @@ impl ZstdDecoder {
     /// Decompresses `input` through `buffer`, piece by piece.
     ///
     /// # Errors
-    /// [`BatchError::Malformed`] if `input` is not zstd; [`BatchError::Memory`] for a window above [`WINDOW_MAX`];
-    /// errors of `take`.
+    /// Returns [`BatchError::Malformed`] if `input` is not zstd, and [`BatchError::Memory`] if it needs a larger window
+    /// than [`WINDOW_MAX`]. Also fails if `take` fails.
     pub fn pieces(
         &mut self,
         input: &[u8],
@@ -60,7 +61,7 @@ impl ZstdDecoder {
         }
     }
 
-    /// Returns the bytes of the decoder's memory.
+    /// Returns the size of the decoder's memory in bytes.
     pub fn memory(&self) -> usize {
         self.context.sizeof()
     }

@@ -262,8 +262,8 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     if is_there {
         let bytes: i64 = objects.values().sum();
-        // `changed_by` is left as it is. The change feed of this broker skips rows that this broker changed last. It
-        // would then miss an earlier commit of another broker to this row.
+        // `changed_by` is left as it is. The change feed of this broker skips rows that this broker changed last. If
+        // `changed_by` named this broker, the feed would miss an earlier commit of another broker to this row.
         let update = "UPDATE fullbore.diskless_partitions SET bytes = bytes -";
         statements.push(format!("{update} {bytes} WHERE id = {partition}"));
     }

@@ -28,7 +28,8 @@ pub struct PostgresIndex {
     numbers: ObjectNumbers,
     /// The largest next offset that was seen of each partition.
     ends: HashMap<DisklessPartitionId, i64>,
-    /// Set after the partitions whose topics are not in the metadata have been deleted, which must be done only once.
+    /// Set after the partitions whose topics are not in the metadata have been deleted, which is done only once after a
+    /// start.
     has_looked_for_unknown: bool,
 }
 

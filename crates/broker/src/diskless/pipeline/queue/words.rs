@@ -91,8 +91,8 @@ impl CommitQueue {
         given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
     }
 
-    /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch that the same producer has sent
-    /// after an unconfirmed one.
+    /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch of the same producer and epoch
+    /// that was admitted after an unconfirmed one.
     pub(super) fn lacks_word(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {

@@ -205,7 +205,7 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
 }
 
 /// A transaction is aborted, and the first cleaning removes its data. Later cleanings must first remove its entry in
-/// the index, and its marker only after the delete horizon.
+/// the index, and its marker only from the delete horizon on.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
     let folder = tempfile::tempdir().expect("temporary folder");

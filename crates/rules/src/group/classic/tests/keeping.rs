@@ -1,4 +1,4 @@
-//! Checks of commits, the end of a group, and its snapshots.
+//! Tests of commits, of the group's end, and of its snapshots.
 
 use super::*;
 
@@ -101,7 +101,7 @@ fn a_damaged_snapshot_is_refused() {
     for at in 0..snapshot.state.len() {
         let mut state = snapshot.state.to_vec();
         state[at] ^= 0xff;
-        // Any result is valid; the call must not panic.
+        // Any result is valid, but the call must not panic.
         let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
     }
 }

@@ -1,4 +1,4 @@
-//! Heartbeats, sessions, static members, and departures.
+//! Tests of heartbeats, sessions, static members, and departures.
 
 use super::*;
 

@@ -1,18 +1,18 @@
-//! Balancing of the loads of members whose subscriptions differ.
+//! Balances the loads of members whose subscriptions differ.
 //!
-//! A member can pass a partition on to any other subscriber of its topic, which can pass on one of another topic, and
-//! so on. A useful chain leads from a member to another one with at least two partitions fewer. Each member of the
-//! chain passes one partition on: the first member's load falls, the last member's rises, all others stay. Without such
-//! a chain the loads are as even as possible (Harvey, Ladner, Lovász, Tamir: Semi-matchings for bipartite graphs and
-//! load balancing, 2006).
+//! A member can pass a partition on to any other subscriber of its topic. That member can pass on a partition of
+//! another topic, and so on. A useful chain leads from one member to another that has at least two partitions fewer.
+//! Each member of the chain passes one partition on. So the load falls for the first member, rises for the last one,
+//! and stays for all others. If there is no such chain, the loads are as even as possible (Harvey, Ladner, Lovász,
+//! Tamir: Semi-matchings for bipartite graphs and load balancing, 2006).
 //!
-//! A search visits each subscription at most once. [`STEPS_MAX`] limits all searches together. A group that reaches the
-//! limit is left as even as the searches have made it.
+//! A search visits each subscription at most once, and [`STEPS_MAX`] limits all searches together. A group that reaches
+//! the limit is left as even as the searches have made it.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Most subscriptions visited in one balancing.
+/// Maximum number of subscriptions that a balancing visits.
 const STEPS_MAX: usize = 20_000_000;
 
 pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owners, loads: &mut [usize]) {
@@ -20,7 +20,7 @@ pub(super) fn balance(group: &Subscriptions, before: &Owners, owners: &mut Owner
     Balancer { group, before, owners, loads, held, steps: 0 }.run();
 }
 
-/// Returns the number of partitions that each member has of each topic.
+/// Counts, for each member, how many partitions of each topic it has.
 fn held(members: usize, owners: &Owners) -> Vec<BTreeMap<usize, usize>> {
     let mut held = vec![BTreeMap::new(); members];
     for (topic, row) in owners.iter().enumerate() {
@@ -40,7 +40,7 @@ struct Balancer<'a> {
     steps: usize,
 }
 
-/// Member from which the search reached another member, and the topic of the partition to pass.
+/// The member from which the search reached another one, and the topic whose partition is to be passed on.
 type Reached = (MemberIndex, usize);
 
 impl Balancer<'_> {
@@ -60,8 +60,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Passes load from `member` to the least loaded member that it can reach. Returns false if no chain makes the
-    /// loads more even.
+    /// Moves load from `member` to the least loaded member that it can reach. Returns false if no chain makes the loads
+    /// more even.
     fn relieve(&mut self, member: MemberIndex) -> bool {
         let load = self.loads[member as usize];
         if load < 2 {
@@ -96,7 +96,7 @@ impl Balancer<'_> {
         true
     }
 
-    /// Passes one partition on at each step of the chain from `first` to `last`.
+    /// Passes a partition on at each step of the chain from `first` to `last`.
     fn pass_on(&mut self, first: MemberIndex, last: MemberIndex, reached: &[Option<Reached>]) {
         self.loads[first as usize] -= 1;
         self.loads[last as usize] += 1;
@@ -115,8 +115,8 @@ impl Balancer<'_> {
         }
     }
 
-    /// Chooses the partition of the topic to pass on: preferably one that `to` had before, then one that is new to
-    /// `from`.
+    /// Chooses which partition of the topic is passed on. A partition that `to` had before is preferred, and then one
+    /// that is new to `from`.
     fn choose(&self, topic: usize, from: MemberIndex, to: MemberIndex) -> usize {
         let before = &self.before[topic];
         let of_from = |&partition: &usize| self.owners[topic][partition] == from;

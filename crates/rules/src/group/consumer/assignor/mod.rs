@@ -1,9 +1,9 @@
-//! Target owners of partitions: Kafka's server-side assignors, `uniform` and `range`.
+//! Decides which member should own each partition. These are Kafka's server-side assignors, `uniform` and `range`.
 //!
-//! Not here: the time at which a member gets a partition (`reconcile.rs`). Racks play no role, as in Kafka 4.3.
+//! When a member actually gets a partition is decided in `reconcile.rs`. Racks are ignored, as in Kafka 4.3.
 //!
-//! Topics and members are indexes here, so that an assignment is an array. Invariant: every partition of a topic with
-//! subscribers has exactly one owner, which subscribes to the topic.
+//! Topics and members are represented by indexes, so that an assignment is an array. Invariant: if a topic has
+//! subscribers, each of its partitions has exactly one owner, and the owner subscribes to the topic.
 
 mod balance;
 mod range;
@@ -14,21 +14,21 @@ mod uniform;
 
 pub use subscriptions::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 
-/// Server-side assignor.
+/// An assignor that runs in the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assignor {
-    /// Even loads, with as few moves as possible.
+    /// Makes the loads even, and moves as few partitions as possible.
     Uniform,
-    /// Assigns each member the same range of partitions of every topic, so that equal keys of all topics are with one
-    /// member.
+    /// Assigns each member the same range of partitions in every topic. Records with the same key in several topics
+    /// thus go to the same member.
     Range,
 }
 
 impl Assignor {
-    /// All assignors, in the order of Kafka's default.
+    /// All assignors, in the order of Kafka's default setting.
     pub const ALL: [Assignor; 2] = [Assignor::Uniform, Assignor::Range];
 
-    /// Returns the name that clients request.
+    /// Returns the name by which clients request the assignor.
     pub fn name(self) -> &'static str {
         match self {
             Assignor::Uniform => "uniform",
@@ -41,7 +41,7 @@ impl Assignor {
         Assignor::ALL.into_iter().find(|assignor| assignor.name() == name)
     }
 
-    /// Returns a list of assignors in the form of `group.consumer.assignors`; None if a name is unknown or repeated.
+    /// Parses a list of names as in `group.consumer.assignors`. Returns None if a name is unknown or repeated.
     pub fn list(names: &str) -> Option<&'static [Assignor]> {
         const LISTS: [&[Assignor]; 4] = [
             &[Assignor::Uniform, Assignor::Range],
@@ -53,8 +53,8 @@ impl Assignor {
         LISTS.into_iter().find(|list| Some(*list) == names.as_deref())
     }
 
-    /// Replaces the owners. `owners` has a row for each topic of `group`, with the present owners, or [`NO_MEMBER`] for
-    /// a new partition. An owner loses a partition of a topic that it does not subscribe to.
+    /// Assigns all partitions anew. `owners` has a row for each topic of `group`, with the present owners, or
+    /// [`NO_MEMBER`] for new partitions. A member that no longer subscribes to a topic loses its partitions.
     pub fn assign(self, group: &Subscriptions, owners: &mut Owners) {
         debug_assert_eq!(group.subscribers.len(), owners.len(), "a row for each topic");
         match self {

@@ -1,7 +1,9 @@
-//! The `range` assignor: every topic is cut into one contiguous range a subscriber, in the members' order.
+//! The `range` assignor: every topic is cut into contiguous ranges, one for each subscriber, in the order of the
+//! members.
 //!
-//! The first subscribers have one partition more if the division has a remainder. As in Kafka, members keep partitions
-//! only because their order stays. Topics with the same subscribers and partition counts are cut at the same positions.
+//! If the partitions cannot be divided evenly, the first subscribers get one more. As in Kafka, members keep their
+//! partitions only because their order stays the same. Topics that have the same subscribers and the same number of
+//! partitions are cut at the same positions.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions};
 

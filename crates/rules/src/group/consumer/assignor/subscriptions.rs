@@ -1,20 +1,20 @@
-//! Topics and members as indexes: the subscribers and the owners of partitions.
+//! The topics and members of a group as indexes: who subscribes to a topic, and who owns a partition.
 
-/// Index of a member in its group.
+/// The index of a member in its group.
 pub type MemberIndex = u32;
 
-/// Index of no member: the partition has no owner.
+/// The index that means "no member". The partition has no owner.
 pub const NO_MEMBER: MemberIndex = MemberIndex::MAX;
 
-/// Owner of each partition of each topic.
+/// The owner of each partition, by topic.
 pub type Owners = Vec<Vec<MemberIndex>>;
 
-/// Subscriptions of members to topics.
+/// Describes which members subscribe to which topics.
 #[derive(Clone, Debug, Default)]
 pub struct Subscriptions {
-    /// Number of members of the group.
+    /// Number of members in the group.
     pub members: usize,
-    /// Subscribers of each topic, ascending. `range` assigns in this order.
+    /// The subscribers of each topic in ascending order. `range` assigns in this order.
     pub subscribers: Vec<Vec<MemberIndex>>,
 }
 

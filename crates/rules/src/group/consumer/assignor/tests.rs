@@ -1,10 +1,10 @@
-//! Properties of both assignors: one subscribed owner for each partition, even loads, few moves.
+//! Tests of both assignors: every partition has one subscribed owner, the loads are even, and few partitions move.
 
 use super::uniform::loads;
 use super::*;
 use proptest::prelude::*;
 
-/// Partition counts, and for each member a flag for each topic that it subscribes to.
+/// The numbers of partitions, and for each member a flag for each topic that it subscribes to.
 type Group = (Vec<usize>, Vec<Vec<bool>>);
 
 fn group(topics: usize, partitions: usize, members: usize) -> impl Strategy<Value = Group> {
@@ -36,7 +36,7 @@ fn check_owners(group: &Subscriptions, owners: &Owners) {
     }
 }
 
-/// Returns the smallest possible sum of squared loads, by trying every assignment.
+/// Tries every assignment, and returns the smallest possible sum of squared loads.
 fn best_possible(group: &Subscriptions, counts: &[usize]) -> usize {
     fn place(group: &Subscriptions, rest: &[usize], loads: &mut Vec<usize>) -> usize {
         let Some((&topic, rest)) = rest.split_first() else { return loads.iter().map(|load| load * load).sum() };
@@ -72,7 +72,7 @@ proptest! {
         prop_assert_eq!(squares, best_possible(&group, &counts));
     }
 
-    /// Members join, leave and change their subscriptions. Each assignment must be as even as one made without former
+    /// Members join, leave and change their subscriptions. Each assignment must be as even as if there were no earlier
     /// owners.
     #[test]
     fn uniform_is_even_after_changes((counts, wants) in group(4, 12, 8), other in any::<u64>()) {
@@ -94,8 +94,8 @@ proptest! {
         prop_assert_eq!(again, owners, "nothing moves when nothing has changed");
     }
 
-    /// With equal subscriptions the loads differ by one at most. The test checks that as many partitions as possible
-    /// stay.
+    /// If all subscriptions are equal, loads differ by at most one. As many partitions as possible must stay with their
+    /// owners.
     #[test]
     fn uniform_moves_as_little_as_possible(
         counts in prop::collection::vec(0usize..9, 1..4), members in 1usize..8, seed in prop::collection::vec(0u32..12, 32),
@@ -119,8 +119,8 @@ proptest! {
         prop_assert_eq!(kept(&before, &owners), most);
     }
 
-    /// Ranges are contiguous, in the members' order, and their sizes differ by one at most. Topics of one size are cut
-    /// at the same positions.
+    /// Ranges are contiguous and in the order of the members, and their sizes differ by at most one. Topics of the same
+    /// size are cut at the same positions.
     #[test]
     fn range_assigns_contiguous_ranges((counts, wants) in group(4, 12, 6)) {
         let group = subscriptions(&wants);
@@ -144,11 +144,12 @@ proptest! {
     }
 }
 
-/// Members whose subscriptions overlap pairwise: no single move helps, a chain of moves does.
+/// The subscriptions of the members overlap in pairs. Moving a single partition does not help, but a chain of moves
+/// does.
 #[test]
 fn uniform_passes_on_along_chains() {
     let group = Subscriptions { members: 3, subscribers: vec![vec![0, 1], vec![1, 2]] };
-    // Member 0 has all of topic 0, member 1 all of topic 1, member 2 nothing.
+    // Member 0 has all of topic 0, member 1 all of topic 1, and member 2 has nothing.
     let mut owners = vec![vec![0; 4], vec![1; 2]];
     Assignor::Uniform.assign(&group, &mut owners);
     assert_eq!(loads(3, &owners), [2, 2, 2]);

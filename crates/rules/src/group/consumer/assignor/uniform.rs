@@ -1,8 +1,8 @@
-//! The `uniform` assignor: loads that differ as little as the subscriptions allow, and few moves.
+//! The `uniform` assignor: makes the loads as even as the subscriptions allow, and moves few partitions.
 //!
-//! If all members subscribe to the same topics, loads differ by one at most, and the fewest possible partitions move.
-//! Otherwise subscribed owners keep their partitions, the rest goes to the least loaded subscriber, and `balance.rs`
-//! evens out the loads.
+//! If all members subscribe to the same topics, loads differ by at most one, and as few partitions move as possible.
+//! Otherwise owners keep the partitions that they subscribe to, and the others go to the least loaded subscriber. Then
+//! `balance.rs` evens out the loads.
 
 use super::{MemberIndex, NO_MEMBER, Owners, Subscriptions, balance};
 use std::cmp::Reverse;
@@ -34,7 +34,7 @@ pub(super) fn assign(group: &Subscriptions, owners: &mut Owners) {
     }
 }
 
-/// Returns the number of partitions that each member owns.
+/// Returns how many partitions each member owns.
 pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     let mut loads = vec![0; members];
     for &owner in owners.iter().flatten().filter(|&&owner| owner != NO_MEMBER) {
@@ -43,8 +43,8 @@ pub(super) fn loads(members: usize, owners: &Owners) -> Vec<usize> {
     loads
 }
 
-/// Takes partitions above their share from members, in a group where all members subscribe to all topics. Of members
-/// with equal loads, the last keep the larger shares.
+/// Takes partitions away from members that have more than their share, if all members subscribe to all topics. Among
+/// members with equal loads, the last ones keep the larger shares.
 fn trim(members: usize, owners: &mut Owners) {
     let partitions: usize = owners.iter().map(Vec::len).sum();
     let (share, mut extras) = (partitions / members, partitions % members);
@@ -62,7 +62,7 @@ fn trim(members: usize, owners: &mut Owners) {
     }
 }
 
-/// Gives each partition without an owner to the least loaded of `members`; to the first of them in a tie.
+/// Gives each partition without an owner to the least loaded of `members`. In a tie, the first of them gets it.
 fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Iterator<Item = &'a mut MemberIndex>) {
     let mut queue: BinaryHeap<_> = members.iter().map(|&member| Reverse((loads[member as usize], member))).collect();
     for owner in partitions.filter(|owner| **owner == NO_MEMBER) {
@@ -74,7 +74,7 @@ fn deal<'a>(members: &[MemberIndex], loads: &mut [usize], partitions: impl Itera
     }
 }
 
-/// Returns the topics, in ascending order of their numbers of subscribers.
+/// Returns the topics in ascending order of how many subscribers they have.
 fn by_scarcity(group: &Subscriptions) -> Vec<usize> {
     let mut topics: Vec<usize> = (0..group.subscribers.len()).collect();
     topics.sort_by_key(|&topic| group.subscribers[topic].len());

@@ -1,4 +1,4 @@
-//! Subscriptions by regular expression.
+//! Tests of subscriptions by regular expression.
 
 use super::*;
 
@@ -28,8 +28,7 @@ fn expression_counts_as_its_topics() {
 fn expression_removed_with_its_last_member_is_resolved_again() {
     let mut stage = Stage::new();
     let regex = || Text::from("[ab]");
-    // The expression was in use when the caller collected new expressions, but not any more when the group gets the
-    // request.
+    // When the caller collected new expressions, this one was in use. When the group gets the request, it no longer is.
     let request = ConsumerGroupHeartbeatRequest { subscribed_topic_regex: Some(regex()), ..joining("m1", &[]) };
     stage.send_resolved(request, Vec::new()).expect("it joins");
     assert!(stage.group.regexes_are_due(1, &stage.settings, stage.now));
@@ -41,7 +40,7 @@ fn expression_removed_with_its_last_member_is_resolved_again() {
     assert!(!stage.group.regexes_are_due(1, &stage.settings, stage.now));
 }
 
-/// Topics change after the expressions are matched, before the group handles the request.
+/// The topics change after the expressions are matched, but before the group handles the request.
 #[test]
 fn match_of_an_older_topics_version_replaces_no_newer_one() {
     let mut stage = Stage::new();
@@ -65,7 +64,7 @@ fn match_of_an_older_topics_version_replaces_no_newer_one() {
     late(&mut stage, beating("m1", epoch), vec![resolved(".*", &["a"])]);
     assert_eq!(stage.group.group_epoch(), epoch);
     assert!(!stage.group.regexes_are_due(2, &stage.settings, stage.now));
-    // A new expression keeps its topics of the old version, and is due again.
+    // A new expression keeps its topics of the older version, and is due to be resolved again.
     late(&mut stage, joins("m2", "b.*"), vec![resolved(".*", &["a"]), resolved("b.*", &[])]);
     assert!(stage.group.regexes_are_due(2, &stage.settings, stage.now));
     assert!(stage.group.reads("b"));

@@ -1,9 +1,9 @@
-//! Checks of the machine's state in force, its records, and its responses.
+//! Checks of the state in force, of the records, and of the responses.
 
 use super::*;
 
 impl World {
-    /// Checks the state in force: an epoch never falls, and a new producer id was never in force before.
+    /// Checks the state in force. The epoch must not fall, and a new producer id must not have been in force before.
     pub(super) fn check_in_force(&mut self) -> Result<(), String> {
         let Ok(state) = self.transaction.describe() else { return Ok(()) };
         let (now, before) = (state.producer(), self.in_force.replace(state.producer()));
@@ -15,7 +15,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks a record before its append: a transaction may be complete only once each partition has its marker.
+    /// Checks a record before it is appended. A transaction may be complete only if each partition has its marker.
     pub(super) fn check_record(&self, record: Option<&TransactionMetadata>) -> Result<(), String> {
         if !record.is_some_and(|record| record.state.is_complete()) {
             return Ok(());
@@ -27,8 +27,8 @@ impl World {
         if !left.is_empty() { Err(format!("complete without markers in {left:?}")) } else { Ok(()) }
     }
 
-    /// Checks that a producer is assigned to one process only, and that a client that states a producer of its own is
-    /// no zombie.
+    /// Checks that a producer is given to only one process, and that a client which names a producer of its own is not
+    /// a zombie.
     pub(super) fn check_owner(&mut self, packet: &Packet, answer: TransactionAnswer) -> Result<(), String> {
         let given = match answer {
             TransactionAnswer::InitProducerId(Ok(producer)) => producer,
@@ -41,7 +41,7 @@ impl World {
             return Err(format!("{given:?} of process {owner} is given to {packet:?}"));
         }
         let last_owner = self.last_owner.replace(packet.incarnation);
-        // After an id has expired, there is no state that could fence a client.
+        // When an id has expired, there is no state that could fence a client.
         let is_zombie = packet.call != Call::Init(None) && given.epoch > 0 && last_owner != Some(owner);
         if is_zombie {
             return Err(format!("{given:?} is given to the zombie {packet:?} of process {last_owner:?}"));
@@ -49,7 +49,7 @@ impl World {
         Ok(())
     }
 
-    /// Checks that the outcome in a response is written, and equals the outcome in any earlier response.
+    /// Checks that the outcome in a response is written, and is the same as in any earlier response.
     pub(super) fn check_decision(
         &mut self,
         packet: &Packet,
@@ -58,7 +58,7 @@ impl World {
     ) -> Result<(), String> {
         let is_v2 = packet.version.supports_epoch_bump();
         let is_decision = |record: &&TransactionMetadata| {
-            // The coordinator may have fenced a client of TV1 with a bump. It then refuses the client's EndTxn.
+            // The coordinator may have fenced a client of TV1 with a higher epoch. It then refuses the client's EndTxn.
             let epoch = if is_v2 { who.epoch + 1 } else { who.epoch };
             record.state.is_prepared() && record.producer_id == who.id && record.producer_epoch == epoch
         };
