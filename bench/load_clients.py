@@ -194,7 +194,8 @@ def members(address, count, interval_s):
 
 
 def beat(selector, beats, due, interval_s, times, wait_s, sent={}):
-    """Sends the heartbeats that are due, and receives responses for `wait_s` seconds. Returns the number of errors."""
+    """Sends the heartbeats that are due, and waits up to `wait_s` seconds for responses. Returns the number of
+    errors."""
     now, errors = time.monotonic(), 0
     while due and due[0][0] <= now:
         at, number = heapq.heappop(due)

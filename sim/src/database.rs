@@ -24,7 +24,7 @@ pub struct Database {
     aside: Option<Vec<(u64, Arc<Cluster>)>>,
     /// The time of each broker's last heartbeat.
     beats: BTreeMap<i32, i64>,
-    /// The newest note of each broker's process.
+    /// The newest note of each process of each broker.
     notes: BTreeMap<(i32, u128), Note>,
     pub is_down: bool,
 }

@@ -96,7 +96,7 @@ pub(crate) struct Core {
     refusing: AtomicBool,
     /// The reason why metadata could not be fetched the last time.
     metadata_error: Mutex<Option<String>>,
-    /// The reason why no record has been delivered for a while.
+    /// The reason why records have been waiting for a while.
     trouble: watch::Sender<Option<String>>,
     pub(crate) notices: Notices,
     stop: watch::Sender<bool>,

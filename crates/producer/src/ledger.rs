@@ -17,7 +17,8 @@ use tokio::sync::{Notify, oneshot};
 
 /// Maximum number of transactions without an outcome.
 const UNENDED_MAX: usize = 2;
-/// Maximum number of queued `send_offsets` calls. Further calls wait.
+/// Maximum number of queued calls that commit offsets. A further `send_offsets` waits, and a further `queue_offsets`
+/// fails.
 const OFFSETS_MAX: usize = 64;
 
 /// The group whose offsets a transaction commits, with the identity of its member (KIP-447).

@@ -98,7 +98,8 @@ impl BatchLimit {
     fn grow(&self, taken: usize) {
         let mut refused = self.refused.lock();
         self.taken.store(taken, Ordering::Relaxed);
-        // The accepted batch is as large as the refused one, so the topic now accepts more. The refusal is forgotten.
+        // If the accepted batch is at least as large as the refused one, the topic now accepts more. The refusal is
+        // then forgotten.
         *refused = refused.filter(|refused| *refused > taken);
         if let Some(refused) = *refused
             && is_far(taken, refused)

@@ -103,8 +103,8 @@ impl Producer {
     }
 
     /// Queues a record for sending. If there is no memory (of buffer.memory, or of the partition's share), waits for
-    /// it, at most for max.block.ms. Does the same if the topic or the partition is not known yet. The [`Delivery`]
-    /// resolves when the record is acknowledged or has failed.
+    /// it, at most for max.block.ms. Also waits for the metadata of an unknown topic, and for fresh metadata if the
+    /// partition is unknown. The [`Delivery`] resolves when the record is acknowledged or has failed.
     ///
     /// # Errors
     /// Returns [`SendError`] if the record is refused. It was then certainly not written.
@@ -231,8 +231,8 @@ impl Producer {
         SendError::Timeout { what, waited: started.elapsed(), why }
     }
 
-    /// Calls `report` with the reason once no record has been delivered for a second, and again whenever the reason
-    /// changes. The call is made on the producer's thread and must not block.
+    /// Calls `report` with the reason once records have been waiting for a second, and again whenever the reason
+    /// changes. The call is made in the producer's runtime and must not block.
     pub fn on_trouble(&self, mut report: impl FnMut(&str) + Send + 'static) {
         let mut troubles = self.core.troubles();
         self.runtime.spawn(async move {
@@ -247,7 +247,7 @@ impl Producer {
     }
 
     /// Calls `report` once with each notice about settings that do not fit each other. For example, batches may be
-    /// larger than a topic accepts, or a window may limit throughput. The call is made on the producer's thread and
+    /// larger than a topic accepts, or a window may limit throughput. The call is made in the producer's runtime and
     /// must not block.
     pub fn on_notice(&self, report: impl FnMut(&str) + Send + 'static) {
         self.runtime.spawn(self.core.notices.each(report));

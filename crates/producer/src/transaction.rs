@@ -172,7 +172,8 @@ impl<'a> Transaction<'a> {
     }
 
     /// Commits a group's offsets with the transaction. The group refuses them if its member is fenced, or if its
-    /// generation is over (KIP-447). Waits for at most max.block.ms. The previous transaction has to end first.
+    /// generation is over (KIP-447). Waits for at most max.block.ms until the call is queued, and then as long again
+    /// for the answer. The previous transaction has to end first.
     ///
     /// # Errors
     /// Returns [`TransactionError`] if the transaction has failed earlier or fails by this call, or

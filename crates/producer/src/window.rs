@@ -45,8 +45,8 @@ pub(crate) const WINDOW_DEFAULT: usize = 5;
 /// The largest window that is accepted from a broker.
 pub(crate) const WINDOW_MAX: usize = 10_000;
 
-/// Maximum number of sequences that a window covers before it opens another batch. Brokers retain at most 2^30, since
-/// the order of two sequences further apart is ambiguous. A batch is shorter than 2^31 bytes, so it has fewer than 2^29
+/// A window that covers at least this many sequences opens no further batch. Brokers retain at most 2^30, since the
+/// order of two sequences further apart is ambiguous. A batch is shorter than 2^31 bytes, so it has fewer than 2^29
 /// records itself.
 const SEQUENCES_MAX: u32 = 1 << 29;
 
@@ -440,7 +440,8 @@ impl<B> Window<B> {
         self.trim();
     }
 
-    /// Notes that an attempt failed and that the batch will be sent again.
+    /// Notes that an attempt failed. The batch waits to be sent again, unless a later acknowledgement proves that it
+    /// was written.
     pub(crate) fn set_back(&mut self, ticket: Ticket, setback: Setback, batch: B) {
         let at = self.resolve(ticket, SlotState::Retry(batch));
         self.retries += 1;

@@ -148,8 +148,8 @@ pub enum SequenceRefusal {
     InvalidTxnState,
     /// TRANSACTION_COORDINATOR_FENCED (52): a later coordinator has ended a transaction of the producer.
     CoordinatorFenced,
-    /// CONCURRENT_TRANSACTIONS (51): the partition already has as many open transactions as the number of producers
-    /// that it remembers.
+    /// CONCURRENT_TRANSACTIONS (51): the partition already has as many open transactions as the maximum number of
+    /// producers that it remembers.
     TooManyTransactions,
     /// The error of an earlier batch, which the client resends before this one. See [`RefusedBatches`].
     BehindRefused(ErrorCode),

@@ -253,7 +253,7 @@ pub fn encode_request<R: Request>(
     w.finish()
 }
 
-/// Reads the body of a request whose header has version `v`.
+/// Reads the body of a request whose header names version `v` of the API.
 ///
 /// Bytes after the body are ignored, as in Kafka. librdkafka 2.16 sends three bytes too many when it requests all
 /// topics.

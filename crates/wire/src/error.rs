@@ -9,7 +9,7 @@ pub enum DecodeError {
         /// How many bytes are missing.
         missing: usize,
     },
-    /// A length or count is below -1, or is -1 where null is not allowed.
+    /// A length or count is below -1, is -1 where null is not allowed, or is above the maximum of its type.
     #[error("length {0} is not valid here")]
     Length(i64),
     /// There are more array elements than the frame can contain or the reader's budget allows.

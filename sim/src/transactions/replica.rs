@@ -100,8 +100,8 @@ impl Replica {
         self.producers.get_or_insert_with(|| Producers::bounded(PRODUCERS_MAX))
     }
 
-    /// Makes the log equal to `log`: truncates it where the two differ and appends the rest. If the broker was
-    /// restarted, the producer state is rebuilt from a snapshot.
+    /// Makes the log equal to `log`: truncates it where the two differ and appends the rest. After a truncation or a
+    /// restart, the producer state is read again, from `snapshot` if that is within the common part.
     pub fn become_copy_of(&mut self, log: &[Entry], snapshot: Option<&Snapshot>, now: i64) {
         let common = self.log.iter().zip(log).take_while(|(own, other)| own == other).count();
         if common < self.log.len() || self.producers.is_none() {

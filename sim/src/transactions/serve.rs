@@ -209,7 +209,7 @@ impl World {
     fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
-        // A replaced leader does not respond, because its lease has ended before another broker leads.
+        // A replaced leader returns no offset, because its lease has ended before another broker leads.
         let end = replica.log.len();
         let is_whole = replica.leads.is_some_and(|leads| leads.high_watermark == end);
         let is_served = partition.is_led_by(broker) && is_whole;

@@ -184,8 +184,8 @@ fn full_disk_record_deletion_frees_space_for_others() {
         let deleted = delete_from(&mut client, LARGE, 0, offset, 2);
         let start = part.unwrap_or(filled.large);
         assert_eq!((deleted.error_code, deleted.low_watermark), (ErrorCode::NONE, start));
-        // A deletion within the first segment frees no space, so the new log start is written to the reserve. A crash
-        // must not undo the deletion.
+        // A deletion within the first segment frees no space, so writing the new log start takes space from the disk
+        // reserve. A crash must not undo the deletion.
         filled.broker.kill();
         filled.broker.restart();
         assert_eq!(filled.broker.client().earliest(LARGE, 0), start);

@@ -128,7 +128,7 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 
-/// Topics and producer ids need space as well. A full disk refuses them, and nothing of them is left.
+/// Topics need space as well. A full disk refuses them, and nothing of them is left.
 #[test]
 fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };

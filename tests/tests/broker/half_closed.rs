@@ -94,7 +94,7 @@ fn client_that_stops_reading_is_disconnected() {
     let mut deaf = broker.client();
     deaf.stop_reading();
     let fetch = fetch_request(&[FetchFrom { topic: "large", partition: 0, offset: 0 }], 1, 0);
-    // The client sends more requests than the system buffers, because the broker stops reading at its limit of requests
+    // The client sends requests until the system's buffers are full. The broker stops reading at its limit of requests
     // without a response.
     let mut writing = deaf.split();
     writing.set_write_timeout(Duration::from_secs(5));

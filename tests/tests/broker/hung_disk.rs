@@ -58,7 +58,7 @@ fn hung_disk_serves_metadata_and_cached_records_and_refuses_writes() {
         assert_eq!(client.list_offset(OTHER, 0, -1).offset, 1);
     }
     drop(frozen);
-    // A produce that a thread read before the broker noticed the hang succeeds. The broker refuses the others.
+    // Only a produce that a thread read before the broker noticed the hang can succeed. The broker refuses all others.
     let has_hung: Vec<bool> =
         clients.iter_mut().map(|client| client.receive_produced().error_code == ErrorCode::NONE).collect();
     assert!(has_hung.contains(&true), "a write has come back");

@@ -90,8 +90,9 @@ pub fn start(sets: &[&str], configs: &[(&str, &str)]) -> (Broker, Client, Uuid, 
     (broker, client, topic, id)
 }
 
-/// Sends the sequences `from..to` in random order over eight connections. None is more than `window` ahead of the
-/// oldest one without a response. The offset in each response must equal the sequence.
+/// Sends `sequences` over eight connections, `window` of them at a time and in random order. The next ones follow when
+/// all responses have arrived. Each response must have the offset that belongs to the sequence, counted from
+/// `first_offset`.
 pub fn stripe(
     broker: &Broker,
     topic: Uuid,

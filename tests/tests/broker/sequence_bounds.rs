@@ -30,8 +30,7 @@ fn row_11_a_new_epoch_begins_at_zero_and_fences_the_old_one() {
     assert_eq!(client.latest("epochs", 0), 4);
 }
 
-/// The batches have sequences from 2147483600 on. One batch crosses the end of the range, and another ends exactly
-/// there.
+/// From sequence 2147483600 on, a batch crosses the end of the range. From 2147483640 on, a batch ends exactly there.
 #[test]
 fn row_12_sequences_wrap_from_the_largest_to_zero() {
     for (start, counts) in [(2_147_483_600, [10; 8]), (2_147_483_640, [8; 8])] {

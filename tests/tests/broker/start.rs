@@ -183,7 +183,7 @@ fn sigterm_answers_admitted_requests_and_ends_with_code_0() {
     assert_eq!(broker.client().fetch_records("stopping", 1)[0].text(), "behind");
 }
 
-/// The broker must stop even though one client is idle and another never reads its responses.
+/// The broker must stop even though one client is idle and another has sent only a part of a request.
 #[test]
 fn sigterm_waits_a_limited_time_for_clients() {
     let mut broker = Broker::start(&[]);

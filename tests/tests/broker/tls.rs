@@ -47,8 +47,7 @@ impl Secured {
         Client::connect_tls(self.addr(), &self.tls(None))
     }
 
-    /// Connects and sends a request. `None` if either fails, because TLS 1.3 reports a refusal only after the
-    /// handshake.
+    /// Connects and sends a request. `None` if either fails. With TLS 1.3, a refusal shows only after the handshake.
     fn try_ask(&self, identity: Option<&Issued>) -> Option<Client> {
         let mut client = Client::try_connect_tls(self.addr(), &self.tls(identity)).ok()?;
         client.try_send(&metadata_of_all(), 9).ok()?;

@@ -114,8 +114,8 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
-/// A new user runs `up` without settings. The topics survive the loss of a broker, and `up` prints the address of the
-/// metrics.
+/// Checks the defaults for a new user. Topics survive the loss of one of three brokers, and `up` prints the address of
+/// the metrics.
 #[test]
 fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
@@ -177,7 +177,7 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
     assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
-    // No database listens at this address. The broker's error must name the address.
+    // No database listens at this address. The error must not contain the password.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
     let told = cluster.refused("up", &nowhere);
     assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");

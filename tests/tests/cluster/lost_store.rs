@@ -1,4 +1,4 @@
-//! Brokers that lose the object store of diskless topics, first one and then all of them.
+//! Brokers that lose the object store of diskless topics, either one of them or all at once.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

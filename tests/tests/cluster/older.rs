@@ -91,8 +91,8 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
     }
 }
 
-/// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` and the broker must recognise
-/// it, both before and after the broker is considered failed. No record may be lost.
+/// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` must recognise the copy, both
+/// before and after the broker is considered failed. So must the broker when it starts. No record may be lost.
 fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let place = tempfile::tempdir().expect("a folder");
     let copied_to = place.path().join("copied");

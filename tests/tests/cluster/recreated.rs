@@ -1,4 +1,4 @@
-//! Topics that are deleted and recreated. The brokers restart in between, so they do not remember the deleted topic.
+//! Topics that are deleted and recreated on brokers that do not know of the deleted topic, for example after a restart.
 //! Producers must be able to continue with their next batches.
 
 use crate::diskless::{CALL, SESSION, set_store};

@@ -84,7 +84,7 @@ fn has_words(message: &str) -> bool {
     message.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= MESSAGE_WORDS_MIN
 }
 
-/// Returns the number of the line after which a file contains only tests, or `usize::MAX` if there is none. A file of
+/// Returns the number of the first line of the tests that end a file, or `usize::MAX` if there are none. A file of
 /// tests is recognised by its path, and a test module by its attribute.
 fn tests_begin(file: &str, text: &str) -> usize {
     if file.split('/').any(|part| part == "tests" || part == "tests.rs" || part.ends_with("_tests.rs")) {

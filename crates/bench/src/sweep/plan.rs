@@ -174,8 +174,8 @@ impl SweepPlan {
     /// point, or `None`, for each point.
     ///
     /// # Errors
-    /// Returns [`PlanError`] if the whole plan is impossible, because a value is never allowed or every point has a
-    /// contradiction.
+    /// Returns [`PlanError`] if the whole plan is impossible, because it exceeds a limit, a value is never allowed, or
+    /// every point has a contradiction.
     pub fn check(&self) -> Result<Vec<Option<String>>, PlanError> {
         if self.axes.is_empty() {
             return Err(PlanError::NoAxes);

@@ -167,8 +167,8 @@ pub(super) struct Reading<'a> {
 
 impl<S: Sink> Cursor<S> {
     /// Continues with the topic that now has this id. A recreated topic is read from its start, because all of its
-    /// records are new. Without `restarts`, the recreation is an error that ends the run. The same error ends the run
-    /// if the cursor has an end, because the end belongs to the old topic.
+    /// records are new. Without `restarts`, the recreation is an error that ends the read of the partition. So it is if
+    /// the cursor has an end, because the end belongs to the old topic.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());

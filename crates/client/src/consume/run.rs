@@ -33,7 +33,7 @@ const TICK: Duration = Duration::from_millis(20);
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The pause for deleted topics, and for partitions that have been refused for at least this time.
+/// The pause for deleted topics, and for partitions that a broker has refused for at least this time.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);

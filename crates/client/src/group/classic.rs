@@ -179,7 +179,7 @@ impl<'a> Classic<'a> {
         Ok(step)
     }
 
-    /// Sends a request that is answered only when all members have sent theirs. Stopping the member ends the wait.
+    /// Sends a request whose answer has to wait for other members. Stopping the member ends the wait.
     fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;

@@ -114,7 +114,7 @@ impl Connection {
     /// Returns the newest common version of `R`.
     ///
     /// # Errors
-    /// Returns [`ProtocolError::Unsupported`] if there is none.
+    /// Returns [`ConnectionError::Protocol`] if there is none.
     pub fn version<R: Request>(&self) -> Result<i16, ConnectionError> {
         Ok(self.inner.versions.newest::<R>()?)
     }

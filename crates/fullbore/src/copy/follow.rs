@@ -328,7 +328,7 @@ impl Follow<'_> {
     }
 
     /// Finds where partitions start: at the group's committed offsets, once no open transaction can change them.
-    /// Returns false if this member has lost the partitions, or after a signal.
+    /// Returns false if this member has lost the partitions, if there is a newer target, or after a signal.
     fn place(&mut self, partitions: &[TopicPartition]) -> Result<bool, Failure> {
         let Some(places) = self.leaders()? else { return Ok(false) };
         let topic_id = places.first().map_or(Uuid::default(), |place| place.topic_id);

@@ -303,7 +303,7 @@ impl<'a> Writer<'a> {
     fn commit(&mut self) {
         let Some(Open { transaction, positions, records, begun, .. }) = self.open.take() else { return };
         let plan = &self.shared.plan;
-        // The transaction is dropped, which aborts it.
+        // Without an identity the transaction is dropped, which aborts it.
         let Some((member_id, generation_id)) = plan.view.identity() else {
             return self.fail(CopyError::again("the group has given this member's partitions away"));
         };

@@ -1,5 +1,4 @@
-//! The backslash escapes that a user may type in a delimiter or format: `
-//! \r \t \0 \\`, and `\xHH ` for any byte.
+//! The backslash escapes that a user may type in a delimiter or format: `\n \r \t \0 \\`, and `\xHH` for any byte.
 
 /// The first part of a text, which is an escape or another character.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

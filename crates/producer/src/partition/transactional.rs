@@ -75,7 +75,8 @@ impl Partition {
 }
 
 impl PartitionQueue {
-    /// Returns the transaction of the oldest batch that was never sent, or `None` if there is no such batch.
+    /// Returns the number of the transaction of the oldest batch that was never sent, or `None` if there is no such
+    /// batch.
     fn next_transaction(&self) -> Option<u64> {
         let outcome = match self.queue.front() {
             Some(batch) => &batch.outcome,

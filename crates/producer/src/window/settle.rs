@@ -46,7 +46,8 @@ impl<B> Window<B> {
         }
     }
 
-    /// Sets whether the producer is transactional. Its window takes new epochs only from [`Window::begin_epoch`].
+    /// Sets whether the producer is transactional. If it is, the window takes its epochs only from
+    /// [`Window::begin_epoch`].
     pub(crate) fn transactional(self, transactional: bool) -> Self {
         Window { transactional, ..self }
     }

@@ -17,7 +17,7 @@
 //!
 //! Invariants: a new leader comes from the ISR or the ELR, and its log has lost nothing at the end. Only
 //! [`elect_unclean`] and [`elect_among_lost`] choose others. An ISR shrinks without a request of its leader only if a
-//! live member takes over. Each election has its own leader epoch, and each change its own partition epoch.
+//! live member then leads. Each election has its own leader epoch, and each change its own partition epoch.
 //!
 //! The rules are those of Kafka's `ReplicationControlManager`, `PartitionChangeBuilder` and `ClusterControlManager`
 //! (4.3), KIP-966 (ELR), KIP-841 and KIP-903 (eligible members of an ISR). Two rules are ours. A killed broker whose

@@ -95,7 +95,7 @@ impl World {
         let fresh = |id| (id, PartitionState { expired_to: EXPIRED_TO, ..PartitionState::new(WINDOW) });
         let fresh = || (0..PARTITIONS).map(fresh).collect::<HashMap<_, _>>();
         let mut partitions = fresh();
-        // Stands for an earlier write, because even an expired producer would have to begin at 0 in an empty partition.
+        // Stands for an earlier write, after which the state of a producer could expire.
         partitions.values_mut().for_each(|state| state.next_offset = 1);
         let client = |n: usize| Client {
             partition: n as i64 % PARTITIONS,

@@ -36,9 +36,9 @@ pub enum CommitVerdict {
     },
     /// The batch was already appended, from this object or another one.
     Duplicate {
-        /// The offset of the batch's first record.
+        /// The offset of the batch's first record; -1 for a marker whose extent is deleted.
         base_offset: i64,
-        /// When the batch was appended, in ms.
+        /// When the batch was appended, in ms; -1 for a marker whose extent is deleted.
         timestamp: i64,
     },
     /// The batch is not appended.
@@ -48,11 +48,11 @@ pub enum CommitVerdict {
 /// The reason why a batch is not appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The sequence of the batch is not the right one.
+    /// The batch is refused because of its producer's sequence, epoch or transaction.
     Sequence(SequenceRefusal),
     /// The topic was deleted.
     PartitionGone,
-    /// The object was committed too late and is deleted. The client resends the batch.
+    /// The commit came too late, and the object is an orphan or was deleted. The client resends the batch.
     ObjectGone,
     /// An earlier batch of the same producer is refused in this commit. The client resends both, in order.
     Behind,

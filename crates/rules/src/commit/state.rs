@@ -21,7 +21,8 @@ pub struct PartitionState {
     pub max_timestamp: i64,
     /// State of each producer.
     pub producers: Producers,
-    /// True if a limit has removed producers. An unknown producer may then have written before.
+    /// True if a limit has removed producers, or if the partition continues a deleted one. An unknown producer may then
+    /// have written before.
     pub has_forgotten: bool,
     /// How many batches of each producer are kept. This is at least the number that any broker of the cluster grants.
     pub window: usize,

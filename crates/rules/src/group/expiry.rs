@@ -91,7 +91,7 @@ mod tests {
             (Since::Committed, 100, 1_100, true),
             (Since::Empty(500), 100, 1_499, false),
             (Since::Empty(500), 100, 1_500, true),
-            // The clock was set back in these cases.
+            // The clock was set back in this case.
             (Since::Committed, 5_000, 100, false),
         ];
         for (since, committed, now, expected) in cases {

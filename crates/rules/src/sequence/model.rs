@@ -287,7 +287,7 @@ impl Model {
         }
     }
 
-    /// Resends the last `window` batches of every client's epoch. Each must get its original offset.
+    /// Resends the last `window` batches of every client, and the two before them. None may be appended again.
     fn retry_all(&mut self) {
         for client in 0..CLIENTS {
             (0..self.window + 2).for_each(|back| self.retry(client, back));

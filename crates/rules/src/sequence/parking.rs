@@ -58,7 +58,7 @@ struct ParkingSlot {
 pub struct Freed<T> {
     /// Batches of an older epoch. They get INVALID_PRODUCER_EPOCH.
     pub fenced: Vec<T>,
-    /// The producer's next batch, which the caller must append; `None` if it is not parked.
+    /// The producer's next batch, which the caller checks again and appends; `None` if it is not parked.
     pub next: Option<T>,
 }
 

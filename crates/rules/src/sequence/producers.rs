@@ -3,8 +3,8 @@
 //! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
 //! Invariant: each producer without an open transaction is in the order of idleness once, and no producer with one is.
-//! Producers without an open transaction never exceed the limit. If a producer has no batches, a marker has ended its
-//! transaction, and it has written nothing since then in that epoch.
+//! Producers without an open transaction never exceed the limit. If a producer has no batches, its epoch began with a
+//! marker or another batch without a sequence, and it has written no sequence in that epoch.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::RangeInclusive;
@@ -126,7 +126,7 @@ pub struct ProducerState {
     pub producer_epoch: i16,
     /// The sequence of the last record; -1 if the producer has written nothing in its epoch.
     pub last_sequence: i32,
-    /// The timestamp of the last batch, in ms. If the producer has written nothing in its epoch, this is the marker's.
+    /// The timestamp of the producer's last batch or marker, in ms.
     pub last_timestamp: i64,
     /// How many batches are remembered. If one of them is retried, it gets its original offset.
     pub retained_batches: usize,
@@ -188,8 +188,8 @@ impl Producers {
     }
 
     /// Takes over the state of a deleted partition of the same name. With its first write here, a producer continues
-    /// from that state. Kafka before 4.5 accepts any first sequence instead. This way, clients like librdkafka, for
-    /// which a refused batch is fatal, survive when a topic is recreated.
+    /// from that state. So clients like librdkafka, for which a refused batch is fatal, survive when a topic is
+    /// recreated. Kafka before 4.5 accepts any first sequence instead.
     pub fn succeed(&mut self, predecessor: ProducerTails) {
         self.predecessor = predecessor;
     }
@@ -254,8 +254,8 @@ impl Producers {
     /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. An unknown
     /// producer must then begin at 0, or continue from the deleted partition ([`Producers::succeed`]). Otherwise an
     /// unknown producer may begin anywhere, because its state may have expired or been evicted. This does not hold if
-    /// the deleted partition's state has the producer and no producer was forgotten, because it has written nothing
-    /// here then.
+    /// the deleted partition's state has the producer in this epoch, because it has written nothing here then. After
+    /// [`Producers::note_forgotten`], such a producer may begin anywhere as well.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;

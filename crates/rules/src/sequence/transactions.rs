@@ -323,7 +323,8 @@ impl Producers {
     /// Records the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
     /// marker ends no transaction.
     ///
-    /// Kafka ignores such a marker at its start. It then does not know a producer whose other batches are all removed.
+    /// When Kafka starts, it ignores such a marker. It then does not know a producer whose other batches are all
+    /// removed.
     pub fn note_emptied_marker(
         &mut self,
         producer_id: i64,
@@ -347,8 +348,8 @@ impl Producers {
         TransactionsSeen { remembered: self.remembered, known }
     }
 
-    /// Returns true if a transaction of the producer may have ended here since `seen` without a change of the
-    /// producer's epoch. The marker then had the same epoch, or was forgotten together with the producer.
+    /// Returns true if a transaction of the producer may have ended here since `seen`, and the producer's epoch does
+    /// not show it. The marker then had the same epoch, or was forgotten together with the producer.
     pub fn may_have_ended_since(&self, producer_id: i64, seen: TransactionsSeen) -> bool {
         let found = self.by_id.get(&producer_id).map(|producer| (producer.number, producer.last_marker));
         match (seen.known, found) {

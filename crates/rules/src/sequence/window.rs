@@ -37,7 +37,7 @@ impl BatchMetadata {
 #[derive(Clone, Debug)]
 pub(super) struct SequenceWindow {
     batches: VecDeque<BatchMetadata>,
-    /// How many batches are remembered now. This is at least the number that the producer may rely on.
+    /// How many batches may be remembered now. This is at least the number that the producer may rely on.
     size: usize,
     /// The size that was configured at the last append. It is below `size` while the window is about to shrink.
     configured: usize,

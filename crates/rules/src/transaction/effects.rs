@@ -30,7 +30,7 @@ pub struct Markers {
     pub decision: DecisionId,
     /// The producer id in the markers.
     pub producer_id: i64,
-    /// The epoch in the markers. With TV2 it is one higher than that of the transaction's records.
+    /// The epoch in the markers. With TV2 it is higher than that of the transaction's records, by one as a rule.
     pub producer_epoch: i16,
     /// True to commit the transaction, false to abort it.
     pub is_commit: bool,

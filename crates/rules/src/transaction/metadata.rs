@@ -187,8 +187,8 @@ impl TransactionMetadata {
         now: i64,
     ) -> TransactionMetadata {
         let state = if is_commit { TransactionState::PrepareCommit } else { TransactionState::PrepareAbort };
-        // If the epoch is already the largest, an abort keeps it, as in Kafka. Only fencing with TV1 can have led to
-        // that epoch.
+        // If the epoch is already the largest, an abort keeps it, as in Kafka. Only fencing with TV1 or `retired` can
+        // have led to that epoch.
         let (epoch, last) = match version.supports_epoch_bump() {
             true => (self.producer_epoch.saturating_add(1), self.producer_epoch),
             false => (self.producer_epoch, self.last_producer_epoch),

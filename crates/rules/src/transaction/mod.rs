@@ -166,7 +166,8 @@ impl Transaction {
     ///
     /// # Errors
     /// Fails with INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED if the producer is not the current one, and with
-    /// CONCURRENT_TRANSACTIONS while markers are written.
+    /// CONCURRENT_TRANSACTIONS while markers are written. After [`Transaction::kill`], fails with the code that was
+    /// passed to it.
     pub fn verify_partitions<'a>(
         &self,
         producer: ProducerIdAndEpoch,
@@ -340,8 +341,8 @@ pub struct TransactionFilter<'a> {
     pub states: &'a [TransactionState],
     /// The producer ids to list. If there are none, all are listed.
     pub producer_ids: &'a [i64],
-    /// How long a transaction must have been running to be listed, in milliseconds. If negative, all are listed. An id
-    /// without a transaction counts as begun at -1.
+    /// Only transactions that have been running for longer than this are listed, in milliseconds. If negative, all are
+    /// listed. An id without a transaction counts as begun at -1.
     pub duration_ms: i64,
 }
 

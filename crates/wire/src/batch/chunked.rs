@@ -83,7 +83,7 @@ impl ChunkedBuilder {
         self.record_count
     }
 
-    /// Adds an empty chunk. Its contents are dropped.
+    /// Adds a chunk for later records. Its contents are dropped.
     pub fn add_chunk(&mut self, mut chunk: BytesMut) {
         chunk.clear();
         self.spare_bytes += chunk.capacity();

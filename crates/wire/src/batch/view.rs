@@ -45,7 +45,7 @@ pub enum BatchError {
     /// After decompression, the records are larger than the caller allows.
     #[error("records are larger than {0} bytes when decompressed")]
     TooLarge(usize),
-    /// The codec has failed.
+    /// The codec has failed or does not accept the bytes.
     #[error("records do not decompress")]
     Decompress,
     /// The compressed data is not valid for the codec.

@@ -28,8 +28,8 @@ message! {
         partition: i32, 0..;
     }
 
-    /// A committed offset. Version 1 added the expiry. Version 3 added the leader epoch and removed the expiry. Version
-    /// 4 is flexible and added the topic id.
+    /// A committed offset. Only version 1 has the expiry. Version 3 added the leader epoch. Version 4 is flexible and
+    /// added the topic id.
     pub struct OffsetCommitValue {
         /// The offset of the next record to be read.
         offset: i64, 0..;

@@ -248,7 +248,7 @@ fn check(mode: Mode, client: &mut Client, writers: &[Writer]) {
     assert!(read.is_empty(), "records that were never written: {read:?}");
 }
 
-/// Checks that earlier producers are fenced and that new ones do not reuse their epochs.
+/// Checks that earlier producers are fenced and that new ones do not reuse their producer ids.
 fn check_producers(client: &mut Client, writers: &mut [Writer]) {
     let known: HashSet<(i64, i16)> = writers.iter().flat_map(|writer| writer.known.iter().copied()).collect();
     for writer in writers.iter_mut() {

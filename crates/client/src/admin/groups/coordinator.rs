@@ -49,7 +49,7 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Sends each coordinator one request about all of its groups. For groups whose coordinator is loading or has
+    /// Calls `ask` once for each coordinator, with all of its groups. For groups whose coordinator is loading or has
     /// moved, this is repeated for `patience`.
     pub(super) fn at_coordinators<T>(
         &mut self,

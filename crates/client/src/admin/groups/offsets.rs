@@ -54,7 +54,8 @@ impl GroupAdmin<'_> {
         self.committed_each(std::slice::from_ref(id)).take(id)
     }
 
-    /// Returns every committed offset of each of these groups. Each coordinator gets one request.
+    /// Returns every committed offset of each of these groups. A request to a coordinator has up to
+    /// [`FETCH_GROUPS_MAX`] groups.
     pub fn committed_each(&mut self, ids: &[Text]) -> GroupOutcomes<CommittedOffsets> {
         self.at_coordinators(ids, committed_at)
     }

@@ -75,7 +75,7 @@ pub(super) struct World {
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// Records before this one have failed by delivery.timeout.ms.
+    /// The number after that of the last record that delivery.timeout.ms has failed.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,

@@ -412,7 +412,8 @@ impl State {
         }
         let log = self.logs.entry(seen.partition).or_default();
         let end = log.values.len() as i64;
-        // If a log is not empty, its end is above 0, and any first sequence is accepted for it.
+        // The rules accept any first sequence of an unknown producer if the end is above 0. A lenient broker never
+        // passes 0.
         match log.producers.check(&seen.stamp, if self.lenient { end.max(1) } else { end }) {
             Verdict::Append => {
                 if seen.stamp.is_idempotent() {

@@ -92,7 +92,8 @@ pub struct Classic {
     joined: usize,
     /// When the group stops waiting for members to join. Set only in PreparingRebalance.
     join_end: Option<JoinEnd>,
-    /// The deadline for the members' SyncGroups. Set from CompletingRebalance until every member has sent one.
+    /// The deadline for the members' SyncGroups. Set from CompletingRebalance until it has passed or the next rebalance
+    /// begins.
     sync_end: Option<i64>,
     /// A lower bound for the deadlines of members and pending ids. A heartbeat moves a deadline but not this bound, so
     /// that it need not search for the new minimum.

@@ -283,7 +283,8 @@ impl ConsumerGroup {
         })
     }
 
-    /// Returns the configured assignor that has the most votes. In a tie or without votes, this is the first one.
+    /// Returns the configured assignor that has the most votes. In a tie, the first of these wins. Without votes, this
+    /// is the first configured one.
     pub fn assignor(&self, settings: &ConsumerGroupSettings) -> Assignor {
         let votes =
             |assignor: Assignor| self.members.values().filter(|member| member.assignor == Some(assignor)).count();

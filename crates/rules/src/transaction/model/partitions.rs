@@ -26,7 +26,7 @@ pub enum Marked {
     Again,
     /// The marker's coordinator has been replaced by another one.
     OldCoordinator,
-    /// The epoch of the marker is not higher than the producer's epoch.
+    /// The epoch of the marker is lower than the producer's epoch. With TV2, it may not be the same either.
     OldEpoch,
 }
 

@@ -32,8 +32,8 @@ pub struct CheckedRecords {
 }
 
 /// Checks the records of a batch whose payload without compression is `payload`. Every field must be within its record,
-/// and offset deltas must count up from 0. There must be as many records as the header has, and they must fill the
-/// payload.
+/// and offset deltas must count up from 0. The number of records must be the one in the batch's header, and they must
+/// fill the payload.
 ///
 /// # Errors
 /// Returns [`BatchError::Record`] if one of these rules is broken.
