@@ -200,7 +200,8 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // The failed opening has logged the cause. Repairing the files does not help. Another replica leads once it is back.
+            // The failed opening has logged the cause. Repairing the files does not help. Another replica leads once it
+            // is back.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,
