@@ -47,7 +47,7 @@ pub enum StorageError {
     },
     /// The end of the log lacks committed records, but another replica has them.
     #[error(
-        "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: another replica leads, and this one follows it"
+        "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: this replica follows one that has them; if none can return, accept the loss by `fullbore topics elect-leaders --election-type unclean`"
     )]
     EndMissing {
         /// The partition's directory.

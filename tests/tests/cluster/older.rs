@@ -225,3 +225,44 @@ fn older_directory_of_a_lone_broker_is_used_with_its_database() {
     assert_eq!(broker.client().fetch_records(TOPIC, 0).len(), 1);
     assert_eq!(broker.client().produced(TOPIC, 0, &Batch::of(&["v"])), 1);
 }
+
+/// The only other replica never comes back. An unclean election accepts the loss and brings the partition back.
+#[test]
+fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_unclean_election() {
+    let mut cluster = Cluster::start(3, &["broker.session.timeout.ms=2000"]);
+    cluster.create(TOPIC, 1, 2, &["min.insync.replicas=2"]);
+    let (short, gone) = match *cluster.partitions(1, TOPIC)[0].replica_nodes {
+        [short, gone] => (short, gone),
+        ref replicas => panic!("{replicas:?}"),
+    };
+    let other = 6 - short - gone;
+    cluster.wait_for_isr(other, TOPIC, 2);
+    write_half(&mut cluster);
+    let place = tempfile::tempdir().expect("a directory");
+    let (log, copied) = (cluster.broker(short).data_dir().join(format!("{TOPIC}-0")), place.path().join("copied"));
+    cluster.broker(short).freeze();
+    copy(&log, &copied);
+    cluster.broker(short).thaw();
+    cluster.wait_for_isr(other, TOPIC, 2);
+    write_half(&mut cluster);
+    let checkpoint = cluster.broker(short).data_dir().join("replication-offset-checkpoint");
+    let line = format!("{TOPIC} 0 {}", 2 * HALF);
+    wait_until("the high watermark is on the disk", Duration::from_secs(60), || {
+        fs::read_to_string(&checkpoint).is_ok_and(|text| text.lines().any(|found| found == line))
+    });
+    [short, gone].iter().for_each(|id| cluster.broker(*id).kill());
+    let leader = |cluster: &Cluster| cluster.partitions(other, TOPIC)[0].leader_id;
+    wait_until("no broker leads", Duration::from_secs(60), || leader(&cluster) == -1);
+    put_back(Some(&copied), &log);
+    cluster.broker(short).restart();
+    wait_until("the log is refused", Duration::from_secs(60), || {
+        cluster.broker(short).stderr().contains("it ends at offset 100, and records below 200 were committed")
+    });
+    wait_until("it resigns", Duration::from_secs(60), || leader(&cluster) == -1);
+    cluster.run(&["topics", "elect-leaders", "--election-type", "unclean", "--topic", TOPIC, "--partition", "0"]);
+    wait_until("it leads", Duration::from_secs(60), || leader(&cluster) == short);
+    wait_until("its log is open", Duration::from_secs(60), || {
+        cluster.run(&["topics", "offsets", "--topic", TOPIC]).contains(&format!("{TOPIC}:0:{HALF}"))
+    });
+    assert_eq!(cluster.broker(short).client().fetch_records(TOPIC, 0).len(), HALF);
+}

@@ -90,6 +90,11 @@ impl ReplicaState {
         self.failing.as_ref().is_some_and(|failing| failing.unwritable.is_some())
     }
 
+    /// Returns true if the log could not be opened because committed records are missing at its end.
+    pub(super) fn lacks_its_end(&self) -> bool {
+        self.failing.as_ref().is_some_and(|failing| failing.usage == FailingUse::EndMissing)
+    }
+
     /// Notes whether the log could be opened. A full disk does not count, and neither does a shortage of file
     /// descriptors or memory.
     pub(super) fn note_opening(&mut self, outcome: Result<(), &StorageError>, log_dir: &LogDir) {
@@ -195,7 +200,8 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // The failed opening has logged the cause. Repairing the files does not help, and another replica leads.
+            // The failed opening has logged the cause. Repairing the files does not help. Another replica leads once it
+            // is back.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,

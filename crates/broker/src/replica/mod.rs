@@ -233,7 +233,11 @@ impl Replica {
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
-        let log = if is_whole { ResignedLog::Whole } else { ResignedLog::Unsure };
+        let log = match is_whole {
+            true => ResignedLog::Whole,
+            false if state.lacks_its_end() => ResignedLog::EndMissing,
+            false => ResignedLog::Unsure,
+        };
         (state.failed.is_some() || state.is_unwritable()).then_some(log)
     }
 

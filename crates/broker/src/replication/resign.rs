@@ -2,7 +2,8 @@
 //! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Afterwards another replica
 //! leads, and leaders no longer wait for this broker.
 //!
-//! The control plane chooses the new leader. If no other replica can lead, nothing changes.
+//! The control plane chooses the new leader. If no other replica can lead, nothing changes. But a replica whose log
+//! lacks committed records never stays the leader.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -62,7 +63,7 @@ fn of_no_use(context: &Context) -> Resigned {
         let leads = registered.leader? == own;
         // The partition is locked only if this broker is in its ISR or ELR.
         let log = if isr.contains(&own) || elr.contains(&own) { replica.resigned_log()? } else { return None };
-        let mut counted = isr.iter().chain(if log == ResignedLog::Unsure { elr.iter() } else { [].iter() });
+        let mut counted = isr.iter().chain(if log == ResignedLog::Whole { [].iter() } else { elr.iter() });
         let is_needless = if leads { counted.any(|id| *id != own) } else { counted.any(|id| *id == own) };
         is_needless.then(|| ((replica.topic_id(), replica.index()), log))
     };

@@ -334,6 +334,21 @@ fn broker_that_cannot_write_a_partition_leaves_its_isr_unless_it_is_the_last_mem
     assert_eq!(resign(&mut image, 2, ResignedLog::Unsure), last, "no other replica has every record");
 }
 
+#[test]
+fn leader_lacks_committed_records_the_partition_waits_for_the_elr_or_an_unclean_election() {
+    let mut image = cluster();
+    assert_eq!(resign(&mut image, 3, ResignedLog::Whole).2, [1, 2]);
+    assert_eq!(resign(&mut image, 2, ResignedLog::Whole), (Some(1), 0, vec![1], vec![2], vec![]));
+    for id in [2, 3] {
+        change(&mut image, id, BrokerChange::Fence);
+    }
+    assert_eq!(resign(&mut image, 1, ResignedLog::Unsure).0, Some(1), "it may have every record");
+    assert_eq!(resign(&mut image, 1, ResignedLog::EndMissing), (None, 1, vec![], vec![2], vec![1]));
+    let mut back = image.clone();
+    change(&mut back, 2, BrokerChange::Unfence);
+    assert_eq!(state(&back), (Some(2), 2, vec![2], vec![], vec![1]));
+}
+
 /// Removes a broker from the ISR of the partition, and returns the partition's [`state`].
 fn resign(image: &mut Image, id: i32, log: ResignedLog) -> (Option<i32>, i32, Vec<i32>, Vec<i32>, Vec<i32>) {
     let topic = image.topic("t").expect("there").id;

@@ -152,6 +152,8 @@ pub enum ResignedLog {
     Whole,
     /// A write or an fsync has failed, so acknowledged records may be missing on the disk.
     Unsure,
+    /// Committed records are missing at the end of the log, and another replica in the ISR or ELR has them.
+    EndMissing,
 }
 
 /// Returns the brokers, but with the disk of `broker_id` marked as full.
