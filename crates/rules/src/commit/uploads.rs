@@ -3,7 +3,8 @@
 //! A distant store responds late, and many uploads at a time fill the link to it. A narrow link carries no more bytes
 //! with many uploads than with one, and each upload takes longer. All commits wait for the first object, which then
 //! completes about as late as all the others. So the window grows while uploads are quick, and shrinks step by step
-//! while they are slow. If fewer bytes arrive after a step down, the step is undone.
+//! while they are slow. If fewer bytes arrive after a step down, the step is undone. Some stores limit each connection,
+//! so from time to time the window also tries a step up, and keeps it if clearly more bytes arrive.
 //!
 //! The caller has the clock and makes the requests. Invariant: there is at least one upload, and at most as many as
 //! there are slots.
@@ -18,11 +19,13 @@ const SLOW: Duration = Duration::from_secs(2);
 const QUICK: Duration = Duration::from_secs(1);
 /// A step down is kept if at least this share of the former rate remains, in tenths.
 const KEPT_TENTHS: u64 = 9;
-/// How many rounds the window waits after it has undone a step down. The number doubles with each step that is undone.
-/// A step that is kept resets it.
+/// How many rounds the window waits after it has undone a step, before it tries another one in the same direction. The
+/// number doubles with each step that is undone. A step that is kept resets it.
 const HELD_ROUNDS: u32 = 8;
 /// Maximum number of rounds that the window waits after it has undone a step down.
 const HELD_ROUNDS_MAX: u32 = 256;
+/// Maximum number of rounds that the window waits after it has undone a step up.
+const LOW_ROUNDS_MAX: u32 = 64;
 
 /// Limits how many uploads a broker runs at a time.
 #[derive(Debug)]
@@ -32,11 +35,10 @@ pub struct UploadWindow {
     /// True until an upload is not quick.
     is_opening: bool,
     round: UploadRound,
-    /// The last step down, while it is not known whether to keep it.
-    step: Option<StepDown>,
-    /// How many rounds the window still waits before the next step down.
-    held: u32,
-    held_next: u32,
+    /// The last step, while it is not known whether to keep it.
+    step: Option<Step>,
+    down: Hold,
+    up: Hold,
 }
 
 /// The uploads that ended since the window was last adjusted.
@@ -48,14 +50,51 @@ struct UploadRound {
     took: Duration,
 }
 
-/// A step down, with the size and the rate before it.
+/// A pause before the next step in one direction.
 #[derive(Debug)]
-struct StepDown {
+struct Hold {
+    /// How many rounds are left.
+    rounds: u32,
+    /// How many rounds the pause will have if the next step is undone.
+    next: u32,
+    max: u32,
+}
+
+impl Hold {
+    fn new(rounds: u32, max: u32) -> Hold {
+        Hold { rounds, next: HELD_ROUNDS, max }
+    }
+
+    fn undone(&mut self) {
+        (self.rounds, self.next) = (self.next, (2 * self.next).min(self.max));
+    }
+
+    fn kept(&mut self) {
+        self.next = HELD_ROUNDS;
+    }
+}
+
+/// A step, with the size and the rate before it.
+#[derive(Debug)]
+struct Step {
+    is_up: bool,
     size: usize,
     bytes_per_second: u64,
     /// False in the first round after the step. The rate of that round does not count, because some of its uploads
     /// began before the step.
     is_settled: bool,
+}
+
+impl Step {
+    /// Returns true if the rate after the step shows that the step is of use. A step up must bring half of what it
+    /// would bring if each upload had a limit of its own.
+    fn is_kept_at(&self, rate: u64) -> bool {
+        let sizes = 2 * self.size as u64;
+        match self.is_up {
+            true => rate.saturating_mul(sizes) >= self.bytes_per_second.saturating_mul(sizes + 1),
+            false => rate >= self.bytes_per_second / 10 * KEPT_TENTHS,
+        }
+    }
 }
 
 impl UploadWindow {
@@ -68,8 +107,8 @@ impl UploadWindow {
             is_opening: true,
             round: UploadRound::default(),
             step: None,
-            held: 0,
-            held_next: HELD_ROUNDS,
+            down: Hold::new(0, HELD_ROUNDS_MAX),
+            up: Hold::new(HELD_ROUNDS, LOW_ROUNDS_MAX),
         }
     }
 
@@ -102,26 +141,30 @@ impl UploadWindow {
         let millis = u64::try_from(now.saturating_sub(round.began).as_millis()).unwrap_or(u64::MAX).max(1);
         let rate = round.bytes.saturating_mul(1000) / millis;
         let mean = round.took / u32::try_from(round.count).unwrap_or(u32::MAX).max(1);
-        match self.step.take() {
-            Some(step) if !step.is_settled => {
-                self.step = Some(StepDown { is_settled: true, ..step });
+        if let Some(step) = self.step.take() {
+            if !step.is_settled {
+                self.step = Some(Step { is_settled: true, ..step });
                 return;
             }
-            Some(step) if rate < step.bytes_per_second / 10 * KEPT_TENTHS => {
+            let hold = if step.is_up { &mut self.up } else { &mut self.down };
+            if !step.is_kept_at(rate) {
                 self.size = step.size;
-                self.held = self.held_next;
-                self.held_next = (2 * self.held_next).min(HELD_ROUNDS_MAX);
+                hold.undone();
                 return;
             }
-            Some(_) => self.held_next = HELD_ROUNDS,
-            None => {}
+            hold.kept();
         }
-        self.held = self.held.saturating_sub(1);
-        if mean > SLOW && self.size > 1 && self.held == 0 {
-            self.step = Some(StepDown { size: self.size, bytes_per_second: rate, is_settled: false });
+        self.down.rounds = self.down.rounds.saturating_sub(1);
+        self.up.rounds = self.up.rounds.saturating_sub(1);
+        let before = Step { is_up: false, size: self.size, bytes_per_second: rate, is_settled: false };
+        if mean > SLOW && self.size > 1 && self.down.rounds == 0 {
+            self.step = Some(before);
             self.size -= (self.size / 4).max(1);
         } else if mean < QUICK {
             self.size = (self.size + 1).min(self.slots_max);
+        } else if self.size < self.slots_max && self.up.rounds == 0 {
+            self.step = Some(Step { is_up: true, ..before });
+            self.size += 1;
         }
     }
 }
@@ -136,6 +179,8 @@ mod tests {
     struct Store {
         latency: Duration,
         bytes_per_second: u64,
+        /// The limit of each connection.
+        each_max: u64,
         /// The remaining bytes and the start of each upload. The latency is added after the last byte.
         under_way: Vec<(f64, Duration)>,
         answering: Vec<(Duration, Duration)>,
@@ -148,6 +193,7 @@ mod tests {
             Store {
                 latency: Duration::from_millis(latency_ms),
                 bytes_per_second,
+                each_max: u64::MAX,
                 under_way,
                 answering,
                 now: Duration::ZERO,
@@ -166,7 +212,9 @@ mod tests {
                 // The streams share the link unequally, in the proportion of 8, 9, 10 and so on.
                 let parts: f64 = (0..self.under_way.len()).map(|nth| 8.0 + nth as f64).sum();
                 let part = self.bytes_per_second as f64 * step.as_secs_f64() / parts;
-                self.under_way.iter_mut().enumerate().for_each(|(nth, (left, _))| *left -= part * (8.0 + nth as f64));
+                let each_max = self.each_max as f64 * step.as_secs_f64();
+                let takes = |nth| (part * (8.0 + nth as f64)).min(each_max);
+                self.under_way.iter_mut().enumerate().for_each(|(nth, (left, _))| *left -= takes(nth));
                 let (sent, left) = self.under_way.iter().partition(|(left, _)| *left <= 0.0);
                 self.under_way = left;
                 let sent: Vec<(f64, Duration)> = sent;
@@ -181,6 +229,11 @@ mod tests {
             }
             arrived / seconds
         }
+    }
+
+    /// Returns the size of the window without a step up that is only tried.
+    fn kept_size(window: &UploadWindow) -> usize {
+        window.step.as_ref().filter(|step| step.is_up).map_or(window.size, |step| step.size)
     }
 
     #[test]
@@ -200,7 +253,8 @@ mod tests {
         {
             let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, bytes_per_second));
             store.run(&mut window, 600, 8 * MIB);
-            assert!(window.size() <= size_max, "{bytes_per_second}: {} uploads", window.size());
+            assert!(kept_size(&window) <= size_max, "{bytes_per_second}: {} uploads", kept_size(&window));
+            assert!(window.size() <= size_max + 1, "{bytes_per_second}: {} uploads", window.size());
             let rate = store.run(&mut window, 600, 8 * MIB);
             assert!(rate * 10 >= bytes_per_second * 9, "{bytes_per_second}: {rate}");
         }
@@ -217,12 +271,25 @@ mod tests {
     }
 
     #[test]
+    fn store_limits_each_connection_and_was_slow_for_a_time_slots_come_back() {
+        let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 1000 * MIB));
+        store.bytes_per_second = MIB / 2;
+        store.run(&mut window, 300, 4 * MIB);
+        assert_eq!(kept_size(&window), 1);
+        (store.bytes_per_second, store.each_max) = (1000 * MIB, 3 * MIB);
+        store.run(&mut window, 600, 4 * MIB);
+        // An object takes 1.34 s and the latency, so the uploads are never quick.
+        let rate = store.run(&mut window, 600, 4 * MIB);
+        assert!(rate * 10 >= 8 * 4 * MIB * 100 / 149 * 9, "{} KiB/s", rate >> 10);
+    }
+
+    #[test]
     fn slots_come_back_once_the_store_is_wide_again() {
         let (mut window, mut store) = (UploadWindow::new(8), Store::new(150, 1000 * MIB));
         store.run(&mut window, 5, 8 * MIB);
         store.bytes_per_second = 2 * MIB;
         store.run(&mut window, 300, 8 * MIB);
-        assert_eq!(window.size(), 1);
+        assert_eq!(kept_size(&window), 1);
         store.bytes_per_second = 1000 * MIB;
         store.run(&mut window, 20, 8 * MIB);
         assert_eq!(window.size(), 8);
