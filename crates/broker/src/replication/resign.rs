@@ -1,9 +1,9 @@
 //! Withdraws this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
-//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Afterwards another replica
-//! leads, and leaders no longer wait for this broker.
+//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Leaders then no longer wait
+//! for this broker, and another replica leads in its place.
 //!
-//! The control plane chooses the new leader. If no other replica can lead, nothing changes. But a replica whose log
-//! lacks committed records never stays the leader.
+//! The control plane chooses the new leader. If no other replica can lead, this broker stays the leader, unless its log
+//! lacks committed records.
 
 use super::context::Context;
 use crate::partitions::Replica;
