@@ -54,7 +54,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Returns the partitions that this broker cannot write or read and must withdraw from. If it leads a partition, it
 /// withdraws only if the ISR has another member. If another broker leads, it withdraws if it is in the ISR itself. If
-/// its log may lack records at the end, the members of the ELR count like those of the ISR.
+/// the log may lack records at its end, membership in the ELR counts like membership in the ISR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {
