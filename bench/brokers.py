@@ -62,8 +62,8 @@ class Broker(Topics):
     """A broker process, with its use of resources. `settings` are added to its defaults."""
 
     def __init__(self, name, temp, settings=None):
-        self.name, self.folder, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
-        self.folder.mkdir()
+        self.name, self.directory, self.port, self.settings = name, pathlib.Path(temp) / name, free_port(), settings or {}
+        self.directory.mkdir()
         self.address = f"127.0.0.1:{self.port}"
         self.process = None
 
@@ -72,7 +72,7 @@ class Broker(Topics):
         wait_for_port(self.port, self.process)
 
     def launch(self):
-        log = open(self.folder / "out", "ab")
+        log = open(self.directory / "out", "ab")
         self.process = subprocess.Popen(self.command(), stdout=log, stderr=log)
 
     def stop(self):
@@ -94,7 +94,7 @@ class Fullbore(Broker):
         pairs = {"fullbore.admin.listener": "", "listeners": f"PLAINTEXT://{self.address}",
                  "group.initial.rebalance.delay.ms": 0} | self.settings
         sets = [word for key, value in pairs.items() for word in ("--set", f"{key}={value}")]
-        return [FULLBORE, "serve", "--data-dir", self.folder / "data", *sets]
+        return [FULLBORE, "serve", "--data-dir", self.directory / "data", *sets]
 
 
 class Kafka(Broker):
@@ -102,14 +102,14 @@ class Kafka(Broker):
 
     def __init__(self, name, temp, settings=None, controller=None):
         super().__init__(name, temp, settings)
-        self.properties = self.folder / "server.properties"
+        self.properties = self.directory / "server.properties"
         controller = controller or free_port()
         self.properties.write_text(f"""process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
 listeners=PLAINTEXT://{self.address},CONTROLLER://127.0.0.1:{controller}
 controller.listener.names=CONTROLLER
-log.dirs={self.folder}/log
+log.dirs={self.directory}/log
 num.network.threads=3
 num.io.threads=8
 socket.send.buffer.bytes=102400

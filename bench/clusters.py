@@ -27,13 +27,13 @@ class FullboreCluster(Topics):
     name = "fullbore"
 
     def __init__(self, temp, settings=None):
-        self.folder = pathlib.Path(temp) / "fullbore-cluster"
+        self.directory = pathlib.Path(temp) / "fullbore-cluster"
         self.settings = settings or {}
 
     def start(self):
         sets = [word for key, value in ({"group.initial.rebalance.delay.ms": 0} | self.settings).items()
                 for word in ("--set", f"{key}={value}")]
-        command = [FULLBORE, "cluster", "up", "--brokers", str(BROKERS), "--data-dir", self.folder, "--port", str(free_range(BROKERS)),
+        command = [FULLBORE, "cluster", "up", "--brokers", str(BROKERS), "--data-dir", self.directory, "--port", str(free_range(BROKERS)),
                    "--json", *sets]
         told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
         self.address = told["bootstrap_servers"]
@@ -46,7 +46,7 @@ class FullboreCluster(Topics):
         for child in self.children.values():
             child.terminate()
             child.wait(60)
-        subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.folder], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.directory], check=True, stdout=subprocess.DEVNULL)
 
     def signal(self, number, how):
         """Sends a signal to a broker and waits until the broker has ended."""
@@ -57,8 +57,8 @@ class FullboreCluster(Topics):
             time.sleep(0.01)
 
     def restart(self, number):
-        log = open(self.folder / f"broker-{number}.log", "ab")
-        command = [FULLBORE, "serve", "--config", self.folder / f"broker-{number}.properties"]
+        log = open(self.directory / f"broker-{number}.log", "ab")
+        command = [FULLBORE, "serve", "--config", self.directory / f"broker-{number}.properties"]
         self.children[number] = subprocess.Popen(command, stdout=log, stderr=log)
         self.pids[number] = self.children[number].pid
         wait_for_port(self.ports[number], self.children[number])

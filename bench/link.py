@@ -48,7 +48,7 @@ class Placed:
         self.namespace, self.host, self.address = namespace, host, f"{host}:{self.port}"
 
     def launch(self):
-        log = open(self.folder / "out", "ab")
+        log = open(self.directory / "out", "ab")
         self.process = subprocess.Popen(within(self.namespace, self.command()), stdout=log, stderr=log)
 
     def start(self):
@@ -57,7 +57,7 @@ class Placed:
         while subprocess.run(within(self.namespace, [FULLBORE, "topics", "list", "--bootstrap-server", self.address]),
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
             if self.process.poll() is not None or time.monotonic() > end:
-                sys.exit(f"{self.name} did not start:\n{open(self.folder / 'out').read()[-2000:]}")
+                sys.exit(f"{self.name} did not start:\n{open(self.directory / 'out').read()[-2000:]}")
             time.sleep(0.2)
 
     def topic(self, name, partitions=1):

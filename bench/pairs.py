@@ -19,7 +19,7 @@ class Pair(brokers.Topics):
         # If a topic can be created on both brokers, the far broker is registered.
         while self.command(["create", "--topic", "probe", "--replica-assignment", self.assignment], subprocess.DEVNULL).returncode:
             if time.monotonic() > end:
-                sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.folder}")
+                sys.exit(f"the two brokers of {self.name} did not form a cluster; see {self.near.directory}")
             time.sleep(0.5)
 
     def command(self, words, errors=None):
@@ -49,21 +49,21 @@ class FullborePair(Pair):
     name, assignment = "fullbore-pair", "11:12"
 
     def __init__(self, temp):
-        self.folder = pathlib.Path(temp) / "pair"
+        self.directory = pathlib.Path(temp) / "pair"
 
     def start(self):
         # Starts the PostgreSQL of a cluster. That cluster's only broker is not measured.
-        subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.folder, "--port", str(brokers.free_port())],
+        subprocess.run([FULLBORE, "cluster", "up", "--brokers", "1", "--data-dir", self.directory, "--port", str(brokers.free_port())],
                        check=True, stdout=subprocess.DEVNULL)
-        lines = (self.folder / "broker-1.properties").read_text().splitlines()
+        lines = (self.directory / "broker-1.properties").read_text().splitlines()
         database = next(line.split("=", 1)[1] for line in lines if line.startswith("control.plane="))
-        self.begin(*(link.Fullbore(f"pair-{number}", self.folder.parent, {
+        self.begin(*(link.Fullbore(f"pair-{number}", self.directory.parent, {
             "node.id": number, "control.plane": database, "max.idempotence.batches.to.retain": 64}, end)
             for number, end in zip((11, 12), ENDS)))
 
     def stop(self):
         super().stop()
-        subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.folder], stdout=subprocess.DEVNULL)
+        subprocess.run([FULLBORE, "cluster", "down", "--data-dir", self.directory], stdout=subprocess.DEVNULL)
 
 
 class KafkaPair(Pair):

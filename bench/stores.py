@@ -7,7 +7,7 @@ from brokers import CLIENTS, free_port, wait_for_port
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-class FolderStore:
+class DirectoryStore:
     """A store in the broker's default directory."""
 
     def settings(self, name, port=None):
@@ -21,14 +21,14 @@ class S3Store:
     """A store of versitygw on a directory. Each broker has its own prefix."""
 
     def __init__(self, temp):
-        folder, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
-        (folder / "bucket").mkdir(parents=True)
+        directory, binary = pathlib.Path(temp) / "s3", CLIENTS / "bin/versitygw"
+        (directory / "bucket").mkdir(parents=True)
         stamp = binary.parent / ".versitygw"
         if not stamp.exists() or "optimized" not in stamp.read_text():
             sys.exit(f"{binary} is missing or not optimized: run tests/clients/install optimized")
         self.port, self.relays = free_port(), []
-        log = open(folder.parent / "versitygw.out", "ab")
-        self.process = subprocess.Popen([binary, "--access", "key", "--secret", "secret", "--port", f"127.0.0.1:{self.port}", "posix", folder],
+        log = open(directory.parent / "versitygw.out", "ab")
+        self.process = subprocess.Popen([binary, "--access", "key", "--secret", "secret", "--port", f"127.0.0.1:{self.port}", "posix", directory],
                                         stdout=log, stderr=log)
         wait_for_port(self.port, self.process)
 
@@ -65,26 +65,26 @@ class PostgresStore(S3Store):
     def __init__(self, temp):
         super().__init__(temp)
         programs = sorted(glob.glob("/usr/lib/postgresql/*/bin")) or sys.exit("PostgreSQL is missing: apt install postgresql")
-        self.folder, self.programs, self.database_port = pathlib.Path(tempfile.mkdtemp()), pathlib.Path(programs[-1]), free_port()
+        self.directory, self.programs, self.database_port = pathlib.Path(tempfile.mkdtemp()), pathlib.Path(programs[-1]), free_port()
         # PostgreSQL refuses to run as root.
         self.user = "postgres" if os.getuid() == 0 else None
         if self.user:
-            shutil.chown(self.folder, self.user)
-        self.run("initdb", "-D", self.folder / "data", "-U", "postgres", "--auth=trust", "--no-locale", "-E", "UTF8")
-        listens = f"-k {self.folder} -c listen_addresses=127.0.0.1 -p {self.database_port} -c max_connections=200"
-        self.run("pg_ctl", "-D", self.folder / "data", "-l", self.folder / "log", "-w", "-o", listens, "start")
+            shutil.chown(self.directory, self.user)
+        self.run("initdb", "-D", self.directory / "data", "-U", "postgres", "--auth=trust", "--no-locale", "-E", "UTF8")
+        listens = f"-k {self.directory} -c listen_addresses=127.0.0.1 -p {self.database_port} -c max_connections=200"
+        self.run("pg_ctl", "-D", self.directory / "data", "-l", self.directory / "log", "-w", "-o", listens, "start")
 
     def run(self, program, *arguments):
         subprocess.run([self.programs / program, *arguments], check=True, user=self.user, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/")
 
     def settings(self, name, port=None):
-        self.run("createdb", "-h", self.folder, "-p", str(self.database_port), "-U", "postgres", name)
+        self.run("createdb", "-h", self.directory, "-p", str(self.database_port), "-U", "postgres", name)
         return super().settings(name, port) | {"node.id": 1, "control.plane": f"postgres://postgres@127.0.0.1:{self.database_port}/{name}"}
 
     def stop(self):
         super().stop()
-        self.run("pg_ctl", "-D", self.folder / "data", "-m", "immediate", "-w", "stop")
-        shutil.rmtree(self.folder)
+        self.run("pg_ctl", "-D", self.directory / "data", "-m", "immediate", "-w", "stop")
+        shutil.rmtree(self.directory)
 
 
-STORES = {"folder": lambda temp: FolderStore(), "s3": S3Store, "postgres": PostgresStore}
+STORES = {"folder": lambda temp: DirectoryStore(), "s3": S3Store, "postgres": PostgresStore}

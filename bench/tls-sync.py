@@ -42,18 +42,18 @@ MOST_S = 10
 
 
 class Certificates:
-    def __init__(self, folder):
-        self.folder = folder
-        subprocess.run([ROOT / "tests/clients/certificates", folder], check=True)
+    def __init__(self, directory):
+        self.directory = directory
+        subprocess.run([ROOT / "tests/clients/certificates", directory], check=True)
 
     def of_broker(self):
-        return ["ssl.keystore.type=PEM", f"ssl.keystore.location={self.folder}/broker.pem"]
+        return ["ssl.keystore.type=PEM", f"ssl.keystore.location={self.directory}/broker.pem"]
 
     def of_librdkafka(self):
-        return ["security.protocol=SSL", f"ssl.ca.location={self.folder}/ca.pem"]
+        return ["security.protocol=SSL", f"ssl.ca.location={self.directory}/ca.pem"]
 
     def of_ours(self):
-        return ["security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.folder}/ca.pem"]
+        return ["security.protocol=SSL", "ssl.truststore.type=PEM", f"ssl.truststore.location={self.directory}/ca.pem"]
 
 
 class Fullbore(brokers.Fullbore):

@@ -88,8 +88,8 @@ def segments(broker, topic):
     """Returns the size of each segment, oldest first. Leaves out files that compaction is writing and files that wait
     for deletion."""
     found = []
-    for folder in broker.folder.rglob(f"{topic}-0"):
-        for path in folder.glob("*.log"):
+    for directory in broker.directory.rglob(f"{topic}-0"):
+        for path in directory.glob("*.log"):
             try:
                 found.append((path.name, path.stat().st_size))
             except FileNotFoundError:

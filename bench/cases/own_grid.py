@@ -20,7 +20,7 @@ def own_grid(bench):
             return produce_consume(bench, broker, cell, round_number)
         finally:
             broker.stop()
-            shutil.rmtree(broker.folder)
+            shutil.rmtree(broker.directory)
     rows(bench, measure)
 
 

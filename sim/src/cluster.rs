@@ -55,7 +55,7 @@ pub enum Command {
         from: BrokerState,
         asked: AlterPartition,
     },
-    TellEnd(LogEndReport),
+    ReportEnd(LogEndReport),
     ElectPreferred,
     /// The partition is adapted to the newest state of the brokers, as a later part of a change of brokers.
     Settle,
@@ -131,7 +131,7 @@ impl Cluster {
                 next.partition = alter_isr(&self.partition, &self.brokers, self.min_insync_replicas, *from, &asked)?;
                 return Ok((next.partition != self.partition).then_some(next));
             }
-            Command::TellEnd(end) => {
+            Command::ReportEnd(end) => {
                 next.ends.retain(|other| other.broker_id != end.broker_id);
                 next.ends.push(*end);
             }
@@ -144,7 +144,7 @@ impl Cluster {
             }
         }
         let is_of_brokers =
-            !matches!(command, Command::TellEnd(_) | Command::ElectPreferred | Command::Register { .. });
+            !matches!(command, Command::ReportEnd(_) | Command::ElectPreferred | Command::Register { .. });
         match is_of_brokers && !is_in_first_piece {
             true => next.follow_members(),
             false => next.follow_up(),

@@ -22,7 +22,7 @@ pub enum Fault {
     /// Right after an outage of the database, a broker considers others failed because their heartbeats are old.
     JudgesAfterOutage,
     /// A broker that starts from an older copy of its directory is treated as one that was killed.
-    BelievesOlderFolder,
+    BelievesOlderDirectory,
     /// The heartbeat numbers that a process has reported are not compared with the number in its directory.
     BelievesCopyOfRunningBroker,
     /// A process is registered before its predecessor's leaderships are handed over.
@@ -40,7 +40,7 @@ pub const FAULTS: [Fault; 12] = [
     Fault::ElectsLostTail,
     Fault::AdmitsOldBrokerEpoch,
     Fault::JudgesAfterOutage,
-    Fault::BelievesOlderFolder,
+    Fault::BelievesOlderDirectory,
     Fault::BelievesCopyOfRunningBroker,
     Fault::RegistersBeforeItHandsOver,
 ];

@@ -109,7 +109,7 @@ fn draw(rng: &mut fastrand::Rng, brokers: i32) -> Vec<(i64, ChaosEvent)> {
         85..89 => ChaosEvent::Prefer(id),
         89..93 => return restarts(rng, id),
         93..95 => return outage(rng),
-        95..97 => return older_folder(rng, id, brokers),
+        95..97 => return older_directory(rng, id, brokers),
         _ => return late_commands(rng, id),
     };
     vec![(0, one)]
@@ -145,7 +145,7 @@ fn full(rng: &mut fastrand::Rng, id: i32) -> Vec<(i64, ChaosEvent)> {
 
 /// Returns faults that copy a broker's disk while it is stopped or running. Later all brokers are stopped, the copy
 /// replaces the disk, and that broker is the first to start again.
-fn older_folder(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
+fn older_directory(rng: &mut fastrand::Rng, id: i32, brokers: i32) -> Vec<(i64, ChaosEvent)> {
     let (mut at, is_stopped) = (0, rng.bool());
     let mut after = |us| {
         at += rng.i64(1_000..us);

@@ -122,13 +122,13 @@ unclean() { # records that only the last leader has are lost
 }
 
 same_logs() { # compares the replicas' logs by size, then record by record
-  local folder dumped first=''
+  local directory dumped first=''
   has '"error":null' "$(log_dirs)"
   same "$(log_dirs --topic-list "$topic" | jq -c '[.brokers[] | select([.logDirs[].partitions[]] | length == 6) | .broker] | sort')" '[1,2,3]'
   same "$(log_dirs --topic-list "$topic" | jq '[.brokers[].logDirs[].partitions[] | {partition, size}] | unique | length')" 6
   [ -n "${DATA_DIR:-}" ] || return 0
-  for folder in $(find "$DATA_DIR" -type d -name "$topic-0" -printf '%h\n'); do
-    dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --print-data-log --files "$(find "$folder"/"$topic"-[0-5] -name '*.log' | sort | paste -sd,)" 2>&1)
+  for directory in $(find "$DATA_DIR" -type d -name "$topic-0" -printf '%h\n'); do
+    dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --print-data-log --files "$(find "$directory"/"$topic"-[0-5] -name '*.log' | sort | paste -sd,)" 2>&1)
     lacks 'corrupt|isvalid: false|exception' "$dumped"
     same "$(grep -c '^| offset: ' <<<"$dumped")" 900
     dumped=$(grep -v '^Dumping ' <<<"$dumped")

@@ -150,9 +150,9 @@ cluster() {
 }
 
 dump() { # dumps every segment of the perf topics record by record, and checks the written indexes
-  local folders dumped
-  folders=$(find "$DATA_DIR" -type d -name "$topic-perf-*")
-  files() { find $folders -name "$1" -size +0 | paste -sd,; }
+  local directories dumped
+  directories=$(find "$DATA_DIR" -type d -name "$topic-perf-*")
+  files() { find $directories -name "$1" -size +0 | paste -sd,; }
   has '.log,.*.timeindex,' "$(files '*.log'),$(files '*.timeindex'),"
   dumped=$(tool org.apache.kafka.tools.DumpLogSegments --deep-iteration --files "$(files '*.log')" 2>&1)
   lacks 'invalid|corrupt|mismatch|missing|isvalid: false|exception' "$dumped"

@@ -36,7 +36,7 @@ pub struct ClusterPlan {
     database: String,
     addresses: Vec<SocketAddr>,
     sets: Vec<Vec<String>>,
-    folders: Vec<PathBuf>,
+    directories: Vec<PathBuf>,
     links: Option<Links>,
 }
 
@@ -79,7 +79,7 @@ impl ClusterPlan {
             own.into_iter().chain(sets.iter().map(|set| (*set).to_owned())).collect()
         };
         let sets = (1..).zip(&addresses).map(own).collect();
-        ClusterPlan { postgres, database, addresses, sets, folders: Vec::new(), links: None }
+        ClusterPlan { postgres, database, addresses, sets, directories: Vec::new(), links: None }
     }
 
     /// Returns the PostgreSQL of the plan. Panics if the plan shares one with other tests.
@@ -103,8 +103,8 @@ impl ClusterPlan {
     }
 
     /// Sets the data directory of each broker, in the order of ids.
-    pub fn in_folders(mut self, folders: &[PathBuf]) -> ClusterPlan {
-        folders.clone_into(&mut self.folders);
+    pub fn in_directories(mut self, directories: &[PathBuf]) -> ClusterPlan {
+        directories.clone_into(&mut self.directories);
         self
     }
 
@@ -146,8 +146,10 @@ impl ClusterPlan {
         let ids: Vec<i32> = (1..).take(cluster.plan.sets.len()).collect();
         for (index, sets) in cluster.plan.sets.iter().enumerate() {
             let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-            let folder = cluster.plan.folders.get(index);
-            cluster.brokers.push(folder.map_or_else(|| Broker::start(&sets), |folder| Broker::start_in(folder, &sets)));
+            let directory = cluster.plan.directories.get(index);
+            cluster
+                .brokers
+                .push(directory.map_or_else(|| Broker::start(&sets), |directory| Broker::start_in(directory, &sets)));
         }
         cluster.wait_for_brokers(&ids);
         cluster

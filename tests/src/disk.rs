@@ -16,13 +16,13 @@ const SIZE: u64 = 64 << 20;
 
 /// A disk image with its mounted file system. Dropping it unmounts the file system.
 pub struct Disk {
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Disk {
     /// Creates a file system. `None` if mounting is not permitted, which is reported on standard error.
     pub fn make() -> Option<Disk> {
-        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
+        let disk = Disk { directory: tempfile::tempdir().expect("a temporary directory") };
         File::create(disk.image()).and_then(|file| file.set_len(SIZE)).expect("a sparse file");
         if run("mkfs.ext4", &["-q", "-F"], &[&disk.image()]) && disk.mount() {
             return Some(disk);
@@ -35,14 +35,14 @@ impl Disk {
 
     /// Returns a disk in the state that it would have after a power loss at this moment.
     pub fn cut_power(&self) -> Disk {
-        let disk = Disk { folder: tempfile::tempdir().expect("a temporary folder") };
+        let disk = Disk { directory: tempfile::tempdir().expect("a temporary directory") };
         assert!(run("cp", &["--sparse=always"], &[&self.image(), &disk.image()]), "the image is copied");
         assert!(disk.mount(), "the copy is mounted");
         disk
     }
 
     fn mount(&self) -> bool {
-        fs::create_dir(self.path()).expect("a new folder");
+        fs::create_dir(self.path()).expect("a new directory");
         run("mount", &["-t", "ext4", "-o", "loop,commit=600"], &[&self.image(), &self.path()])
     }
 
@@ -65,12 +65,12 @@ impl Disk {
     }
 
     fn image(&self) -> PathBuf {
-        self.folder.path().join("image")
+        self.directory.path().join("image")
     }
 
     /// Returns the mount point.
     pub fn path(&self) -> PathBuf {
-        self.folder.path().join("mounted")
+        self.directory.path().join("mounted")
     }
 
     /// Returns the data directory of a broker on the disk.

@@ -24,7 +24,7 @@ pub const WAITING: [&str; 5] = [
 
 /// The unpacked data of one release.
 pub struct Fixture {
-    folder: TempDir,
+    directory: TempDir,
     manifest: String,
 }
 
@@ -48,23 +48,23 @@ impl Fixture {
     }
 
     fn unpacked(release: &Path, name: &str) -> Fixture {
-        let folder = tempfile::tempdir().expect("a directory");
+        let directory = tempfile::tempdir().expect("a directory");
         let packed = release.join(format!("{name}.tar.gz"));
-        let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(folder.path()).status();
+        let unpacked = Command::new("tar").arg("-xzf").arg(&packed).arg("-C").arg(directory.path()).status();
         assert!(unpacked.expect("tar runs").success(), "{} is unpacked", packed.display());
         // A broker that was killed before a reboot aborts its transactions, as after a power loss. The present boot id
         // prevents this.
-        let (boot, now) = (folder.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
+        let (boot, now) = (directory.path().join("data/boot-id"), "/proc/sys/kernel/random/boot_id");
         if boot.exists() {
             std::fs::write(boot, std::fs::read(now).expect("Linux has it")).expect("written");
         }
         let manifest = std::fs::read_to_string(release.join(format!("{name}.manifest"))).expect("a manifest");
-        Fixture { folder, manifest }
+        Fixture { directory, manifest }
     }
 
     /// Returns the path of a file or directory of the fixture.
     pub fn path(&self, inner: &str) -> PathBuf {
-        self.folder.path().join(inner)
+        self.directory.path().join(inner)
     }
 
     /// Returns the lines of the manifest that begin with the word `kind`, each as its remaining fields.

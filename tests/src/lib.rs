@@ -92,8 +92,8 @@ mod tests {
     fn checked_toml_has_every_crate_of_the_workspace() {
         let told = include_str!("../checked.toml");
         let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
-        let folders = std::fs::read_dir(crates).expect("the crates").map(|entry| entry.expect("readable").path());
-        let manifests = folders.map(|folder| folder.join("Cargo.toml")).filter(|manifest| manifest.exists());
+        let directories = std::fs::read_dir(crates).expect("the crates").map(|entry| entry.expect("readable").path());
+        let manifests = directories.map(|directory| directory.join("Cargo.toml")).filter(|manifest| manifest.exists());
         let texts = manifests.map(|manifest| std::fs::read_to_string(manifest).expect("readable"));
         let name = |text: &str| {
             text.lines().find_map(|line| Some(line.strip_prefix("name = \"")?.trim_end_matches('"').to_owned()))

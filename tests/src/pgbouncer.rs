@@ -14,17 +14,17 @@ const SOON: Duration = Duration::from_secs(30);
 pub struct PgBouncer {
     child: Child,
     port: u16,
-    _folder: TempDir,
+    _directory: TempDir,
 }
 
 impl PgBouncer {
     /// Starts a PgBouncer in front of `server`. If `ignores_settings` is true, it accepts connections that open with
     /// settings, and drops the settings. Otherwise it refuses them.
     pub fn start(server: SocketAddr, ignores_settings: bool) -> PgBouncer {
-        let folder = TempDir::with_prefix("fullbore-pgbouncer-").expect("a folder");
+        let directory = TempDir::with_prefix("fullbore-pgbouncer-").expect("a directory");
         let port = stable_ports_in_a_row(1);
         let ignored = if ignores_settings { "ignore_startup_parameters = options\n" } else { "" };
-        let file = folder.path().join("pgbouncer.ini");
+        let file = directory.path().join("pgbouncer.ini");
         let text = format!(
             "[databases]\n* = host={} port={} user=postgres\n[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\n\
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\n{ignored}",
@@ -37,13 +37,13 @@ impl PgBouncer {
             exec setpriv --pdeathsig KILL $as -- \"$(command -v pgbouncer || echo /usr/sbin/pgbouncer)\" \"$file\"";
         let child = Command::new("bash")
             .args(["-c", script, "pgbouncer"])
-            .args([folder.path(), &file])
+            .args([directory.path(), &file])
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .current_dir("/")
             .spawn()
             .expect("bash");
-        let mut pooler = PgBouncer { child, port, _folder: folder };
+        let mut pooler = PgBouncer { child, port, _directory: directory };
         wait_until("PgBouncer listens: apt install pgbouncer, or tests/clients/install", SOON, || {
             assert!(pooler.child.try_wait().expect("a child").is_none(), "PgBouncer has ended: is it installed?");
             TcpStream::connect(pooler.address()).is_ok()

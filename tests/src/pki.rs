@@ -27,16 +27,16 @@ impl Issued {
     }
 
     /// Writes [`Issued::both`] to the file `name`.
-    pub fn write(&self, folder: &Path, name: &str) -> PathBuf {
-        write(folder, name, &self.both())
+    pub fn write(&self, directory: &Path, name: &str) -> PathBuf {
+        write(directory, name, &self.both())
     }
 }
 
 /// Replaces a file atomically, so that a reader never gets a mixture of both texts.
-pub fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
-    let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
-    std::fs::write(&new, text).expect("the folder is writable");
-    std::fs::rename(&new, &path).expect("the folder is writable");
+pub fn write(directory: &Path, name: &str, text: &str) -> PathBuf {
+    let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
+    std::fs::write(&new, text).expect("the directory is writable");
+    std::fs::rename(&new, &path).expect("the directory is writable");
     path
 }
 

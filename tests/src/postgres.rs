@@ -62,7 +62,7 @@ impl Database {
 /// A running server. Over TCP, the role `secretive` needs a password, and the role `encrypted` needs a password and
 /// TLS. All other roles need neither.
 pub struct PostgresServer {
-    folder: PathBuf,
+    directory: PathBuf,
     port: u16,
     authority: String,
     shell: Mutex<Shell>,
@@ -77,10 +77,10 @@ struct Shell {
 
 /// Returns the directory of PostgreSQL's programs, which on Debian and other systems is not in `PATH`.
 fn programs() -> PathBuf {
-    let is_there = |folder: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| folder.join(name).exists());
+    let is_there = |directory: &PathBuf| ["initdb", "pg_ctl", "psql"].iter().all(|name| directory.join(name).exists());
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut versions: Vec<PathBuf> = std::fs::read_dir("/usr/lib/postgresql")
-        .map(|folders| folders.flatten().map(|folder| folder.path().join("bin")).collect())
+        .map(|directories| directories.flatten().map(|directory| directory.path().join("bin")).collect())
         .unwrap_or_default();
     versions.sort();
     let found = std::env::split_paths(&path).chain(versions.into_iter().rev()).find(is_there);
@@ -97,15 +97,15 @@ impl PostgresServer {
     /// Starts a server of its own for a test that stops it.
     pub fn start() -> PostgresServer {
         // The directory is kept because the script removes it after it has stopped the server.
-        let folder = TempDir::with_prefix("fullbore-postgres-").expect("a folder").keep();
+        let directory = TempDir::with_prefix("fullbore-postgres-").expect("a directory").keep();
         let authority = Authority::new("the database's authority");
         let shown = authority.broker(&["localhost", "127.0.0.1"]);
-        std::fs::write(folder.join("server.pem"), &shown.chain).expect("written");
-        std::fs::write(folder.join("server.key"), &shown.key).expect("written");
+        std::fs::write(directory.join("server.pem"), &shown.chain).expect("written");
+        std::fs::write(directory.join("server.key"), &shown.key).expect("written");
         let port = stable_ports_in_a_row(1);
         let mut child = Command::new("bash")
             .args(["-c", include_str!("postgres.sh"), "postgres"])
-            .args([programs().as_os_str(), folder.as_os_str()])
+            .args([programs().as_os_str(), directory.as_os_str()])
             .arg(port.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -120,7 +120,7 @@ impl PostgresServer {
             let said: Vec<String> = shell.answers.lines().map_while(Result::ok).collect();
             panic!("PostgreSQL does not start: {answer} {}", said.join("\n"));
         }
-        PostgresServer { folder, port, authority: authority.pem(), shell: Mutex::new(shell) }
+        PostgresServer { directory, port, authority: authority.pem(), shell: Mutex::new(shell) }
     }
 
     /// Returns the server's address.
@@ -134,8 +134,8 @@ impl PostgresServer {
     }
 
     /// Returns the directory of the server's Unix socket.
-    pub fn socket_folder(&self) -> &Path {
-        &self.folder
+    pub fn socket_directory(&self) -> &Path {
+        &self.directory
     }
 
     /// Creates a database. Returns its name.
@@ -155,7 +155,7 @@ impl PostgresServer {
     pub fn run(&self, database: &str, statements: &str) -> String {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-U", "postgres", "-d", database, "-h"]);
-        command.arg(&self.folder).args(["-p", &self.port.to_string(), "-f", "-"]).stdin(Stdio::piped());
+        command.arg(&self.directory).args(["-p", &self.port.to_string(), "-f", "-"]).stdin(Stdio::piped());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("psql");
         child.stdin.take().expect("piped").write_all(statements.as_bytes()).expect("psql reads");
         let output = child.wait_with_output().expect("psql ends");
@@ -228,7 +228,8 @@ impl PostgresServer {
     pub fn session(&self, database: &str) -> SuperSession {
         let mut command = Command::new(programs().join("psql"));
         command.args(["-X", "-q", "-A", "-t", "-U", "postgres", "-d", database, "-p", &self.port.to_string(), "-h"]);
-        let mut child = command.arg(&self.folder).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("psql");
+        let mut child =
+            command.arg(&self.directory).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("psql");
         let statements = child.stdin.take().expect("piped");
         let rows = BufReader::new(child.stdout.take().expect("piped"));
         SuperSession { child, statements, rows }

@@ -22,14 +22,14 @@ const START_STOP_MAX: Duration = Duration::from_secs(60);
 /// The broker under test.
 pub struct Broker {
     addr: SocketAddr,
-    folder: Arc<Folder>,
+    directory: Arc<Directory>,
     sets: Vec<String>,
     /// The running process. `None` after a kill or stop, and if the broker is a peer.
     process: Option<Running>,
 }
 
 /// The data directory of a broker. A temporary one is removed with the last broker that uses it.
-enum Folder {
+enum Directory {
     Temporary(TempDir),
     Given(PathBuf),
 }
@@ -93,19 +93,19 @@ impl Broker {
     /// Starts a broker in a new directory. `sets` has `key=value` settings, `--flags` and `env:NAME=VALUE`. Returns
     /// once the broker accepts connections.
     pub fn start(sets: &[&str]) -> Broker {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        Broker::with_folder(Folder::Temporary(folder), sets)
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        Broker::with_directory(Directory::Temporary(directory), sets)
     }
 
     /// Starts a broker in a directory that the test owns.
-    pub fn start_in(folder: &Path, sets: &[&str]) -> Broker {
-        Broker::with_folder(Folder::Given(folder.to_owned()), sets)
+    pub fn start_in(directory: &Path, sets: &[&str]) -> Broker {
+        Broker::with_directory(Directory::Given(directory.to_owned()), sets)
     }
 
-    fn with_folder(folder: Folder, sets: &[&str]) -> Broker {
+    fn with_directory(directory: Directory, sets: &[&str]) -> Broker {
         let sets = sets.iter().map(|set| (*set).to_owned()).collect();
         let addr = SocketAddr::from(([127, 0, 0, 1], 0));
-        let mut broker = Broker { addr, folder: Arc::new(folder), sets, process: None };
+        let mut broker = Broker { addr, directory: Arc::new(directory), sets, process: None };
         match peer() {
             Some(addr) => {
                 broker.addr = addr;
@@ -173,8 +173,8 @@ impl Broker {
     }
 
     /// Sets the data directory that the next start uses.
-    pub fn move_to(&mut self, folder: &Path) {
-        self.folder = Arc::new(Folder::Given(folder.to_owned()));
+    pub fn move_to(&mut self, directory: &Path) {
+        self.directory = Arc::new(Directory::Given(directory.to_owned()));
     }
 
     /// Sends SIGTERM and does not wait.
@@ -233,9 +233,9 @@ impl Broker {
 
     /// Returns the data directory.
     pub fn data_dir(&self) -> &Path {
-        match &*self.folder {
-            Folder::Temporary(folder) => folder.path(),
-            Folder::Given(folder) => folder,
+        match &*self.directory {
+            Directory::Temporary(directory) => directory.path(),
+            Directory::Given(directory) => directory,
         }
     }
 
@@ -246,7 +246,7 @@ impl Broker {
 
     /// Returns the files of a partition that have this extension, sorted by name.
     pub fn partition_files(&self, topic: &str, index: i32, extension: &str) -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's folder");
+        let entries = std::fs::read_dir(self.partition_dir(topic, index)).expect("the partition's directory");
         let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("readable").path()).collect();
         files.retain(|file| file.extension().is_some_and(|found| found == extension));
         files.sort();
@@ -391,9 +391,9 @@ pub(crate) fn peer() -> Option<SocketAddr> {
 }
 
 /// Starts a broker whose start must fail. Returns its exit status and output.
-pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
+pub fn serve_refused(directory: &Path, sets: &[&str]) -> Refused {
     let sets: Vec<String> = sets.iter().map(|set| (*set).to_owned()).collect();
-    let mut child = serve(folder, &sets).spawn().expect("the binary starts");
+    let mut child = serve(directory, &sets).spawn().expect("the binary starts");
     let mut pipe = child.stderr.take().expect("piped");
     let status = wait_for(&mut child);
     let mut stderr = String::new();
@@ -401,9 +401,9 @@ pub fn serve_refused(folder: &Path, sets: &[&str]) -> Refused {
     Refused { status, stderr }
 }
 
-fn serve(folder: &Path, sets: &[String]) -> Command {
+fn serve(directory: &Path, sets: &[String]) -> Command {
     let mut command = Command::new(binary());
-    command.arg("serve").arg("--data-dir").arg(folder);
+    command.arg("serve").arg("--data-dir").arg(directory);
     if !sets.iter().any(|set| set.starts_with("listeners=")) {
         command.args(["--listen", "127.0.0.1:0"]);
     }

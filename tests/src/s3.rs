@@ -72,7 +72,7 @@ const FLOOD: usize = 256 << 20;
 pub struct S3 {
     address: SocketAddr,
     is_tls: bool,
-    folder: TempDir,
+    directory: TempDir,
     faults: Arc<Mutex<Faults>>,
     runtime: Option<tokio::runtime::Runtime>,
 }
@@ -101,10 +101,10 @@ impl S3 {
     }
 
     fn start_with(port: u16, identity: Option<&Issued>) -> S3 {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        std::fs::create_dir(folder.path().join(S3::BUCKET)).expect("the bucket");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        std::fs::create_dir(directory.path().join(S3::BUCKET)).expect("the bucket");
         let faults = Arc::<Mutex<Faults>>::default();
-        let mut builder = S3ServiceBuilder::new(FileSystem::new(folder.path()).expect("a folder"));
+        let mut builder = S3ServiceBuilder::new(FileSystem::new(directory.path()).expect("a directory"));
         builder.set_auth(SimpleAuth::from_single(S3::KEY_ID, S3::SECRET));
         let service = builder.build();
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("a free port");
@@ -115,7 +115,7 @@ impl S3 {
         let tls = identity.map(acceptor);
         let is_tls = tls.is_some();
         runtime.spawn(accept(listener, tls, service, Arc::clone(&faults)));
-        S3 { address, is_tls, folder, faults, runtime: Some(runtime) }
+        S3 { address, is_tls, directory, faults, runtime: Some(runtime) }
     }
 
     /// Returns the store's URL.
@@ -137,8 +137,8 @@ impl S3 {
     }
 
     /// Returns the directory in which each object is a file.
-    pub fn folder(&self) -> std::path::PathBuf {
-        self.folder.path().join(S3::BUCKET)
+    pub fn directory(&self) -> std::path::PathBuf {
+        self.directory.path().join(S3::BUCKET)
     }
 
     /// Plans a fault for the next request of `method`. Several calls plan faults for successive requests.

@@ -44,8 +44,8 @@ fn commands() -> impl Iterator<Item = ShownCommand> {
 
 fn succeeds(arguments: &[&str]) {
     // The command runs in a temporary directory, because a sweep writes its report to the current directory.
-    let folder = tempfile::tempdir().expect("a folder");
-    let output = Command::new(binary()).args(arguments).current_dir(&folder).output().expect("the binary starts");
+    let directory = tempfile::tempdir().expect("a directory");
+    let output = Command::new(binary()).args(arguments).current_dir(&directory).output().expect("the binary starts");
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {said}");
 }
@@ -67,7 +67,7 @@ struct Place {
     /// The broker from which docs/from-kafka.md moves the data. The page calls it 127.0.0.1:19092.
     old: Broker,
     /// The directory in which commands run, so that one can read the files of another.
-    folder: TempDir,
+    directory: TempDir,
     /// The first port of the cluster that a page has started. `None` while there is no cluster.
     cluster: Option<u16>,
 }
@@ -83,8 +83,12 @@ impl Drop for Place {
 impl Place {
     fn new() -> Place {
         let broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
-        let place =
-            Place { broker, old: Broker::start(&[]), folder: tempfile::tempdir().expect("a folder"), cluster: None };
+        let place = Place {
+            broker,
+            old: Broker::start(&[]),
+            directory: tempfile::tempdir().expect("a directory"),
+            cluster: None,
+        };
         let old = place.old.addr();
         place.shell(&format!("fullbore topics create --topic orders --partitions 3 --bootstrap-server {old}"));
         place.shell(&format!("printf 'one\\ntwo\\n' | fullbore produce --topic orders --bootstrap-server {old}"));
@@ -97,7 +101,7 @@ impl Place {
     fn shell(&self, line: &str) -> String {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
-        bash.args(["-c", &script]).env("FULLBORE", binary()).current_dir(&self.folder);
+        bash.args(["-c", &script]).env("FULLBORE", binary()).current_dir(&self.directory);
         bash.env("FULLBORE_BOOTSTRAP_SERVER", self.asked());
         let output = bash.output().expect("bash starts");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -139,7 +143,7 @@ impl Place {
     }
 
     fn backup(&self) -> std::path::PathBuf {
-        self.folder.path().join("backup")
+        self.directory.path().join("backup")
     }
 
     /// Starts a broker on the backup and checks that it has the records of the original.
@@ -203,14 +207,15 @@ fn commands_of_the_pages_succeed_in_order_with_their_shown_output() {
 /// Returns the sources of all crates as one text.
 fn source() -> String {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let entries =
-        |folder: &Path| std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("readable").path());
-    let mut folders: Vec<_> = entries(&crates).map(|folder| folder.join("src")).collect();
+    let entries = |directory: &Path| {
+        std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("readable").path())
+    };
+    let mut directories: Vec<_> = entries(&crates).map(|directory| directory.join("src")).collect();
     let mut text = String::new();
-    while let Some(folder) = folders.pop() {
-        for path in entries(&folder) {
+    while let Some(directory) = directories.pop() {
+        for path in entries(&directory) {
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 text += &in_one_piece(&std::fs::read_to_string(&path).expect("UTF-8"));
             }
@@ -275,9 +280,9 @@ fn figures_of_pages_are_those_of_one_file() {
 #[test]
 fn links_of_the_pages_have_a_target() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let docs =
-        ["docs", "docs/internals", "docs/decisions", "docs/plans", "docs/history"].map(|folder| root.join(folder));
-    let docs = docs.into_iter().flat_map(|folder| std::fs::read_dir(folder).expect("a folder"));
+    let docs = ["docs", "docs/internals", "docs/decisions", "docs/plans", "docs/history"]
+        .map(|directory| root.join(directory));
+    let docs = docs.into_iter().flat_map(|directory| std::fs::read_dir(directory).expect("a directory"));
     let docs = docs.map(|entry| entry.expect("readable").path());
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
     let pages = docs.chain(others.map(|name| root.join(name)));
@@ -286,7 +291,7 @@ fn links_of_the_pages_have_a_target() {
         let targets = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
         for target in targets.filter(|target| !target.contains("://")) {
             let (file, anchor) = target.split_once('#').unwrap_or((target, ""));
-            let file = if file.is_empty() { page.clone() } else { page.parent().expect("in a folder").join(file) };
+            let file = if file.is_empty() { page.clone() } else { page.parent().expect("in a directory").join(file) };
             assert!(file.exists(), "{}: {target}", page.display());
             let headings =
                 if anchor.is_empty() { String::new() } else { std::fs::read_to_string(&file).expect("UTF-8") };

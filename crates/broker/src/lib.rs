@@ -5,11 +5,11 @@
 pub mod admin;
 pub mod api;
 mod coordinator;
+mod directory_check;
 pub mod diskless;
 mod error;
 pub mod exposition;
 mod fetch_sessions;
-mod folder_check;
 mod follow_image;
 pub mod groups;
 mod log_end_reports;
@@ -24,6 +24,6 @@ mod start;
 pub mod telemetry;
 mod transactions;
 
+pub use directory_check::{DirectoryFinding, check_directory};
 pub use error::StartError;
-pub use folder_check::{FolderFinding, check_folder};
 pub use start::{Broker, Starting, Stopping};

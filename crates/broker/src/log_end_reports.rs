@@ -18,7 +18,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_log::error::StorageError;
 
 /// Maximum number of partitions in one command.
-const TOLD_MAX: usize = 10_000;
+const REPORTED_MAX: usize = 10_000;
 /// How long the broker pauses before it repeats a report that failed.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
@@ -27,21 +27,22 @@ type TopicIdPartition = (Uuid, i32);
 
 /// Reports log ends until the broker stops.
 pub async fn run(control: Control, partitions: Arc<Partitions>, mut stopping: watch::Receiver<bool>) {
-    let teller = Teller { control, partitions, refused: LogRateLimit::default(), unopened: LogRateLimit::default() };
+    let reporter =
+        LogEndReporter { control, partitions, refused: LogRateLimit::default(), unopened: LogRateLimit::default() };
     tokio::select! {
-        () = teller.run() => {}
+        () = reporter.run() => {}
         _ = stopping.wait_for(|stopping| *stopping) => {}
     }
 }
 
-struct Teller {
+struct LogEndReporter {
     control: Control,
     partitions: Arc<Partitions>,
     refused: LogRateLimit,
     unopened: LogRateLimit,
 }
 
-impl Teller {
+impl LogEndReporter {
     async fn run(&self) {
         let mut images = self.control.watch();
         let mut before = Arc::new(Image::default());
@@ -51,7 +52,7 @@ impl Teller {
             self.update_wanted(&before, &image, &mut wanted);
             before = image;
             if !wanted.is_empty() {
-                wanted = self.tell(wanted).await;
+                wanted = self.report(wanted).await;
             }
             if !wanted.is_empty() {
                 tokio::time::sleep(AGAIN_AFTER).await;
@@ -67,8 +68,8 @@ impl Teller {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
             let is_asked = contenders(partition).contains(&own.broker_id);
-            let mut told = image.log_ends(topic.id, index).iter();
-            is_asked && !told.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
+            let mut reported = image.log_ends(topic.id, index).iter();
+            is_asked && !reported.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
         };
         let is_same = |topic: &Uuid| match (before.topic_by_id(*topic), image.topic_by_id(*topic)) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
@@ -85,20 +86,21 @@ impl Teller {
         });
     }
 
-    /// Reports the log ends of the first [`TOLD_MAX`] partitions. Returns the partitions that must still be reported.
-    async fn tell(&self, mut wanted: Vec<TopicIdPartition>) -> Vec<TopicIdPartition> {
-        let later = wanted.split_off(wanted.len().min(TOLD_MAX));
+    /// Reports the log ends of the first [`REPORTED_MAX`] partitions. Returns the partitions that must still be
+    /// reported.
+    async fn report(&self, mut wanted: Vec<TopicIdPartition>) -> Vec<TopicIdPartition> {
+        let later = wanted.split_off(wanted.len().min(REPORTED_MAX));
         let (partitions, asked) = (Arc::clone(&self.partitions), wanted.clone());
         let looked = tokio::task::spawn_blocking(move || positions(&partitions, asked)).await;
-        let (told, unopened) = looked.unwrap_or_default();
+        let (ends, unopened) = looked.unwrap_or_default();
         if let Some((_, error)) = unopened.first()
             && let Some(left_out) = self.unopened.due()
         {
             let logs = unopened.len();
             tracing::error!(logs, %error, left_out, "cannot open logs of partitions without a leader: their ends are not reported; retrying");
         }
-        let told = if told.is_empty() { Ok(()) } else { self.control.tell_log_ends(told).await };
-        match told {
+        let outcome = if ends.is_empty() { Ok(()) } else { self.control.report_log_ends(ends).await };
+        match outcome {
             Ok(()) => wanted = unopened.into_iter().map(|(id, _)| id).collect(),
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {
@@ -112,18 +114,18 @@ impl Teller {
 }
 
 /// A partition and the end of its log.
-type ToldEnd = (Uuid, i32, Position);
+type LogEnd = (Uuid, i32, Position);
 
 /// Returns the ends of these logs, and the partitions whose logs cannot be opened at present. If a log is damaged or a
 /// partition was deleted, it is skipped, since another replica may lead.
 fn positions(
     partitions: &Partitions,
     asked: Vec<TopicIdPartition>,
-) -> (Vec<ToldEnd>, Vec<(TopicIdPartition, StorageError)>) {
-    let (mut told, mut unopened) = (Vec::new(), Vec::new());
+) -> (Vec<LogEnd>, Vec<(TopicIdPartition, StorageError)>) {
+    let (mut ends, mut unopened) = (Vec::new(), Vec::new());
     for (topic, index) in asked {
         match partitions.find(&topic, index).map(|partition| partition.position()) {
-            Some(Ok(position)) => told.push((topic, index, position)),
+            Some(Ok(position)) => ends.push((topic, index, position)),
             Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),
             Some(Err(error)) => {
                 tracing::error!(%error, "cannot open the log of a partition without a leader: another replica has to lead it")
@@ -131,5 +133,5 @@ fn positions(
             None => {}
         }
     }
-    (told, unopened)
+    (ends, unopened)
 }

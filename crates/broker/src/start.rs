@@ -28,7 +28,7 @@ use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
-use fullbore_control::{Control, Endpoint, FolderLock, OpenError, PendingJoin, RegistrationInfo, Urgent};
+use fullbore_control::{Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -60,7 +60,7 @@ pub struct Broker {
     admin: Option<JoinHandle<()>>,
     ended: Arc<ReplacedBy>,
     _apart: Apart,
-    _lock: FolderLock,
+    _lock: DirectoryLock,
 }
 
 /// A broker that is registered, but whose store and partitions are not open yet.
@@ -70,7 +70,7 @@ struct Registered {
     metrics: Metrics,
     listeners: Vec<Bound>,
     admin_listener: Option<admin::Bound>,
-    lock: FolderLock,
+    lock: DirectoryLock,
     space: Arc<DiskSpace>,
     control: Control,
     unsettled: Unsettled,
@@ -109,14 +109,14 @@ impl Broker {
         config: BrokerConfig,
         open: impl FnOnce(Arc<BrokerConfig>, RegistrationInfo) -> Result<Control, OpenError> + Send + 'static,
     ) -> Starting {
-        let open = |config, _: &FolderLock, _, arrival| Ok((open(config, arrival)?, None));
+        let open = |config, _: &DirectoryLock, _, arrival| Ok((open(config, arrival)?, None));
         Box::pin(Broker::assemble(config, Loggers::default(), open))
     }
 
     async fn assemble(
         config: BrokerConfig,
         loggers: Loggers,
-        open: impl FnOnce(Arc<BrokerConfig>, &FolderLock, Arc<DiskSpace>, RegistrationInfo) -> Result<Opened, OpenError>,
+        open: impl FnOnce(Arc<BrokerConfig>, &DirectoryLock, Arc<DiskSpace>, RegistrationInfo) -> Result<Opened, OpenError>,
     ) -> Result<Broker, StartError> {
         raise_descriptor_limit();
         if let Some(step) = fault_point::arm().map_err(StartError::FaultPoint)? {
@@ -125,7 +125,7 @@ impl Broker {
         let config = Arc::new(config);
         let listeners = bind(&config).await?;
         let admin_listener = admin::bind(&config).await?;
-        let lock = FolderLock::take(&config.node.data_dir)?;
+        let lock = DirectoryLock::take(&config.node.data_dir)?;
         let space = Arc::new(DiskSpace::open(&config.node.data_dir, config.storage.disk_reserve_bytes));
         let (ended, boots) = (previous_shutdown(&config.node.data_dir), Boots::look(&config.node.data_dir));
         let unsettled = Unsettled::open(&config.node.data_dir, ended);
@@ -184,10 +184,9 @@ impl Broker {
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
         follow_images(&control, &partitions, &config);
-        partitions.all_told();
+        partitions.note_all_registered();
         warn_of_strays(&partitions);
-        let addrs = listeners.iter().map(|bound| bound.addr).collect();
-        let stop = watch::channel(false).0;
+        let (addrs, stop) = (listeners.iter().map(|bound| bound.addr).collect(), watch::channel(false).0);
         let groups = Groups::new(&config, control.clone(), Arc::clone(&partitions), metrics.clone());
         groups.start(&config, &stop);
         let shared = (control.clone(), Arc::clone(&partitions), metrics.clone());

@@ -18,10 +18,11 @@ use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-fn config(folder: &Path, admin: &str) -> BrokerConfig {
-    let folder = folder.display();
-    let typed =
-        format!("log.dirs={folder}\nnode.id=3\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener={admin}\n");
+fn config(directory: &Path, admin: &str) -> BrokerConfig {
+    let directory = directory.display();
+    let typed = format!(
+        "log.dirs={directory}\nnode.id=3\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener={admin}\n"
+    );
     let typed = Properties::parse(&typed).expect("properties");
     BrokerConfig::from_properties(&typed).expect("a config").0
 }
@@ -86,8 +87,8 @@ async fn api_versions(stream: &mut TcpStream) {
 
 #[tokio::test]
 async fn metrics_page_shows_connections_and_requests() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let broker = Broker::start(config(folder.path(), "127.0.0.1:0")).await.expect("starts");
+    let directory = tempfile::tempdir().expect("a directory");
+    let broker = Broker::start(config(directory.path(), "127.0.0.1:0")).await.expect("starts");
     let admin = broker.admin_addr().expect("the page is on");
     let mut client = TcpStream::connect(broker.addr()).await.expect("the broker listens");
     api_versions(&mut client).await;
@@ -117,8 +118,8 @@ async fn metrics_page_shows_connections_and_requests() {
 
 #[tokio::test]
 async fn counts_records_errors_and_refusals() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let broker = Broker::start(config(folder.path(), "127.0.0.1:0\nmax.connections=1")).await.expect("starts");
+    let directory = tempfile::tempdir().expect("a directory");
+    let broker = Broker::start(config(directory.path(), "127.0.0.1:0\nmax.connections=1")).await.expect("starts");
     let admin = broker.admin_addr().expect("the page is on");
     let mut client = TcpStream::connect(broker.addr()).await.expect("the broker listens");
     let name = Text::from_static("t");
@@ -165,9 +166,9 @@ async fn counts_records_errors_and_refusals() {
 
 #[tokio::test]
 async fn health_and_index_pages_answer() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data");
-    std::fs::create_dir(&data).expect("a data folder");
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).expect("a data directory");
     let broker = Broker::start(config(&data, "127.0.0.1:0")).await.expect("starts");
     let admin = broker.admin_addr().expect("the page is on");
     let index = get(admin, "/").await;
@@ -182,12 +183,12 @@ async fn health_and_index_pages_answer() {
     let page = get(admin, "/metrics").await;
     assert!(!page.contains("\nfullbore_control_plane"), "there is no database on one machine: {page}");
 
-    std::fs::rename(&data, folder.path().join("gone")).expect("the folder moves");
+    std::fs::rename(&data, directory.path().join("gone")).expect("the directory moves");
     let unhealthy = get(admin, "/healthz").await;
     assert!(unhealthy.starts_with("HTTP/1.1 503 ") && unhealthy.contains("the data directory"), "{unhealthy}");
     assert_eq!(get(admin, "/readyz").await.lines().last(), unhealthy.lines().last());
-    assert!(get(admin, "/livez").await.starts_with("HTTP/1.1 200 "), "a new start finds no folder either");
-    std::fs::rename(folder.path().join("gone"), &data).expect("the folder moves back");
+    assert!(get(admin, "/livez").await.starts_with("HTTP/1.1 200 "), "a new start finds no directory either");
+    std::fs::rename(directory.path().join("gone"), &data).expect("the directory moves back");
     let healthy = get(admin, "/healthz").await;
     assert!(healthy.starts_with("HTTP/1.1 200 "), "{healthy}");
     broker.shutdown().await;
@@ -196,22 +197,22 @@ async fn health_and_index_pages_answer() {
 
 #[tokio::test]
 async fn admin_page_is_off_without_a_listener() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let broker = Broker::start(config(folder.path(), "")).await.expect("starts");
+    let directory = tempfile::tempdir().expect("a directory");
+    let broker = Broker::start(config(directory.path(), "")).await.expect("starts");
     assert_eq!(broker.admin_addr(), None);
     broker.shutdown().await;
 }
 
 #[tokio::test]
 async fn taken_port_is_named_in_the_error() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let taken = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let addr = taken.local_addr().expect("an address");
-    match Broker::start(config(folder.path(), &addr.to_string())).await {
+    match Broker::start(config(directory.path(), &addr.to_string())).await {
         Err(error @ StartError::BindAdmin { .. }) => {
             let expected = format!("fullbore.admin.listener={addr}: the port is taken; set another or leave it empty");
             assert_eq!(error.to_string(), expected);
-            assert_eq!(folder.path().read_dir().expect("listed").count(), 0, "nothing is left in the folder");
+            assert_eq!(directory.path().read_dir().expect("listed").count(), 0, "nothing is left in the directory");
         }
         Err(error) => panic!("{error}"),
         Ok(_) => panic!("started on a taken port"),

@@ -5,10 +5,10 @@
 mod append;
 #[path = "log/compaction.rs"]
 mod compaction;
+#[path = "log/directory.rs"]
+mod directory;
 #[path = "log/dump.rs"]
 mod dump;
-#[path = "log/folder.rs"]
-mod folder;
 #[path = "log/lookup.rs"]
 mod lookup;
 #[path = "log/misled.rs"]

@@ -109,10 +109,10 @@ fn names() -> impl Iterator<Item = Text> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn requests_with_many_entries_take_no_more_memory_than_reserved() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let text = format!(
         "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\nauto.create.topics.enable=false\n",
-        folder.path().display()
+        directory.path().display()
     );
     let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
     let broker = Broker::start(config).await.expect("started");

@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn new_or_replaced_files_are_used_by_the_next_connection() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let file = folder.path().join("ca.pem");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let file = directory.path().join("ca.pem");
         let path = file.to_str().expect("text").to_owned();
         let settings = [("security.protocol", "SSL"), ("ssl.truststore.location", path.as_str())];
         let mut security = Security::default();

@@ -160,15 +160,15 @@ mod tests {
         parse(text).expect_err(text)
     }
 
-    fn in_folder(path: &str) -> DisklessStorage {
-        DisklessStorage::Folder(PathBuf::from(path))
+    fn in_directory(path: &str) -> DisklessStorage {
+        DisklessStorage::Directory(PathBuf::from(path))
     }
 
     #[test]
     fn defaults_are_a_directory_beside_the_logs_and_inkless_numbers() {
         let expected = DisklessConfig {
             is_served: true,
-            storage: in_folder("fullbore-data/diskless"),
+            storage: in_directory("fullbore-data/diskless"),
             object_bytes_max: 8 << 20,
             commit_interval_ms: 250,
             puts_per_second_max: 10,
@@ -196,7 +196,7 @@ mod tests {
                    fullbore.diskless.put.delay.ms=150\nfullbore.diskless.get.delay.ms=50";
         let expected = DisklessConfig {
             is_served: true,
-            storage: in_folder("/objects"),
+            storage: in_directory("/objects"),
             object_bytes_max: 2_000_000,
             commit_interval_ms: 1,
             puts_per_second_max: 0,

@@ -22,7 +22,7 @@ const SECRET: &str = "diskless.storage.aws.secret.access.key";
 pub const TRUSTSTORE: &str = "diskless.storage.s3.ssl.truststore.location";
 const CONDITIONAL_PUT: &str = "diskless.storage.s3.conditional.put.enabled";
 /// Name of the directory in log.dirs that is the store if none is configured.
-const DEFAULT_FOLDER: &str = "diskless";
+const DEFAULT_DIRECTORY: &str = "diskless";
 const FORMS: &str = "must be a directory, as a path or file:///path, or a bucket of S3, as s3://bucket/prefix";
 const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in the bucket's name; an endpoint, a region and credentials have settings of their own";
 
@@ -30,7 +30,7 @@ const S3_FORM: &str = "must be as s3://bucket/prefix, with 3 letters at least in
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DisklessStorage {
     /// A local directory, which may not exist yet.
-    Folder(PathBuf),
+    Directory(PathBuf),
     /// A bucket in S3, or in a store with the same API.
     S3(S3Storage),
 }
@@ -61,8 +61,8 @@ impl fmt::Display for DisklessStorage {
     /// Formats the store as clients see it in DescribeConfigs.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DisklessStorage::Folder(folder) => {
-                let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+            DisklessStorage::Directory(directory) => {
+                let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
                 write!(formatter, "{}", absolute.display())
             }
             DisklessStorage::S3(S3Storage { bucket, prefix, .. }) if prefix.is_empty() => {
@@ -80,16 +80,16 @@ impl DisklessStorage {
         let log_dirs = values.text("log.dirs").unwrap_or_default();
         let s3 = s3_settings(values, &mut mistakes);
         let storage = match values.text(STORAGE) {
-            None => Ok(DisklessStorage::Folder(Path::new(&log_dirs).join(DEFAULT_FOLDER))),
+            None => Ok(DisklessStorage::Directory(Path::new(&log_dirs).join(DEFAULT_DIRECTORY))),
             Some(typed) => storage(&typed, s3.clone()),
         };
-        if let (Ok(DisklessStorage::Folder(folder)), Some(typed)) = (&storage, values.text(STORAGE))
-            && folder == Path::new(&log_dirs)
+        if let (Ok(DisklessStorage::Directory(directory)), Some(typed)) = (&storage, values.text(STORAGE))
+            && directory == Path::new(&log_dirs)
         {
             let message = "must not be log.dirs itself, where the partitions of other topics are";
             mistakes.keep(Err::<(), _>(ConfigError::of_value(STORAGE, &typed, message)));
         }
-        if let Ok(DisklessStorage::Folder(_)) = storage {
+        if let Ok(DisklessStorage::Directory(_)) = storage {
             for name in [ENDPOINT, REGION, PATH_STYLE, KEY_ID, SECRET, TRUSTSTORE, CONDITIONAL_PUT] {
                 if text(values, name).is_some() {
                     mistakes.keep(Err::<(), _>(ConfigError::of_key(name, "needs diskless.storage=s3://...")));
@@ -157,7 +157,7 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
     match scheme.to_ascii_lowercase().as_str() {
         "file" => match rest.strip_prefix("//") {
             Some(path) if path.starts_with('/') && !path.contains(['%', '?', '#']) => {
-                Ok(DisklessStorage::Folder(PathBuf::from(path)))
+                Ok(DisklessStorage::Directory(PathBuf::from(path)))
             }
             Some(path) if path.starts_with('/') => {
                 refused("must be without %, ? and # as a URL; give it as a path instead")
@@ -171,7 +171,7 @@ fn storage(typed: &str, s3: S3Storage) -> Result<DisklessStorage, ConfigError> {
         "s3a" | "s3n" => Err(ConfigError::of_key(STORAGE, S3_FORM)),
         _ if rest.starts_with("//") => Err(ConfigError::of_key(STORAGE, FORMS)),
         _ if typed.is_empty() => refused(FORMS),
-        _ => Ok(DisklessStorage::Folder(PathBuf::from(typed))),
+        _ => Ok(DisklessStorage::Directory(PathBuf::from(typed))),
     }
 }
 
@@ -211,14 +211,14 @@ mod tests {
     fn s3(text: &str) -> S3Storage {
         match of(text) {
             DisklessStorage::S3(storage) => storage,
-            DisklessStorage::Folder(folder) => panic!("{text}: {}", folder.display()),
+            DisklessStorage::Directory(directory) => panic!("{text}: {}", directory.display()),
         }
     }
 
     #[test]
     fn default_store_is_a_directory_beside_the_logs() {
-        assert_eq!(of(""), DisklessStorage::Folder("fullbore-data/diskless".into()));
-        assert_eq!(of("log.dirs=/data"), DisklessStorage::Folder("/data/diskless".into()));
+        assert_eq!(of(""), DisklessStorage::Directory("fullbore-data/diskless".into()));
+        assert_eq!(of("log.dirs=/data"), DisklessStorage::Directory("/data/diskless".into()));
     }
 
     #[test]
@@ -230,8 +230,8 @@ mod tests {
             ("FILE:///objects", "/objects"),
             ("c:objects", "c:objects"),
         ] {
-            let folder = DisklessStorage::Folder(path.into());
-            assert_eq!(of(&format!("diskless.storage={typed}")), folder, "{typed}");
+            let directory = DisklessStorage::Directory(path.into());
+            assert_eq!(of(&format!("diskless.storage={typed}")), directory, "{typed}");
         }
         for (typed, says) in [
             ("", format!("diskless.storage=: {FORMS}")),

@@ -31,7 +31,7 @@ const NO_SASL: &str = "has no effect: there is no authentication yet";
 const NEW_CERTIFICATES: &str = "has no effect: new certificates may have any name";
 const EARLY: &str = "has no effect: no listener is opened before the others";
 const OUTGOING: &str = "has no effect: connections to other brokers have timeouts of their own";
-const ONE_FOLDER: &str = "has no effect: there is one data directory";
+const ONE_DIRECTORY: &str = "has no effect: there is one data directory";
 const CORDON: &str = "there is one data directory, and without it no place for new partitions";
 const JAVA: &str = "Java classes cannot be loaded here";
 const SECURITY: &str = "SASL and access control are not offered yet; remove it to run without";
@@ -133,7 +133,7 @@ pub static KAFKA_KEYS: &[Key] = &[
     refused("security.providers", String, None, Any, SECURITY),
     refused("ssl.principal.mapping.rules", String, Some("DEFAULT"), Any, SECURITY),
     no_effect("controlled.shutdown.enable", Boolean, Some("true"), Any, HAND_OVER),
-    no_effect("num.replica.alter.log.dirs.threads", Int, None, Any, ONE_FOLDER),
+    no_effect("num.replica.alter.log.dirs.threads", Int, None, Any, ONE_DIRECTORY),
     no_effect("replica.fetch.min.bytes", Int, Some("1"), Any, AT_ONCE),
     no_effect("replica.selector.class", String, None, Any, NEAR),
     no_effect("replica.socket.receive.buffer.bytes", Int, Some("65536"), Any, TUNED),
@@ -264,7 +264,7 @@ pub static KAFKA_KEYS: &[Key] = &[
     no_effect("metrics.num.samples", Int, Some("2"), at_least(1), METRICS),
     no_effect("metrics.recording.level", String, Some("INFO"), Any, METRICS),
     no_effect("metrics.sample.window.ms", Long, Some("30000"), at_least(1), METRICS),
-    no_effect("log.dir.failure.timeout.ms", Long, Some("30000"), at_least(1), ONE_FOLDER),
+    no_effect("log.dir.failure.timeout.ms", Long, Some("30000"), at_least(1), ONE_DIRECTORY),
     no_effect("log.flush.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),
     no_effect("log.flush.start.offset.checkpoint.interval.ms", Int, Some("60000"), at_least(0), CHECKPOINT),
     no_effect("max.connection.creation.rate", Int, Some("2147483647"), at_least(0), RATE),

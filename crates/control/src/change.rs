@@ -61,7 +61,7 @@ pub enum Change {
     },
     /// A broker has reported where its log of a partition without a leader ends. The report is kept until the partition
     /// has a leader.
-    LogEndTold {
+    LogEndReported {
         topic: Uuid,
         partition: i32,
         end: LogEndReport,

@@ -13,12 +13,12 @@ use fullbore_host::disk_space::DiskSpace;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("data directory {}: {source}", folder.display())]
-    Folder { folder: PathBuf, source: std::io::Error },
-    #[error("data directory {} is used by another broker (pid {pid})", folder.display())]
-    InUse { folder: PathBuf, pid: String },
+    #[error("data directory {}: {source}", directory.display())]
+    Directory { directory: PathBuf, source: std::io::Error },
+    #[error("data directory {} is used by another broker (pid {pid})", directory.display())]
+    InUse { directory: PathBuf, pid: String },
     #[error("{} marks this directory as Apache Kafka's, which Fullbore cannot use; set log.dirs to another directory", file.display())]
-    KafkaFolder { file: PathBuf },
+    KafkaDirectory { file: PathBuf },
     #[error("{} cannot be used: {reason}; restore it from a copy, or move it away to start without topics", file.display())]
     Unusable { file: PathBuf, reason: String },
     #[error("{} is intact, but the disk is full: free at least a megabyte on that file system, and start again", file.display())]
@@ -38,7 +38,7 @@ pub enum OpenError {
     #[error("{key}: {reason}")]
     Setting { key: &'static str, reason: String },
     #[error("{} cannot be used: {source}; without it this directory cannot be distinguished from another broker's", file.display())]
-    FolderIdentity { file: PathBuf, source: std::io::Error },
+    DirectoryIdentity { file: PathBuf, source: std::io::Error },
     #[error("{} is of cluster {stored}, but {database} has cluster {found}; set control.plane and log.dirs to those of one cluster", file.display())]
     OtherCluster { file: PathBuf, stored: Uuid, database: String, found: Uuid },
     #[error("{} marks this directory as that of a broker in a cluster; set control.plane to its database, or log.dirs to another directory", file.display())]

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use fullbore_rules::cluster::FolderMarks;
+use fullbore_rules::cluster::DirectoryMarks;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
@@ -38,9 +38,9 @@ const HEAD: &str =
 pub struct Identity {
     pub cluster_id: Uuid,
     /// The id of this broker's data directory.
-    pub folder: Uuid,
+    pub directory: Uuid,
     /// The directory and the content of its file, if a broker of a cluster has used the directory before.
-    pub used: Option<UsedFolder>,
+    pub used: Option<UsedDirectory>,
     /// The name of the store, for messages.
     pub store: StoreName,
 }
@@ -70,10 +70,10 @@ impl fmt::Display for StoreName {
 
 /// The content of the file `cluster`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ClusterFolder {
+pub struct ClusterDirectory {
     pub cluster_id: Uuid,
     pub node_id: i32,
-    pub folder: Uuid,
+    pub directory: Uuid,
     /// The newest metadata version that this broker has seen.
     pub seen: Option<Version>,
     /// The newest heartbeat number, counted over all processes of the broker. 0 if an earlier version of Fullbore wrote
@@ -89,14 +89,14 @@ fn value_in<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-impl ClusterFolder {
+impl ClusterDirectory {
     /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
     ///
     /// # Errors
     /// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come
     /// from the system.
-    pub fn read(folder: &Path) -> io::Result<Option<Self>> {
-        let text = match std::fs::read_to_string(folder.join(FILE)) {
+    pub fn read(directory: &Path) -> io::Result<Option<Self>> {
+        let text = match std::fs::read_to_string(directory.join(FILE)) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
@@ -123,7 +123,7 @@ impl ClusterFolder {
         Some(Self {
             cluster_id: Uuid::parse(value("cluster.id")?)?,
             node_id: value("node.id")?.parse().ok()?,
-            folder: Uuid::parse(value("folder.id")?)?,
+            directory: Uuid::parse(value("folder.id")?)?,
             seen: u64::try_from(number).ok().map(|number| Version { number, nonce }),
             noted: u64::try_from(noted).ok()?,
             users,
@@ -137,24 +137,24 @@ impl ClusterFolder {
 
     /// Returns the data by which an older copy of the directory is recognised. The heartbeat number is not flushed to
     /// disk, so it counts only if the machine has not booted since.
-    pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
+    pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
-        FolderMarks { users, noted: is_same_boot.then_some(self.noted) }
+        DirectoryMarks { users, noted: is_same_boot.then_some(self.noted) }
     }
 
     fn head(&self) -> String {
-        format!("{HEAD}cluster.id={}\nnode.id={}\nfolder.id={}\n", self.cluster_id, self.node_id, self.folder)
+        format!("{HEAD}cluster.id={}\nnode.id={}\nfolder.id={}\n", self.cluster_id, self.node_id, self.directory)
     }
 
     /// Writes the file and flushes it to disk.
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.
-    pub fn write(&self, folder: &Path) -> io::Result<()> {
+    pub fn write(&self, directory: &Path) -> io::Result<()> {
         let users = self.users.map_or_else(String::new, user_lines);
         let text = format!("{}{}{users}", self.head(), seen_lines(self.seen, self.noted));
-        files::replace(&folder.join(FILE), text.as_bytes())?;
-        File::open(folder)?.sync_all()
+        files::replace(&directory.join(FILE), text.as_bytes())?;
+        File::open(directory)?.sync_all()
     }
 
     /// Starts a thread that keeps the file up to date with the newest published version and the heartbeat numbers. The
@@ -162,8 +162,12 @@ impl ClusterFolder {
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be opened or the thread cannot be started.
-    pub fn follow(self, folder: &Path, mut images: watch::Receiver<Arc<Image>>) -> io::Result<(JoinHandle<()>, Notes)> {
-        let file = OpenOptions::new().write(true).open(folder.join(FILE))?;
+    pub fn follow(
+        self,
+        directory: &Path,
+        mut images: watch::Receiver<Arc<Image>>,
+    ) -> io::Result<(JoinHandle<()>, Notes)> {
+        let file = OpenOptions::new().write(true).open(directory.join(FILE))?;
         let at = self.head().len() as u64;
         let runtime = tokio::runtime::Builder::new_current_thread().build()?;
         images.mark_changed();
@@ -196,19 +200,19 @@ async fn has_news(images: &mut watch::Receiver<Arc<Image>>, to_write: &mut Notes
 }
 
 /// A data directory that a broker of a cluster has used before, with the content of its file.
-pub struct UsedFolder {
-    folder: PathBuf,
-    said: ClusterFolder,
+pub struct UsedDirectory {
+    directory: PathBuf,
+    said: ClusterDirectory,
 }
 
-impl UsedFolder {
+impl UsedDirectory {
     /// Takes the directory's path and the content `said` of its file.
-    pub fn new(folder: &Path, said: ClusterFolder) -> Self {
-        Self { folder: folder.to_owned(), said }
+    pub fn new(directory: &Path, said: ClusterDirectory) -> Self {
+        Self { directory: directory.to_owned(), said }
     }
 
-    /// See [`ClusterFolder::marks`].
-    pub fn marks(&self, is_same_boot: bool) -> FolderMarks {
+    /// See [`ClusterDirectory::marks`].
+    pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         self.said.marks(is_same_boot)
     }
 
@@ -225,7 +229,7 @@ impl UsedFolder {
 
     /// Returns the path of the file.
     pub fn file(&self) -> PathBuf {
-        self.folder.join(FILE)
+        self.directory.join(FILE)
     }
 
     /// Overwrites the file in place, because a full disk has no space for a second file. The version and the number are
@@ -254,29 +258,29 @@ mod tests {
 
     #[test]
     fn identity_file_is_read_as_written() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), None);
+        let directory = tempfile::tempdir().expect("tempdir");
+        assert_eq!(ClusterDirectory::read(directory.path()).expect("readable"), None);
         for seen in [None, Some(Version { number: 7, nonce: u64::MAX }), Some(Version { number: 0, nonce: 0 })] {
-            let of = folder_of(seen);
-            for of in [of, of.used_by(Uuid([5; 16])), ClusterFolder { noted: i64::MAX.unsigned_abs(), ..of }] {
-                of.write(folder.path()).expect("written");
-                assert_eq!(ClusterFolder::read(folder.path()).expect("readable"), Some(of));
+            let of = directory_of(seen);
+            for of in [of, of.used_by(Uuid([5; 16])), ClusterDirectory { noted: i64::MAX.unsigned_abs(), ..of }] {
+                of.write(directory.path()).expect("written");
+                assert_eq!(ClusterDirectory::read(directory.path()).expect("readable"), Some(of));
             }
         }
-        std::fs::write(folder.path().join(FILE), "").expect("written");
-        assert!(ClusterFolder::read(folder.path()).is_err());
+        std::fs::write(directory.path().join(FILE), "").expect("written");
+        assert!(ClusterDirectory::read(directory.path()).is_err());
     }
 
     #[test]
     fn file_of_a_newer_version_is_refused_by_its_format() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let of = folder_of(Some(Version { number: 7, nonce: 9 }));
+        let directory = tempfile::tempdir().expect("tempdir");
+        let of = directory_of(Some(Version { number: 7, nonce: 9 }));
         let with_format = |format: u32| {
-            of.write(folder.path()).expect("written");
-            let file = folder.path().join(FILE);
+            of.write(directory.path()).expect("written");
+            let file = directory.path().join(FILE);
             let text = std::fs::read_to_string(&file).expect("readable");
             std::fs::write(file, format!("{text}format={format}\n")).expect("written");
-            ClusterFolder::read(folder.path())
+            ClusterDirectory::read(directory.path())
         };
         assert_eq!(with_format(FORMAT).expect("this version's"), Some(of));
         let refused = with_format(FORMAT + 1).expect_err("a newer one").to_string();
@@ -287,47 +291,47 @@ mod tests {
     /// one.
     #[test]
     fn registered_process_stays_named_until_another_has_registered() {
-        let folder = tempfile::tempdir().expect("tempdir");
+        let directory = tempfile::tempdir().expect("tempdir");
         let [a, b, c, d] = [1, 2, 3, 4].map(|id| Uuid([id; 16]));
-        let read = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
-        let is_older = |of: ClusterFolder, than: Uuid| of.marks(true).is_older_than(u128::from_be_bytes(than.0), 0);
+        let read = || ClusterDirectory::read(directory.path()).expect("readable").expect("there");
+        let is_older = |of: ClusterDirectory, than: Uuid| of.marks(true).is_older_than(u128::from_be_bytes(than.0), 0);
         let join = |registered: Option<Uuid>, joining| {
             let former = registered.filter(|registered| !is_older(read(), *registered));
-            UsedFolder::new(folder.path(), read()).join(former, joining).expect("written");
+            UsedDirectory::new(directory.path(), read()).join(former, joining).expect("written");
             read().users.expect("it says so")
         };
         let seen = Some(Version { number: 7, nonce: 9 });
-        folder_of(seen).write(folder.path()).expect("written");
+        directory_of(seen).write(directory.path()).expect("written");
         assert!(!is_older(read(), a), "an earlier version did not say");
         assert_eq!(join(Some(a), b), [a, b]);
         assert_eq!(join(Some(a), c), [a, c], "b has not registered");
         assert_eq!(join(Some(c), d), [c, d], "c has, whether or not it heard of that");
         assert!(!is_older(read(), c) && !is_older(read(), d) && is_older(read(), b));
         assert_eq!(join(Some(b), a), [c, a], "an older copy is one until its process has registered");
-        assert_eq!(join(None, b), [c, b], "another folder is registered");
+        assert_eq!(join(None, b), [c, b], "another directory is registered");
         assert_eq!(read().seen, seen);
     }
 
     #[test]
     fn file_of_an_earlier_version_has_a_number_after_a_join() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let (of, [a, b]) = (folder_of(Some(Version { number: 7, nonce: 9 })), [1, 2].map(|id| Uuid([id; 16])));
-        let said = || ClusterFolder::read(folder.path()).expect("readable").expect("there");
+        let directory = tempfile::tempdir().expect("tempdir");
+        let (of, [a, b]) = (directory_of(Some(Version { number: 7, nonce: 9 })), [1, 2].map(|id| Uuid([id; 16])));
+        let said = || ClusterDirectory::read(directory.path()).expect("readable").expect("there");
         for users in [String::new(), user_lines([a, a])] {
             let lines =
                 format!("{}{}{users}", of.head(), seen_lines(of.seen, 0).replace("noted=00000000000000000000\n", ""));
             assert!(!lines.contains("noted"), "{lines}");
-            std::fs::write(folder.path().join(FILE), lines).expect("written");
+            std::fs::write(directory.path().join(FILE), lines).expect("written");
             assert_eq!(said().noted, 0);
-            UsedFolder::new(folder.path(), said()).join(Some(a), b).expect("written");
-            assert_eq!(said(), ClusterFolder { users: Some([a, b]), ..of });
+            UsedDirectory::new(directory.path(), said()).join(Some(a), b).expect("written");
+            assert_eq!(said(), ClusterDirectory { users: Some([a, b]), ..of });
         }
     }
 
     /// The number in the directory is compared first in the same boot of the machine, and then after another boot.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
-        let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
+        let of = ClusterDirectory { noted: 5, ..directory_of(None) }.used_by(Uuid([1; 16]));
         let process = u128::from_be_bytes([1; 16]);
         assert!(of.marks(true).is_older_than(process, 6) && !of.marks(true).is_older_than(process, 5));
         assert!(!of.marks(false).is_older_than(process, 6) && of.marks(false).is_older_than(process + 1, 0));
@@ -335,14 +339,14 @@ mod tests {
 
     #[tokio::test]
     async fn number_is_in_the_file_before_it_is_returned() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let of = ClusterFolder { noted: 5, ..folder_of(None) }.used_by(Uuid([1; 16]));
-        of.write(folder.path()).expect("written");
+        let directory = tempfile::tempdir().expect("tempdir");
+        let of = ClusterDirectory { noted: 5, ..directory_of(None) }.used_by(Uuid([1; 16]));
+        of.write(directory.path()).expect("written");
         let (images, watched) = watch::channel(Arc::new(Image::default()));
-        let (thread, mut notes) = of.follow(folder.path(), watched).expect("starts");
+        let (thread, mut notes) = of.follow(directory.path(), watched).expect("starts");
         for _ in 0..100 {
             let told = notes.next().await;
-            let said = ClusterFolder::read(folder.path()).expect("readable").expect("there");
+            let said = ClusterDirectory::read(directory.path()).expect("readable").expect("there");
             assert!(told >= 5 && said.noted >= told && said.users == of.users, "{told}: {said:?}");
         }
         while notes.next().await < 7 {}
@@ -350,8 +354,8 @@ mod tests {
         thread.join().expect("it ends");
     }
 
-    fn folder_of(seen: Option<Version>) -> ClusterFolder {
-        let (cluster_id, folder) = (Uuid([1; 16]), Uuid([255; 16]));
-        ClusterFolder { cluster_id, node_id: 3, folder, seen, noted: 0, users: None }
+    fn directory_of(seen: Option<Version>) -> ClusterDirectory {
+        let (cluster_id, directory) = (Uuid([1; 16]), Uuid([255; 16]));
+        ClusterDirectory { cluster_id, node_id: 3, directory, seen, noted: 0, users: None }
     }
 }

@@ -60,7 +60,7 @@ use fullbore_config::BrokerConfig;
 use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection};
 use fullbore_db::postgres::Server;
 use fullbore_host::disk_space::DiskSpace;
-use identity::{ClusterFolder, Identity};
+use identity::{ClusterDirectory, Identity};
 use pending::CommandKind;
 use postgres::Beats;
 use queue::Queue;
@@ -84,10 +84,10 @@ pub use error::OpenError;
 pub use features::{FEATURES, Feature, TRANSACTION_VERSION};
 pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
-pub use lock::FolderLock;
+pub use lock::DirectoryLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
-pub use postgres::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
+pub use postgres::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 pub use resources::ConfiguredResource;
 pub use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
@@ -126,8 +126,8 @@ struct Shared {
 
 /// Everything that [`Control::join_cluster`] needs to complete a broker's registration.
 pub struct PendingJoin {
-    folder: PathBuf,
-    of_folder: ClusterFolder,
+    directory: PathBuf,
+    of_directory: ClusterDirectory,
     of_beats: Arc<Server>,
     /// The interval between two heartbeats.
     every: Duration,
@@ -140,14 +140,14 @@ impl Control {
     /// Blocks.
     pub fn open(
         broker: Arc<BrokerConfig>,
-        folder: &FolderLock,
+        directory: &DirectoryLock,
         space: Arc<DiskSpace>,
         arrival: RegistrationInfo,
     ) -> Result<(Self, Option<PendingJoin>), OpenError> {
-        let (folder, config) = (folder.folder().to_owned(), Arc::clone(&broker));
+        let (directory, config) = (directory.directory().to_owned(), Arc::clone(&broker));
         match &broker.membership.control_plane {
             None => {
-                let open = move || plane::on_one_machine(&folder, &config, space);
+                let open = move || plane::on_one_machine(&directory, &config, space);
                 Ok((Control::start(broker, arrival, open)?, None))
             }
             Some(settings) => {
@@ -158,7 +158,7 @@ impl Control {
                     Arc::new(server.clone().counted(counted))
                 };
                 let servers = PlaneConnection::ALL.map(over);
-                let (control, place) = Control::open_of_cluster(broker, folder, servers, arrival)?;
+                let (control, place) = Control::open_of_cluster(broker, directory, servers, arrival)?;
                 let _ = control.shared.plane_calls.set(calls);
                 Ok((control, Some(place)))
             }
@@ -167,7 +167,7 @@ impl Control {
 
     fn open_of_cluster(
         broker: Arc<BrokerConfig>,
-        folder: PathBuf,
+        directory: PathBuf,
         [of_metadata, of_beats]: [Arc<Server>; PlaneConnection::ALL.len()],
         arrival: RegistrationInfo,
     ) -> Result<(Self, PendingJoin), OpenError> {
@@ -176,15 +176,15 @@ impl Control {
             broker.membership.heartbeat_interval_ms,
             broker.membership.session_timeout_ms,
         ));
-        let (tell, told) = mpsc::sync_channel(1);
-        let path = folder.clone();
+        let (sender, receiver) = mpsc::sync_channel(1);
+        let path = directory.clone();
         let control = Control::start(broker, arrival, move || {
-            let (store, identity, of_folder) = plane::of_cluster(&path, id, of_metadata)?;
-            let _ = tell.send(of_folder);
+            let (store, identity, of_directory) = plane::of_cluster(&path, id, of_metadata)?;
+            let _ = sender.send(of_directory);
             Ok((store, identity))
         })?;
-        let of_folder = told.recv().expect("it is opened");
-        Ok((control, PendingJoin { folder, of_folder, of_beats, every }))
+        let of_directory = receiver.recv().expect("it is opened");
+        Ok((control, PendingJoin { directory, of_directory, of_beats, every }))
     }
 
     /// Completes the registration of a broker in a cluster. Writes the file `cluster` at the first start, and starts
@@ -193,14 +193,14 @@ impl Control {
     /// # Errors
     /// Returns [`OpenError`] if the file `cluster` cannot be written, or if a thread cannot be started.
     pub fn join_cluster(&self, join: PendingJoin) -> Result<(), OpenError> {
-        let PendingJoin { folder, of_folder, of_beats, every } = join;
+        let PendingJoin { directory, of_directory, of_beats, every } = join;
         let shared = &self.shared;
-        if of_folder.seen.is_none() {
+        if of_directory.seen.is_none() {
             // Write the file only after the registration. If the broker is refused, its directory stays as it was.
-            let unusable = |source| OpenError::FolderIdentity { file: folder.join(identity::FILE), source };
-            of_folder.used_by(shared.process).write(&folder).map_err(unusable)?;
+            let unusable = |source| OpenError::DirectoryIdentity { file: directory.join(identity::FILE), source };
+            of_directory.used_by(shared.process).write(&directory).map_err(unusable)?;
         }
-        let (seen, notes) = of_folder.follow(&folder, shared.image.clone()).map_err(OpenError::Thread)?;
+        let (seen, notes) = of_directory.follow(&directory, shared.image.clone()).map_err(OpenError::Thread)?;
         shared.threads.lock().push(seen);
         let known = shared.image.clone();
         let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
@@ -226,17 +226,17 @@ impl Control {
     ) -> Result<Self, OpenError> {
         let id = broker.node.id;
         let (queue, served) = queue::queue();
-        let (tell, told) = mpsc::sync_channel(1);
+        let (sender, receiver) = mpsc::sync_channel(1);
         let work = move || match started(broker, arrival, open) {
             Ok((owner, started)) => {
-                let _ = tell.send(Ok(started));
+                let _ = sender.send(Ok(started));
                 served.run(owner);
             }
-            Err(error) => drop(tell.send(Err(error))),
+            Err(error) => drop(sender.send(Err(error))),
         };
         let thread = std::thread::Builder::new().name("control".to_owned()).spawn(work).map_err(OpenError::Thread)?;
         let ended = |_| Err(OpenError::Thread(std::io::Error::other("it has panicked")));
-        let Started { identity, images, process } = match told.recv().unwrap_or_else(ended) {
+        let Started { identity, images, process } = match receiver.recv().unwrap_or_else(ended) {
             Ok(started) => started,
             Err(error) => {
                 // Wait for the thread, so that the store is closed on return.

@@ -1,7 +1,7 @@
 //! The lock that reserves a data directory for one broker process.
 //!
-//! Invariant: while a [`FolderLock`] exists, no other process on this machine has one for the same directory. The lock
-//! ends with its process, even if the process is killed.
+//! Invariant: while a [`DirectoryLock`] exists, no other process on this machine has one for the same directory. The
+//! lock ends with its process, even if the process is killed.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -18,12 +18,12 @@ const KAFKAS: &str = "meta.properties";
 
 /// Proof that only this process uses the data directory. The broker drops it last.
 #[derive(Debug)]
-pub struct FolderLock {
-    folder: PathBuf,
+pub struct DirectoryLock {
+    directory: PathBuf,
     file: File,
 }
 
-impl Drop for FolderLock {
+impl Drop for DirectoryLock {
     /// Unlocks the file explicitly. Closing it may not be enough, since a forked child keeps it open until the child
     /// executes another program.
     fn drop(&mut self) {
@@ -32,27 +32,27 @@ impl Drop for FolderLock {
     }
 }
 
-impl FolderLock {
+impl DirectoryLock {
     /// Locks the directory, and creates it if it is missing. A directory of Apache Kafka is refused and left unchanged.
     /// Fullbore cannot use it, because only Kafka's own metadata log has the names of its topics.
-    pub fn take(folder: &Path) -> Result<Self, OpenError> {
-        let broken = |source| OpenError::Folder { folder: folder.to_owned(), source };
-        std::fs::create_dir_all(folder).map_err(broken)?;
-        let kafkas = folder.join(KAFKAS);
+    pub fn take(directory: &Path) -> Result<Self, OpenError> {
+        let broken = |source| OpenError::Directory { directory: directory.to_owned(), source };
+        std::fs::create_dir_all(directory).map_err(broken)?;
+        let kafkas = directory.join(KAFKAS);
         if kafkas.exists() {
-            return Err(OpenError::KafkaFolder { file: kafkas });
+            return Err(OpenError::KafkaDirectory { file: kafkas });
         }
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(folder.join(FILE))
+            .open(directory.join(FILE))
             .map_err(broken)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => (),
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                return Err(OpenError::InUse { folder: folder.to_owned(), pid: pid_in(&mut file) });
+                return Err(OpenError::InUse { directory: directory.to_owned(), pid: pid_in(&mut file) });
             }
             Err(errno) => return Err(broken(errno.into())),
         }
@@ -62,12 +62,12 @@ impl FolderLock {
             Err(error) if !is_full(&error) => return Err(broken(error)),
             _ => {}
         }
-        Ok(Self { folder: folder.to_owned(), file })
+        Ok(Self { directory: directory.to_owned(), file })
     }
 
     /// Returns the locked directory.
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 }
 
@@ -92,40 +92,40 @@ mod tests {
 
     #[test]
     fn second_broker_of_a_directory_gets_the_pid_of_the_first() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let data = folder.path().join("a/b");
-        let first = FolderLock::take(&data).expect("free");
-        let error = FolderLock::take(&data).expect_err("taken").to_string();
+        let directory = tempfile::tempdir().expect("tempdir");
+        let data = directory.path().join("a/b");
+        let first = DirectoryLock::take(&data).expect("free");
+        let error = DirectoryLock::take(&data).expect_err("taken").to_string();
         let expected =
             format!("data directory {} is used by another broker (pid {})", data.display(), std::process::id());
         assert_eq!(error, expected);
         drop(first);
-        FolderLock::take(&data).expect("free again");
+        DirectoryLock::take(&data).expect("free again");
     }
 
     #[test]
     fn directory_is_unlocked_while_a_child_has_the_file_open() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let first = FolderLock::take(folder.path()).expect("free");
+        let directory = tempfile::tempdir().expect("tempdir");
+        let first = DirectoryLock::take(directory.path()).expect("free");
         let _of_child = first.file.try_clone().expect("a second descriptor");
         drop(first);
-        FolderLock::take(folder.path()).expect("free again");
+        DirectoryLock::take(directory.path()).expect("free again");
     }
 
     #[test]
     fn directory_of_apache_kafka_is_refused_and_unchanged() {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let file = folder.path().join(KAFKAS);
+        let directory = tempfile::tempdir().expect("tempdir");
+        let file = directory.path().join(KAFKAS);
         std::fs::write(&file, "version=1\ncluster.id=abc\n").expect("written");
-        let error = FolderLock::take(folder.path()).expect_err("Kafka's").to_string();
+        let error = DirectoryLock::take(directory.path()).expect_err("Kafka's").to_string();
         assert!(error.starts_with(&file.display().to_string()) && error.contains("set log.dirs"), "{error}");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1);
+        assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 1);
     }
 
     #[test]
     fn directory_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
-        let error = FolderLock::take(file.path()).expect_err("not a folder").to_string();
+        let error = DirectoryLock::take(file.path()).expect_err("not a directory").to_string();
         assert!(error.starts_with(&format!("data directory {}: ", file.path().display())), "{error}");
     }
 }

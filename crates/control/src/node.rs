@@ -13,7 +13,7 @@ pub struct RegisteredBroker {
     /// The broker's epoch and state, for decisions about replicas.
     pub registration: BrokerRegistration,
     /// The id of the broker's data directory.
-    pub folder: Uuid,
+    pub directory: Uuid,
     /// The id that the process drew when it started (Kafka's incarnation id). Clients never see it.
     pub process: Uuid,
     /// The broker's `broker.rack`.
@@ -28,8 +28,8 @@ pub struct RegisteredBroker {
 impl RegisteredBroker {
     /// Returns the broker in the form that `fullbore_rules::cluster` uses.
     pub fn member(&self) -> Member {
-        let [folder, process] = [self.folder, self.process].map(|id| u128::from_be_bytes(id.0));
-        Member { registration: self.registration, folder, process }
+        let [directory, process] = [self.directory, self.process].map(|id| u128::from_be_bytes(id.0));
+        Member { registration: self.registration, directory, process }
     }
 
     /// Returns the address that clients of this listener use; `None` if the broker does not have the listener.

@@ -40,7 +40,7 @@ impl Control {
     /// # Errors
     /// Fails with STALE_BROKER_EPOCH if another process has replaced this one, or with the store's error if it cannot
     /// be used.
-    pub async fn tell_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
+    pub async fn report_log_ends(&self, ends: Vec<(Uuid, i32, Position)>) -> Result<(), Refusal> {
         self.submit(ChangeCommand::ReportLogEnds(self.broker_state(), ends)).await
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::OpenError;
-use super::identity::{ClusterFolder, FILE, Identity, StoreName, UsedFolder};
+use super::identity::{ClusterDirectory, FILE, Identity, StoreName, UsedDirectory};
 use super::postgres::{Postgres, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
 use super::writer::random_id;
@@ -20,15 +20,15 @@ use fullbore_host::disk_space::DiskSpace;
 /// # Errors
 /// Returns [`OpenError`] if the directory was used in a cluster, or if the file cannot be used.
 pub fn on_one_machine(
-    folder: &Path,
+    directory: &Path,
     broker: &BrokerConfig,
     space: Arc<DiskSpace>,
 ) -> Result<(Sqlite, Identity), OpenError> {
-    let file = folder.join(FILE);
+    let file = directory.join(FILE);
     if file.exists() {
         return Err(OpenError::OfCluster { file });
     }
-    Sqlite::open(folder, broker, space, random_id())
+    Sqlite::open(directory, broker, space, random_id())
 }
 
 /// Returns the database that these settings name.
@@ -46,16 +46,16 @@ pub fn server(settings: &PlaneSettings, node_id: i32) -> Result<Server, OpenErro
 /// # Errors
 /// Returns [`OpenError`] if the directory belongs to another broker or store, or if the database cannot be used.
 pub fn of_cluster(
-    folder: &Path,
+    directory: &Path,
     node_id: i32,
     server: Arc<Server>,
-) -> Result<(Postgres, Identity, ClusterFolder), OpenError> {
-    if folder.join(sqlite::FILE).exists() {
-        return Err(OpenError::OnOneMachine { file: folder.join(sqlite::FILE) });
+) -> Result<(Postgres, Identity, ClusterDirectory), OpenError> {
+    if directory.join(sqlite::FILE).exists() {
+        return Err(OpenError::OnOneMachine { file: directory.join(sqlite::FILE) });
     }
-    let file = folder.join(FILE);
-    let unusable = |source: std::io::Error| OpenError::FolderIdentity { file: file.clone(), source };
-    let known = ClusterFolder::read(folder).map_err(unusable)?;
+    let file = directory.join(FILE);
+    let unusable = |source: std::io::Error| OpenError::DirectoryIdentity { file: file.clone(), source };
+    let known = ClusterDirectory::read(directory).map_err(unusable)?;
     if let Some(known) = known.filter(|known| known.node_id != node_id) {
         return Err(OpenError::OtherNode { file, stored: known.node_id, configured: node_id });
     }
@@ -64,20 +64,20 @@ pub fn of_cluster(
     let refused =
         |error: UnusableDatabase| OpenError::Database { database: database.clone(), reason: error.to_string() };
     let (mut store, cluster_id) = Postgres::open(server, random_id()).map_err(refused)?;
-    let of_folder = match known {
+    let of_directory = match known {
         Some(known) if known.cluster_id != cluster_id => {
             return Err(OpenError::OtherCluster { file, stored: known.cluster_id, database, found: cluster_id });
         }
         Some(known) => known,
-        None => ClusterFolder { cluster_id, node_id, folder: random_id(), seen: None, noted: 0, users: None },
+        None => ClusterDirectory { cluster_id, node_id, directory: random_id(), seen: None, noted: 0, users: None },
     };
-    if let Some(seen) = of_folder.seen {
+    if let Some(seen) = of_directory.seen {
         let knows = store.knows(seen).map_err(|error| OpenError::of_store(name.clone(), error))?;
         if !knows {
             return Err(OpenError::of_store(name, StoreError::WentBack(seen.number)));
         }
     }
-    let used = known.map(|known| UsedFolder::new(folder, known));
-    let identity = Identity { cluster_id, folder: of_folder.folder, used, store: name };
-    Ok((store, identity, of_folder))
+    let used = known.map(|known| UsedDirectory::new(directory, known));
+    let identity = Identity { cluster_id, directory: of_directory.directory, used, store: name };
+    Ok((store, identity, of_directory))
 }

@@ -10,7 +10,7 @@ use tokio::sync::watch;
 
 use super::command::{ChangeCommand, RegisterBroker};
 use super::error::OpenError;
-use super::identity::{Identity, UsedFolder};
+use super::identity::{Identity, UsedDirectory};
 use super::image::Image;
 use super::node::Endpoint;
 use super::store::Store;
@@ -45,9 +45,9 @@ pub fn started<S: Store>(
 ) -> Result<(MetadataWriter<S>, Started), OpenError> {
     let rack = broker.node.rack.as_deref().map(Text::from);
     let (store, identity) = open()?;
-    let [folder, process] = [identity.folder, random_id()].map(|id| u128::from_be_bytes(id.0));
+    let [directory, process] = [identity.directory, random_id()].map(|id| u128::from_be_bytes(id.0));
     let marks = identity.used.as_ref().map(|used| used.marks(arrival.is_same_boot)).unwrap_or_default();
-    let mut joining = Joining { folder, process, ended: arrival.ended, marks, told: 0 };
+    let mut joining = Joining { directory, process, ended: arrival.ended, marks, reported: 0 };
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node.id, broker.membership.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
@@ -66,11 +66,11 @@ pub fn started<S: Store>(
     owner.read().map_err(refused)?;
     if let Some(used) = &identity.used {
         let image = Arc::clone(&images.borrow());
-        let registered = image.node(id).filter(|node| node.folder == identity.folder).map(|node| node.process);
-        let told = registered.map(|process| owner.store.noted_by(id, process)).transpose();
-        joining.told = told.map_err(|error| refused(error.into()))?.unwrap_or(0);
+        let registered = image.node(id).filter(|node| node.directory == identity.directory).map(|node| node.process);
+        let reported = registered.map(|process| owner.store.noted_by(id, process)).transpose();
+        joining.reported = reported.map_err(|error| refused(error.into()))?.unwrap_or(0);
         let former = registered.filter(|process| !is_older_copy(used, &joining, *process));
-        let unusable = |source| OpenError::FolderIdentity { file: used.file(), source };
+        let unusable = |source| OpenError::DirectoryIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
     let register = ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
@@ -94,8 +94,8 @@ pub fn started<S: Store>(
 
 /// Returns true, with a warning, if the directory is an older copy. The registered process has then used a newer state
 /// of it.
-fn is_older_copy(used: &UsedFolder, joining: &Joining, registered: Uuid) -> bool {
-    let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.told);
+fn is_older_copy(used: &UsedDirectory, joining: &Joining, registered: Uuid) -> bool {
+    let is_older = joining.marks.is_older_than(u128::from_be_bytes(registered.0), joining.reported);
     if is_older {
         tracing::warn!(
             file = %used.file().display(),

@@ -26,7 +26,7 @@ const SETTINGS_MAX: usize = 20;
 const CHARS_MAX: usize = 256;
 
 /// Logs the changes of a committed command. Does nothing if the command changed nothing.
-pub(super) fn tell(command: &PendingCommand, by: &str) {
+pub(super) fn log(command: &PendingCommand, by: &str) {
     let changed = match command {
         PendingCommand::Topics(Pending { command, answer: Some(topics), .. }) => topics_changed(command, topics),
         PendingCommand::Configs(Pending { command, answer: Some(each), .. }) => configs_changed(command, each),
@@ -78,16 +78,16 @@ fn configs_changed(command: &ConfigsCommand, each: &[Result<(), Refusal>]) -> Ch
     })
 }
 
-fn each_done(topics: &[Result<Arc<Topic>, Refusal>], told: impl Fn(&Topic) -> String) -> Vec<String> {
-    topics.iter().flatten().map(|topic| told(topic)).collect()
+fn each_done(topics: &[Result<Arc<Topic>, Refusal>], describe: impl Fn(&Topic) -> String) -> Vec<String> {
+    topics.iter().flatten().map(|topic| describe(topic)).collect()
 }
 
 fn created(topic: &Topic) -> String {
-    let mut told = format!("{} ({}; partitions={}", topic.name, topic.id, topic.partition_count());
+    let mut text = format!("{} ({}; partitions={}", topic.name, topic.id, topic.partition_count());
     let set = topic.overrides.iter().map(|(name, value)| setting(name, '=', value));
-    extend(&mut told, ", ", set.collect());
-    told.push(')');
-    told
+    extend(&mut text, ", ", set.collect());
+    text.push(')');
+    text
 }
 
 type Changes<'a> = (String, &'a [(String, ConfigChange)]);
@@ -122,7 +122,7 @@ fn with_settings<'a, T>(asked: impl Iterator<Item = Changes<'a>>, each: &[Result
 }
 
 fn settings(changes: &[(String, ConfigChange)]) -> String {
-    let told = changes.iter().map(|(name, change)| match change {
+    let each = changes.iter().map(|(name, change)| match change {
         ConfigChange::Set(value) => setting(name, '=', value),
         ConfigChange::Append(value) => setting(name, '+', value),
         ConfigChange::Subtract(value) => setting(name, '-', value),
@@ -130,7 +130,7 @@ fn settings(changes: &[(String, ConfigChange)]) -> String {
         ConfigChange::DeleteAll => "all else unset".to_owned(),
     });
     let mut text = String::new();
-    extend(&mut text, "", told.collect());
+    extend(&mut text, "", each.collect());
     text
 }
 

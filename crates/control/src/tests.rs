@@ -15,7 +15,7 @@ use std::process::{Command, Stdio};
 
 use super::test_util::{Memory, broker, commit_beside, create, wanted};
 
-use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown};
+use fullbore_rules::cluster::{DirectoryMarks, Joining, PreviousShutdown};
 
 use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};
 use super::decide::{Draft, PRODUCER_ID_BLOCK};
@@ -26,28 +26,28 @@ use super::*;
 /// A control plane, and the lock of its directory. As in the broker, the lock is dropped last.
 pub struct Opened {
     pub control: Control,
-    _lock: FolderLock,
+    _lock: DirectoryLock,
 }
 
-pub(super) fn try_open(folder: &Path, text: &str) -> Result<Opened, OpenError> {
-    let lock = FolderLock::take(folder)?;
-    let space = Arc::new(DiskSpace::open(lock.folder(), 0));
+pub(super) fn try_open(directory: &Path, text: &str) -> Result<Opened, OpenError> {
+    let lock = DirectoryLock::take(directory)?;
+    let space = Arc::new(DiskSpace::open(lock.directory(), 0));
     let (control, join) = Control::open(broker(text), &lock, space, RegistrationInfo::nowhere())?;
     join.map_or(Ok(()), |join| control.join_cluster(join))?;
     Ok(Opened { control, _lock: lock })
 }
 
 /// Starts a broker of a cluster that uses the database with this URL.
-pub fn start_in(folder: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
-    try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
+pub fn start_in(directory: &Path, url: &str, id: i32, more: &str) -> Result<Opened, OpenError> {
+    try_open(directory, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
 
-pub(super) fn open(folder: &Path) -> Opened {
-    try_open(folder, "").expect("opens")
+pub(super) fn open(directory: &Path) -> Opened {
+    try_open(directory, "").expect("opens")
 }
 
-pub(super) fn refusal(folder: &Path, text: &str) -> String {
-    try_open(folder, text).err().expect("refused").to_string()
+pub(super) fn refusal(directory: &Path, text: &str) -> String {
+    try_open(directory, text).err().expect("refused").to_string()
 }
 
 async fn alter(control: &Control, name: &str, key: &str, change: ConfigChange) -> Result<Arc<Topic>, Refusal> {
@@ -61,8 +61,8 @@ fn codes(results: &[Result<Arc<Topic>, Refusal>]) -> Vec<Option<ErrorCode>> {
 
 #[tokio::test]
 async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let first = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let first = open(directory.path());
     let kept = create(&first.control, vec![wanted("kept")]).await.remove(0).expect("created");
     create(&first.control, vec![wanted("gone")]).await.remove(0).expect("created");
     alter(&first.control, "kept", "retention.ms", ConfigChange::Set("77".into())).await.expect("altered");
@@ -70,7 +70,7 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
     let (cluster_id, epoch, image) = (first.control.cluster_id(), first.control.broker_epoch(), first.control.image());
     drop(first);
 
-    let second = open(folder.path()).control.clone();
+    let second = open(directory.path()).control.clone();
     assert_eq!(second.cluster_id(), cluster_id);
     assert_eq!(second.cluster_id().to_string().len(), 22);
     assert!(epoch < second.broker_epoch());
@@ -82,8 +82,8 @@ async fn a_restart_keeps_topics_configs_ids_and_the_cluster_id() {
 
 #[tokio::test]
 async fn deleted_topics_are_remembered_until_their_files_are_removed() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
     let mut ids = Vec::new();
     for _ in 0..2 {
         ids.push(create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created").id);
@@ -92,7 +92,7 @@ async fn deleted_topics_are_remembered_until_their_files_are_removed() {
     create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
     drop(opened);
     for (forgotten, left) in [(None, 2), (Some(ids[0]), 2), (Some(ids[1]), 1), (None, 0)] {
-        let opened = open(folder.path());
+        let opened = open(directory.path());
         let deleted = opened.control.take_deleted();
         assert_eq!((deleted.len(), opened.control.take_deleted()), (left, vec![]));
         assert!(deleted.iter().all(|topic| (topic.name.as_str(), topic.partitions) == ("t", 2)));
@@ -106,8 +106,8 @@ async fn deleted_topics_are_remembered_until_their_files_are_removed() {
 
 #[tokio::test]
 async fn closed_control_plane_finishes_earlier_commands_and_refuses_later_ones() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
     assert_eq!(codes(&create(&opened.control, vec![wanted("t")]).await), [None]);
     let control = opened.control.clone();
     let asked = tokio::spawn(async move { create(&control, vec![wanted("v")]).await });
@@ -119,14 +119,14 @@ async fn closed_control_plane_finishes_earlier_commands_and_refuses_later_ones()
     assert_eq!(codes(&create(&opened.control, vec![wanted("u")]).await), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
     opened.control.close();
     drop(opened);
-    let image = open(folder.path()).control.image();
+    let image = open(directory.path()).control.image();
     assert!(image.topic("t").is_some() && image.topic("v").is_some() && image.topic("u").is_none());
 }
 
 #[tokio::test]
 async fn answered_command_is_in_the_image() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
     let mut watch = opened.control.watch();
     let topic = create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
     assert!(!topic.id.is_zero());
@@ -148,8 +148,8 @@ async fn answered_command_is_in_the_image() {
 
 #[tokio::test]
 async fn each_topic_of_a_request_is_decided_by_itself() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let bad = CreateTopic { num_partitions: 0, ..wanted("bad") };
     let results =
         create(control, vec![wanted("twice"), wanted("good"), bad, wanted("twice"), wanted("a.b"), wanted("a_b")])
@@ -171,8 +171,8 @@ async fn each_topic_of_a_request_is_decided_by_itself() {
 
 #[tokio::test]
 async fn validate_only_changes_nothing() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let bad = CreateTopic { replication_factor: 3, ..wanted("bad") };
     let results = control.create_topics(CreateTopics { topics: vec![wanted("t"), bad], validate_only: true }).await;
     assert_eq!(codes(&results), [None, Some(ErrorCode::INVALID_REPLICATION_FACTOR)]);
@@ -211,9 +211,9 @@ fn in_force(control: &Control) -> (i32, usize, usize) {
 
 #[tokio::test]
 async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
-    let folder = tempfile::tempdir().expect("tempdir");
+    let directory = tempfile::tempdir().expect("tempdir");
     let file = "max.idempotence.batches.to.retain=20";
-    let opened = try_open(folder.path(), file).expect("opens");
+    let opened = try_open(directory.path(), file).expect("opens");
     let control = &opened.control;
     let own =
         CreateTopic { configs: vec![("producer.state.batches.to.retain".into(), Some("7".into()))], ..wanted("own") };
@@ -226,7 +226,7 @@ async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
     let epoch = control.image().epoch();
     drop(opened);
 
-    let opened = open(folder.path());
+    let opened = open(directory.path());
     let control = &opened.control;
     assert_eq!((in_force(control), control.image().epoch()), ((40, 40, 7), epoch + 1));
     alter_broker(control, BrokerScope::This, RETAIN, ConfigChange::Delete).await.expect("altered");
@@ -235,13 +235,13 @@ async fn a_brokers_value_reaches_its_topics_and_survives_a_restart() {
     alter_broker(control, BrokerScope::Every, RETAIN, ConfigChange::Delete).await.expect("altered");
     assert_eq!(in_force(control), (5, 5, 5), "the file does not set it any more");
     drop(opened);
-    assert_eq!(in_force(&try_open(folder.path(), file).expect("opens").control), (20, 20, 20));
+    assert_eq!(in_force(&try_open(directory.path(), file).expect("opens").control), (20, 20, 20));
 }
 
 #[tokio::test]
 async fn static_broker_setting_is_refused_and_nothing_changes() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let every = BrokerScope::Every;
     for (key, change, message) in [
         (RETAIN, set("4"), "max.idempotence.batches.to.retain=4: must be between 5 and 10000"),
@@ -273,13 +273,13 @@ async fn static_broker_setting_is_refused_and_nothing_changes() {
 
 #[tokio::test]
 async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let first = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let first = open(directory.path());
     for expected in 0..PRODUCER_ID_BLOCK + 5 {
         assert_eq!(first.control.init_producer_id().await, Ok(expected));
     }
     drop(first);
-    assert_eq!(open(folder.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
+    assert_eq!(open(directory.path()).control.init_producer_id().await, Ok(2 * PRODUCER_ID_BLOCK));
 }
 
 /// After a topic is created, new producers must get ids that are newer than the topic. The partitions of a recreated
@@ -287,8 +287,8 @@ async fn producer_ids_count_from_zero_and_blocks_are_skipped_by_a_restart() {
 /// topic of that name.
 #[tokio::test]
 async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     assert_eq!(control.init_producer_id().await, Ok(0));
     for (name, next) in [("t", PRODUCER_ID_BLOCK), ("u", 2 * PRODUCER_ID_BLOCK)] {
         create(control, vec![wanted(name)]).await.remove(0).expect("created");
@@ -303,8 +303,8 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
 /// broker runs.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let mut taken = HashSet::new();
     for _ in 0..5 {
         for _ in 0..PRODUCER_ID_BLOCK / 2 + 1 {
@@ -312,7 +312,7 @@ async fn files_copied_at_any_moment_never_give_an_id_twice() {
         }
         let copy = tempfile::tempdir().expect("tempdir");
         for file in ["control.db", "control.db-wal"] {
-            std::fs::copy(folder.path().join(file), copy.path().join(file)).expect("copied");
+            std::fs::copy(directory.path().join(file), copy.path().join(file)).expect("copied");
         }
         let id = open(copy.path()).control.init_producer_id().await.expect("an id");
         assert!(!taken.contains(&id) && taken.iter().all(|&earlier| earlier < id));
@@ -322,8 +322,8 @@ async fn files_copied_at_any_moment_never_give_an_id_twice() {
 #[tokio::test]
 #[ignore = "the process that kill_minus_nine_loses_nothing_answered starts and kills"]
 async fn child_to_be_killed() {
-    let folder = std::env::var_os("FULLBORE_CONTROL_CHILD").expect("the folder");
-    let opened = open(Path::new(&folder));
+    let directory = std::env::var_os("FULLBORE_CONTROL_CHILD").expect("the directory");
+    let opened = open(Path::new(&directory));
     let epoch = opened.control.broker_epoch();
     for number in 0..u64::MAX {
         let id = opened.control.init_producer_id().await.expect("an id");
@@ -335,12 +335,12 @@ async fn child_to_be_killed() {
 
 #[tokio::test]
 async fn kill_minus_nine_loses_nothing_answered() {
-    let folder = tempfile::tempdir().expect("tempdir");
+    let directory = tempfile::tempdir().expect("tempdir");
     let (mut ids, mut names) = (HashSet::new(), BTreeSet::new());
     for _ in 0..3 {
         let mut child = Command::new(std::env::current_exe().expect("this test"))
             .args(["tests::child_to_be_killed", "--exact", "--ignored", "--nocapture"])
-            .env("FULLBORE_CONTROL_CHILD", folder.path())
+            .env("FULLBORE_CONTROL_CHILD", directory.path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("starts");
@@ -362,7 +362,7 @@ async fn kill_minus_nine_loses_nothing_answered() {
         });
         child.wait().expect("reaped");
     }
-    let opened = open(folder.path());
+    let opened = open(directory.path());
     let image = opened.control.image();
     let lost: Vec<&String> = names.iter().filter(|name| image.topic(name).is_none()).collect();
     assert!(lost.is_empty(), "{lost:?}");
@@ -372,9 +372,9 @@ async fn kill_minus_nine_loses_nothing_answered() {
 }
 
 /// Creates a writer that runs without its thread, and a receiver of its images. The broker is registered.
-fn owner(folder: &FolderLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
-    let space = Arc::new(DiskSpace::open(folder.folder(), 0));
-    let (store, _) = Sqlite::open(folder.folder(), &broker(""), space, random_id()).expect("opens");
+fn owner(directory: &DirectoryLock) -> (MetadataWriter<Sqlite>, watch::Receiver<Arc<Image>>) {
+    let space = Arc::new(DiskSpace::open(directory.directory(), 0));
+    let (store, _) = Sqlite::open(directory.directory(), &broker(""), space, random_id()).expect("opens");
     registered(store, Box::new(random_id))
 }
 
@@ -391,8 +391,13 @@ fn registered<S: Store>(
 
 /// Creates the registration of a process as the broker `id`, always with the same directory.
 fn register(id: i32, process: u128) -> ChangeCommand {
-    let joining =
-        Joining { folder: 7, process, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 7,
+        process,
+        ended: PreviousShutdown::Killed,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     ChangeCommand::RegisterBroker(RegisterBroker {
         id,
         joining,
@@ -413,8 +418,8 @@ fn create_command(name: &str) -> TopicsCommand {
 
 #[tokio::test]
 async fn waiting_commands_share_a_transaction() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let lock = FolderLock::take(folder.path()).expect("free");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let lock = DirectoryLock::take(directory.path()).expect("free");
     let (owner, image) = owner(&lock);
     let (queue, served) = queue::queue();
     let (queued, mut answers): (Vec<_>, Vec<_>) = (0..500).map(|n| queued(create_command(&format!("t{n}")))).unzip();
@@ -431,8 +436,8 @@ async fn waiting_commands_share_a_transaction() {
 
 #[test]
 fn failed_write_changes_nothing_and_later_ones_succeed() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let lock = FolderLock::take(folder.path()).expect("free");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let lock = DirectoryLock::take(directory.path()).expect("free");
     let (mut owner, image) = owner(&lock);
     let mut ask = |refuse: bool| {
         owner.store.refuse_writes(refuse);

@@ -104,7 +104,7 @@ impl Failure {
         }
     }
 
-    fn tell(&self, commands: usize, away: &LogRateLimit) {
+    fn log(&self, commands: usize, away: &LogRateLimit) {
         match self {
             Failure::Store(StoreError::Full) => {}
             Failure::Store(StoreError::Away(_) | StoreError::WentBack(_)) => {
@@ -163,12 +163,12 @@ impl<S: Store> MetadataWriter<S> {
     fn carry_out(&mut self, mut waiting: Vec<QueuedCommand>) {
         let decided = self.transact(|draft| waiting.iter_mut().for_each(|queued| queued.command.decide(draft)));
         if let Err(failure) = decided {
-            failure.tell(waiting.len(), &self.away);
+            failure.log(waiting.len(), &self.away);
             let refusal = failure.refusal();
             return waiting.into_iter().for_each(|queued| self.answer_without_store(queued.command, &refusal));
         }
         for QueuedCommand { command, by, at } in waiting {
-            telling::tell(&command, by.as_deref().unwrap_or("this broker"));
+            telling::log(&command, by.as_deref().unwrap_or("this broker"));
             if let Some(command) = command.finish() {
                 self.unfinished.push(QueuedCommand { command, by, at });
             }
@@ -229,7 +229,7 @@ impl<S: Store> MetadataWriter<S> {
             Err(failure) => {
                 self.producer_ids = at_hand;
                 self.not_stocked = Some(Instant::now());
-                failure.tell(1, &self.away);
+                failure.log(1, &self.away);
             }
         }
     }
@@ -322,7 +322,7 @@ impl<S: Store> MetadataWriter<S> {
     pub fn catch_up(&mut self) {
         match self.read() {
             Ok(()) => {}
-            Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.tell(0, &self.away),
+            Err(away @ Failure::Store(StoreError::Away(_) | StoreError::WentBack(_))) => away.log(0, &self.away),
             Err(error) => {
                 tracing::warn!(%error, "cannot read metadata commits of other brokers: this broker serves older metadata; retrying")
             }

@@ -7,7 +7,7 @@ use crate::output::{Format, line};
 use crate::properties::read_properties;
 use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
-use fullbore_broker::{FolderFinding, check_folder};
+use fullbore_broker::{DirectoryFinding, check_directory};
 use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
 use fullbore_control::{Finding, Migrated, check, migrate};
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use std::path::PathBuf;
 /// The key that names the database. All keys about the database begin with it.
 const CONTROL_PLANE: &str = "control.plane";
 /// The keys that name the data directory.
-const FOLDER: [&str; 2] = ["log.dirs", "log.dir"];
+const DIRECTORY: [&str; 2] = ["log.dirs", "log.dir"];
 /// Other keys that concern the data directory.
-const OF_FOLDER: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
+const OF_DIRECTORY: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
 
 /// Check and upgrade the PostgreSQL database in which the brokers of a cluster keep their metadata.
 #[derive(Args, Debug)]
@@ -78,8 +78,8 @@ impl DatabaseArgs {
         let mut properties = Properties::default();
         let file = read_properties(self.config.as_deref())?;
         // Other settings are ignored, because they may need files of the broker's machine.
-        let is_of_folder = |key: &str| FOLDER.contains(&key) || OF_FOLDER.contains(&key);
-        let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_folder(key));
+        let is_of_directory = |key: &str| DIRECTORY.contains(&key) || OF_DIRECTORY.contains(&key);
+        let looked_at = file.iter().filter(|(key, _)| key.starts_with(CONTROL_PLANE) || is_of_directory(key));
         looked_at.for_each(|(key, value)| properties.set(key, value));
         if let Some(url) = &self.control_plane {
             properties.set(CONTROL_PLANE, url.as_str());
@@ -94,8 +94,8 @@ impl DatabaseArgs {
                 "{place}{CONTROL_PLANE} names no PostgreSQL; this broker keeps its metadata in its data directory"
             ))
         })?;
-        let has_folder = FOLDER.iter().any(|key| properties.get(key).is_some());
-        Ok(Look { settings, broker: has_folder.then_some(config) })
+        let has_directory = DIRECTORY.iter().any(|key| properties.get(key).is_some());
+        Ok(Look { settings, broker: has_directory.then_some(config) })
     }
 }
 
@@ -127,8 +127,10 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     let has_cluster = of_database.iter().any(|finding| matches!(finding, Finding::Cluster { .. }));
     let mut findings: Vec<PrintedFinding> = of_database.iter().map(of_finding).collect();
     if let Some(broker) = broker.filter(|_| has_cluster) {
-        let folder = broker.node.data_dir.display();
-        findings.extend(check_folder(&broker, &settings).iter().map(|finding| of_folder(&folder.to_string(), finding)));
+        let directory = broker.node.data_dir.display();
+        findings.extend(
+            check_directory(&broker, &settings).iter().map(|finding| of_directory(&directory.to_string(), finding)),
+        );
     }
     // Prints the URL without user and password.
     let name = format!("{settings:?}");
@@ -137,7 +139,7 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
         line(&object([("database", string(&name)), ("findings", findings)]));
     } else {
         line(&name);
-        findings.iter().for_each(|finding| line(&told(finding)));
+        findings.iter().for_each(|finding| line(&text_of(finding)));
     }
     match findings.iter().filter(|finding| finding.is_wrong).count() {
         0 => Ok(()),
@@ -150,11 +152,11 @@ fn of_finding(finding: &Finding) -> PrintedFinding {
     PrintedFinding { is_wrong: finding.is_wrong(), finding: finding.to_string() }
 }
 
-fn of_folder(folder: &str, finding: &FolderFinding) -> PrintedFinding {
-    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data directory {folder}: {finding}") }
+fn of_directory(directory: &str, finding: &DirectoryFinding) -> PrintedFinding {
+    PrintedFinding { is_wrong: finding.is_wrong(), finding: format!("data directory {directory}: {finding}") }
 }
 
-fn told(found: &PrintedFinding) -> String {
+fn text_of(found: &PrintedFinding) -> String {
     let mark = if found.is_wrong { "WRONG  " } else { "       " };
     format!("{mark}{}", found.finding)
 }
@@ -217,8 +219,8 @@ mod tests {
 
     #[test]
     fn a_wrong_finding_is_marked() {
-        assert_eq!(told(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
-        assert_eq!(told(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
+        assert_eq!(text_of(&of_finding(&Finding::NewerSchema(7))).split_whitespace().next(), Some("WRONG"));
+        assert_eq!(text_of(&of_finding(&Finding::Clock(1500))), "       its clock is 1500 ms ahead of this machine's");
         let json = document(&of_finding(&Finding::Clock(1500)));
         assert_eq!(json, r#"{"is_wrong":false,"finding":"its clock is 1500 ms ahead of this machine's"}"#);
     }

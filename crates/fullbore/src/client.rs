@@ -105,7 +105,7 @@ pub fn checked_properties(
     for (key, value) in flags {
         properties.set(key.as_str(), value.as_str());
     }
-    notices(&properties, notice).iter().for_each(output::tell);
+    notices(&properties, notice).iter().for_each(output::remark);
     check_security(&properties)?;
     Ok(properties)
 }
@@ -142,7 +142,7 @@ pub fn cluster(
     patience: Patience,
 ) -> Result<Cluster, Failure> {
     let cluster = quiet_cluster(flag, properties, client_id, patience.duration())?;
-    waiting::tell_of(cluster.awaited(), patience)?;
+    waiting::report_late_responses(cluster.awaited(), patience)?;
     Ok(cluster)
 }
 

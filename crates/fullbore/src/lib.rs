@@ -90,7 +90,7 @@ pub fn main() -> ExitCode {
     output::Format { json: usage::wants_json(&typed) }.choose();
     let done = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
         Ok(cli) => run(cli.command, &cli.debug),
-        Err(mistake) if mistake.use_stderr() => return usage::tell(mistake, &typed, &Cli::command()),
+        Err(mistake) if mistake.use_stderr() => return usage::print_error(mistake, &typed, &Cli::command()),
         Err(help) => {
             output::written(|| help.print());
             Ok(())

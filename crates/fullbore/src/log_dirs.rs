@@ -47,8 +47,8 @@ pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
     output::words("Querying brokers for log directories information");
     let mut documents = Vec::new();
     for broker in &brokers {
-        let folders = log_dirs(&mut cluster, &broker.address())?;
-        documents.push(document(broker, &folders, &args.topic_list));
+        let directories = log_dirs(&mut cluster, &broker.address())?;
+        documents.push(document(broker, &directories, &args.topic_list));
     }
     let ids: Vec<String> = brokers.iter().map(|broker| broker.id.to_string()).collect();
     output::words(&format!("Received log directory information from brokers {}", ids.join(",")));
@@ -56,7 +56,7 @@ pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn document(broker: &BrokerAddress, folders: &[LogDir], topics: &[String]) -> String {
+fn document(broker: &BrokerAddress, directories: &[LogDir], topics: &[String]) -> String {
     let is_wanted =
         |log: &&LogDirPartition| topics.is_empty() || topics.iter().any(|topic| topic.as_str() == &*log.topic);
     let partition = |log: &LogDirPartition| {
@@ -67,17 +67,17 @@ fn document(broker: &BrokerAddress, folders: &[LogDir], topics: &[String]) -> St
             ("isFuture", log.is_future.to_string()),
         ])
     };
-    let folder = |folder: &LogDir| {
-        let error = if folder.error.is_err() { string(&folder.error.to_string()) } else { null() };
+    let directory = |directory: &LogDir| {
+        let error = if directory.error.is_err() { string(&directory.error.to_string()) } else { null() };
         object([
-            ("partitions", list(folder.partitions.iter().filter(is_wanted).map(partition))),
+            ("partitions", list(directory.partitions.iter().filter(is_wanted).map(partition))),
             ("error", error),
-            ("logDir", string(&folder.path)),
-            ("totalBytes", plain(folder.total_bytes)),
-            ("usableBytes", plain(folder.usable_bytes)),
+            ("logDir", string(&directory.path)),
+            ("totalBytes", plain(directory.total_bytes)),
+            ("usableBytes", plain(directory.usable_bytes)),
         ])
     };
-    object([("broker", broker.id.to_string()), ("logDirs", list(folders.iter().map(folder)))])
+    object([("broker", broker.id.to_string()), ("logDirs", list(directories.iter().map(directory)))])
 }
 
 #[cfg(test)]
@@ -95,7 +95,7 @@ mod tests {
             offset_lag: 0,
             is_future: false,
         };
-        let folder = LogDir {
+        let directory = LogDir {
             path: "/data".into(),
             error: ErrorCode::NONE,
             partitions: vec![log("a"), log("b")],
@@ -104,6 +104,6 @@ mod tests {
         };
         let kafkas = "{\"broker\":1,\"logDirs\":[{\"partitions\":[{\"partition\":\"a-0\",\"size\":78,\"offsetLag\":0,\
                       \"isFuture\":false}],\"error\":null,\"logDir\":\"/data\",\"totalBytes\":100,\"usableBytes\":null}]}";
-        assert_eq!(document(&broker, &[folder], &["a".to_owned()]), kafkas);
+        assert_eq!(document(&broker, &[directory], &["a".to_owned()]), kafkas);
     }
 }

@@ -29,16 +29,16 @@ fn without_help(command: clap::Command) -> clap::Command {
 pub fn run(man: &Man, command: clap::Command) -> Result<(), Failure> {
     let mut command = without_help(command);
     command.build();
-    let Some(folder) = &man.dir else {
+    let Some(directory) = &man.dir else {
         let mut page = Vec::new();
         Page::new(command).render(&mut page)?;
         output::line(String::from_utf8_lossy(&page).trim_end());
         return Ok(());
     };
     let refused = |error: std::io::Error| {
-        Failure::new(format!("cannot write manual pages to {}: {error}; name another with --dir", folder.display()))
+        Failure::new(format!("cannot write manual pages to {}: {error}; name another with --dir", directory.display()))
     };
-    std::fs::create_dir_all(folder).map_err(refused)?;
-    clap_mangen::generate_to(command, folder).map_err(refused)?;
+    std::fs::create_dir_all(directory).map_err(refused)?;
+    clap_mangen::generate_to(command, directory).map_err(refused)?;
     Ok(())
 }

@@ -135,11 +135,11 @@ pub fn words(text: &str) {
 
 /// Prints a remark to standard output. With `--json`, prints it to standard error.
 pub fn note(text: &str) {
-    if IS_JSON.load(Ordering::Relaxed) { tell(text) } else { line(text) }
+    if IS_JSON.load(Ordering::Relaxed) { remark(text) } else { line(text) }
 }
 
 /// Prints a remark to standard error at once, in the chosen form.
-pub fn tell(text: impl Display) {
+pub fn remark(text: impl Display) {
     let text = text.to_string();
     match IS_JSON.load(Ordering::Relaxed) {
         true => to_stderr(&object([("note", string(text.trim()))])),

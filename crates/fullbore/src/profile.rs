@@ -34,8 +34,8 @@ fn path(variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     if variable(VARIABLE).is_some() {
         return set(VARIABLE);
     }
-    let folder = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(folder.join(FILE))
+    let directory = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
+    Some(directory.join(FILE))
 }
 
 /// Returns the properties of a profile for a command. Unknown properties are included, so that they cause a notice.

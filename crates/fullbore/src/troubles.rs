@@ -17,14 +17,14 @@ const EVERY: Duration = Duration::from_secs(60);
 pub struct Troubles {
     /// When the present obstacle began, and when it was last seen.
     seen: Option<(Instant, Instant)>,
-    told: Option<Instant>,
+    printed: Option<Instant>,
 }
 
 impl Troubles {
     /// Notes the present obstacle, and prints it if a line is due. `None` means that there is no obstacle.
     pub fn observe(&mut self, trouble: Option<String>) {
         if let Some(trouble) = self.due(trouble, Instant::now()) {
-            output::tell(format!("waiting: {trouble}"));
+            output::remark(format!("waiting: {trouble}"));
         }
     }
 
@@ -33,7 +33,7 @@ impl Troubles {
     /// attempts for a new obstacle.
     pub fn observe_attempts(&mut self, since: Instant, trouble: impl Into<String>) {
         if let Some(trouble) = self.due_attempts(since, trouble.into(), Instant::now()) {
-            output::tell(format!("waiting: {trouble}"));
+            output::remark(format!("waiting: {trouble}"));
         }
     }
 
@@ -51,8 +51,8 @@ impl Troubles {
 
     /// Returns true if the last line is at least a minute old. A new line then counts as printed.
     fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = self.told.is_none_or(|told| now - told >= EVERY);
-        self.told = if is_due { Some(now) } else { self.told };
+        let is_due = self.printed.is_none_or(|printed| now - printed >= EVERY);
+        self.printed = if is_due { Some(now) } else { self.printed };
         is_due
     }
 
@@ -60,13 +60,13 @@ impl Troubles {
     /// with it.
     pub fn of_run(&mut self, progress: &ConsumeProgress, fails_with: Option<&str>) {
         let notices = progress.take_notices().into_iter();
-        notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::tell);
-        progress.take_deleted_offsets().into_iter().for_each(output::tell);
+        notices.filter(|notice| Some(&**notice) != fails_with).for_each(output::remark);
+        progress.take_deleted_offsets().into_iter().for_each(output::remark);
         // There is no need to wait here, because the run reports only partitions that have waited long enough.
         if let Some(trouble) = progress.trouble()
             && self.is_due(Instant::now())
         {
-            output::tell(format!("waiting: {trouble}"));
+            output::remark(format!("waiting: {trouble}"));
         }
     }
 }

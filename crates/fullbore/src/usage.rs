@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// Prints the error of the command line `typed` to standard error and returns the exit status.
-pub fn tell(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
+pub fn print_error(mut error: clap::Error, typed: &[OsString], program: &clap::Command) -> ExitCode {
     tip::add(&mut error, &action::with_words(typed.iter().cloned()), program);
     if wants_json(typed) {
         output::failure(&sentence(&error));
@@ -26,9 +26,9 @@ pub fn wants_json(typed: &[OsString]) -> bool {
 /// Returns clap's text without the usage, in one line.
 fn sentence(error: &clap::Error) -> String {
     let text = error.render().to_string();
-    let told = text.split("\n\nUsage:").next().unwrap_or_default();
-    let told = told.split("\n\nFor more information").next().unwrap_or_default();
-    let lines = told.trim_start_matches("error: ").lines().map(str::trim).filter(|line| !line.is_empty());
+    let message = text.split("\n\nUsage:").next().unwrap_or_default();
+    let message = message.split("\n\nFor more information").next().unwrap_or_default();
+    let lines = message.trim_start_matches("error: ").lines().map(str::trim).filter(|line| !line.is_empty());
     lines.fold(String::new(), |sentence, line| match sentence.chars().last() {
         None => line.to_owned(),
         Some(':' | ',') => format!("{sentence} {line}"),

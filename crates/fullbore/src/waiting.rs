@@ -1,7 +1,7 @@
 //! Reports long waits on standard error.
 //!
 //! Obstacles of a running reader are reported in `troubles`. Invariant: no line is printed within the first
-//! [`TOLD_AFTER`] of a wait. Each line begins with `waiting: `.
+//! [`REPORTED_AFTER`] of a wait. Each line begins with `waiting: `.
 
 use crate::output;
 use crate::patience::Patience;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// How long a wait must last to be reported.
-pub const TOLD_AFTER: Duration = Duration::from_secs(2);
+pub const REPORTED_AFTER: Duration = Duration::from_secs(2);
 /// The time between two lines about the same wait.
 const EVERY: Duration = Duration::from_secs(5);
 /// How often the waits are checked.
@@ -22,23 +22,23 @@ const TICK: Duration = Duration::from_millis(100);
 /// How much longer to wait for a producer. Its own time limit may be the same, and its error is more precise.
 const GRACE: Duration = Duration::from_secs(1);
 /// Maximum number of brokers and coordinators that are reported.
-const TOLD_MAX: usize = 10;
+const REPORTED_MAX: usize = 10;
 
 /// Starts a thread that reports each broker, or list of brokers, whose response is late. Each is reported once. The
 /// thread ends with the cluster, or after [`TOLD_MAX`] reports.
 ///
 /// # Errors
 /// Returns the system's error if it refuses the thread.
-pub fn tell_of(awaited: Awaited, patience: Patience) -> io::Result<()> {
+pub fn report_late_responses(awaited: Awaited, patience: Patience) -> io::Result<()> {
     let watch = move || {
-        let mut told = BTreeSet::new();
-        while !awaited.is_over() && told.len() < TOLD_MAX {
+        let mut reported = BTreeSet::new();
+        while !awaited.is_over() && reported.len() < REPORTED_MAX {
             std::thread::sleep(TICK);
-            if let Some(whom) = awaited.older_than(TOLD_AFTER)
-                && !told.contains(&whom)
+            if let Some(whom) = awaited.older_than(REPORTED_AFTER)
+                && !reported.contains(&whom)
             {
-                output::tell(late(&whom, patience));
-                told.insert(whom);
+                output::remark(late(&whom, patience));
+                reported.insert(whom);
             }
         }
     };
@@ -46,8 +46,8 @@ pub fn tell_of(awaited: Awaited, patience: Patience) -> io::Result<()> {
 }
 
 fn late(whom: &str, patience: Patience) -> String {
-    let (told, end) = (TOLD_AFTER.as_secs(), patience.duration());
-    format!("waiting: no answer from {whom} for {told} s; --timeout ends this after {end:?}")
+    let (waited, end) = (REPORTED_AFTER.as_secs(), patience.duration());
+    format!("waiting: no answer from {whom} for {waited} s; --timeout ends this after {end:?}")
 }
 
 /// Waits until the producer has a connection to one of `servers`. The producer itself would wait for max.block.ms,
@@ -64,10 +64,10 @@ pub fn for_producer(
     let within = patience.duration();
     runtime.block_on(async {
         let mut reached = std::pin::pin!(tokio::time::timeout(within + GRACE, producer.reach()));
-        let outcome = match tokio::time::timeout(TOLD_AFTER, &mut reached).await {
+        let outcome = match tokio::time::timeout(REPORTED_AFTER, &mut reached).await {
             Ok(outcome) => outcome,
             Err(_) => {
-                output::tell(late(servers, patience));
+                output::remark(late(servers, patience));
                 reached.await
             }
         };
@@ -78,7 +78,7 @@ pub fn for_producer(
     })
 }
 
-/// A wait of a command. It is reported after [`TOLD_AFTER`], and then every [`EVERY`].
+/// A wait of a command. It is reported after [`REPORTED_AFTER`], and then every [`EVERY`].
 pub struct Wait {
     next: Instant,
 }
@@ -86,14 +86,14 @@ pub struct Wait {
 impl Wait {
     /// Begins a wait now.
     pub fn begin() -> Self {
-        Wait { next: Instant::now() + TOLD_AFTER }
+        Wait { next: Instant::now() + REPORTED_AFTER }
     }
 
     /// Reports the wait if a line is due.
     pub fn observe(&mut self, what: impl FnOnce() -> String) {
         if Instant::now() >= self.next {
             self.next = Instant::now() + EVERY;
-            output::tell(format!("waiting: {}", what()));
+            output::remark(format!("waiting: {}", what()));
         }
     }
 }
@@ -101,21 +101,21 @@ impl Wait {
 /// A command at a terminal waits for its first input or records. This is reported once.
 pub struct Idle {
     since: Instant,
-    is_told: bool,
+    is_reported: bool,
 }
 
 impl Idle {
     /// Begins the wait. Without a terminal it is not reported.
     pub fn begin() -> Self {
-        Idle { since: Instant::now(), is_told: !io::stderr().is_terminal() }
+        Idle { since: Instant::now(), is_reported: !io::stderr().is_terminal() }
     }
 
     /// Reports the wait if a line is due. `came` is true once input has come, which ends the reports.
     pub fn observe(&mut self, came: bool, what: impl FnOnce() -> String) {
-        self.is_told |= came;
-        if !self.is_told && self.since.elapsed() >= TOLD_AFTER {
-            self.is_told = true;
-            output::tell(format!("waiting: {}", what()));
+        self.is_reported |= came;
+        if !self.is_reported && self.since.elapsed() >= REPORTED_AFTER {
+            self.is_reported = true;
+            output::remark(format!("waiting: {}", what()));
         }
     }
 }
@@ -140,9 +140,9 @@ mod tests {
 
     #[test]
     fn an_idle_wait_is_not_reported_after_the_first_input() {
-        let mut idle = Idle { since: Instant::now(), is_told: false };
+        let mut idle = Idle { since: Instant::now(), is_reported: false };
         idle.observe(false, || unreachable!("it has just begun"));
-        idle.since -= TOLD_AFTER;
+        idle.since -= REPORTED_AFTER;
         idle.observe(true, || unreachable!("something came"));
         idle.observe(false, || unreachable!("something had come"));
     }

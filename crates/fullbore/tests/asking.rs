@@ -81,8 +81,8 @@ fn a_partition_starts_after_its_deleted_records() {
     assert_eq!(place.ok("topics offsets orders --time earliest"), "orders:0:2\norders:1:0\n");
     let refused = place.refused("topics delete-records orders --partition 0 --offset 9");
     assert!(refused.starts_with("fullbore: cannot delete records of partition 0 of topic 'orders'"), "{refused}");
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("offsets.json");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("offsets.json");
     let listed = r#"{"partitions": [{"topic": "orders", "partition": 0, "offset": -1}], "version": 1}"#;
     std::fs::write(&file, listed).expect("written");
     let document = place.ok(&format!("topics delete-records --offset-json-file {} --json", file.display()));
@@ -115,11 +115,11 @@ fn brokers_topics_directories_and_apis_are_printed() {
     let document = place.ok("info orders --json");
     assert!(document.contains("\"partition\":0,\"leader\":1,\"replicas\":[1],\"isr\":[1]"), "{document}");
     assert!(place.refused("info other").contains("other"));
-    let folders = place.ok("log-dirs --describe --broker-list 1 --topic-list orders");
-    let lines: Vec<&str> = folders.lines().collect();
+    let directories = place.ok("log-dirs --describe --broker-list 1 --topic-list orders");
+    let lines: Vec<&str> = directories.lines().collect();
     assert_eq!(lines[0], "Querying brokers for log directories information");
-    assert!(lines[2].starts_with("{\"version\":1,\"brokers\":[{\"broker\":1,\"logDirs\":[{"), "{folders}");
-    assert!(lines[2].contains("{\"partition\":\"orders-0\",\"size\":"), "{folders}");
+    assert!(lines[2].starts_with("{\"version\":1,\"brokers\":[{\"broker\":1,\"logDirs\":[{"), "{directories}");
+    assert!(lines[2].contains("{\"partition\":\"orders-0\",\"size\":"), "{directories}");
     assert!(place.refused("log-dirs --broker-list 7").contains('7'));
     let versions = place.ok("api-versions");
     assert!(versions.contains(" (id: 1 rack: null isFenced: false) -> (\n\tProduce(0): "), "{versions}");
@@ -147,10 +147,10 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
         assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
         assert!(stdout.starts_with(printed), "{line}: {stdout}");
     }
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let write = |name: &str, text: &str| {
-        let path = folder.path().join(name);
-        std::fs::create_dir_all(path.parent().expect("in the folder")).expect("made");
+        let path = directory.path().join(name);
+        std::fs::create_dir_all(path.parent().expect("in the directory")).expect("made");
         std::fs::write(&path, text).expect("written");
         path.display().to_string()
     };
@@ -158,7 +158,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
     // The broker in this profile does not exist. A flag, the variable and a file must each override the profile.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
-    let home = folder.path().display().to_string();
+    let home = directory.path().display().to_string();
     let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
     assert!(
         status == Some(1) && stderr.contains(NO_LISTENER) && stderr.contains("linger.msec: has no effect"),
@@ -212,8 +212,8 @@ fn names_of_the_cluster_are_offered_as_completions() {
 
 #[test]
 fn each_line_of_a_json_log_is_an_object() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data").display().to_string();
     let flags = "--listen PLAINTEXT://127.0.0.1:0 --set fullbore.admin.listener= --log-format json";
     let mut serve = command(&format!("serve --data-dir {data} {flags}"));
     let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");

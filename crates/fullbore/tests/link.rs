@@ -58,8 +58,8 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
     let (mut relay, mut counts, first) = start(&link);
     let at = address(&first, "Relay listening on ");
     assert!(first.contains(&format!(", to {broker}; 40 ms there and back, as fast as it goes")), "{first}");
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data").display().to_string();
     let advertised = format!("advertised.listeners=PLAINTEXT://{at}");
     let serve = ["serve", "--listen", &broker, "--data-dir", &data, "--set", "fullbore.admin.listener="];
     let (_broker, _lines, _) = start(&[&serve[..], &["--set", &advertised]].concat());
@@ -86,8 +86,8 @@ fn a_broker_behind_a_relay_has_the_round_trip_of_the_flag() {
 
 #[test]
 fn a_bypassed_relay_is_reported_once() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data").display().to_string();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];
     let (_broker, _lines, greeting) = start(&serve);
     let broker = address(&greeting, "listening on ");
@@ -114,7 +114,7 @@ fn a_bypassed_relay_is_reported_once() {
 
 #[test]
 fn a_demo_over_a_distance_measures_its_latency() {
-    let temp = tempfile::tempdir().expect("a folder");
+    let temp = tempfile::tempdir().expect("a directory");
     let small = ["demo", "--records", "300", "--record-size", "100"];
     let demo = |rtt: &str| fullbore(&[&small[..], &["--rtt", rtt]].concat()).env("TMPDIR", temp.path()).output();
     let output = demo("40").expect("it starts");

@@ -11,18 +11,18 @@ use std::process::{Command, Stdio};
 
 /// A directory for the reports, and one for temporary data, which must be empty at the end.
 struct Place {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 impl Place {
     fn new() -> Place {
-        let folder = tempfile::tempdir().expect("a folder");
-        std::fs::create_dir(folder.path().join("temp")).expect("made");
-        Place { folder }
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("temp")).expect("made");
+        Place { directory }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn command(&self, arguments: &[&str]) -> Command {

@@ -34,8 +34,8 @@ const PRODUCE: [&str; 9] =
 
 #[test]
 fn no_tool_sends_secrets_in_clear() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("client.properties");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("client.properties");
     std::fs::write(&file, "security.protocol=SASL_SSL\nsasl.jaas.config=secret\n").expect("written");
     let secure = ["--command-config", file.to_str().expect("UTF-8"), "--bootstrap-server", NO_LISTENER];
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1"];
@@ -106,15 +106,15 @@ fn a_command_fails_if_standard_output_fails() {
 
 #[test]
 fn a_broker_without_standard_output_serves_and_stops() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().to_str().expect("UTF-8");
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().to_str().expect("UTF-8");
     // In the script, `$!` is the broker's process id. The broker is ready when its log contains "listening".
     let script = format!(
         ": >{data}/log; \"$0\" serve --listen 127.0.0.1:0 --data-dir {data}/data >&- 2>>{data}/log & \
          until grep -q listening {data}/log; do kill -0 $! || exit 9; done; kill -TERM $!; wait $!"
     );
     let (status, _, stderr) = shell(&script);
-    let log = std::fs::read_to_string(folder.path().join("log")).expect("the broker's log");
+    let log = std::fs::read_to_string(directory.path().join("log")).expect("the broker's log");
     assert_eq!((status, stderr.as_str()), (Some(0), ""), "{log}");
 }
 
@@ -132,8 +132,8 @@ fn a_broker_whose_log_has_lost_its_reader_serves_and_stops() {
 
 #[test]
 fn every_command_reports_typos_in_a_clients_file() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("client.properties");
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("client.properties");
     std::fs::write(&file, "security.protocl=SSL\nclient.id=x\n").expect("written");
     let path = file.to_str().expect("UTF-8");
     for (tool, flag) in [
@@ -252,7 +252,7 @@ fn perf_consume_of_zero_records_ends_at_once() {
 
 #[test]
 fn a_demo_that_loses_its_reader_leaves_no_data() {
-    let temp = tempfile::tempdir().expect("a folder");
+    let temp = tempfile::tempdir().expect("a directory");
     let mut child = fullbore(&["demo"]).env("TMPDIR", temp.path()).spawn().expect("it starts");
     let mut line = String::new();
     BufReader::with_capacity(1, child.stdout.take().expect("piped")).read_line(&mut line).expect("it says something");
@@ -268,7 +268,7 @@ fn an_interrupted_demo_ends_at_once_and_leaves_no_data() {
     for what in
         [&["--records", "1000000000"][..], &["--diskless", "--put", "60s"], &["--rtt", "20", "--records", "1000000000"]]
     {
-        let temp = tempfile::tempdir().expect("a folder");
+        let temp = tempfile::tempdir().expect("a directory");
         let mut child = fullbore(&[&["demo"], what].concat()).env("TMPDIR", temp.path()).spawn().expect("it starts");
         let mut stdout = BufReader::with_capacity(1, child.stdout.take().expect("piped"));
         let mut line = String::new();
@@ -288,10 +288,10 @@ fn an_interrupted_demo_ends_at_once_and_leaves_no_data() {
 
 #[test]
 fn a_demo_without_a_temporary_directory_reports_the_remedy() {
-    let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/folder").output().expect("it starts");
+    let output = fullbore(&["demo"]).env("TMPDIR", "/no/such/directory").output().expect("it starts");
     let (status, _, stderr) = said(output);
     assert_eq!(status, Some(1));
-    assert!(stderr.contains("/no/such/folder") && stderr.contains("set TMPDIR"), "{stderr}");
+    assert!(stderr.contains("/no/such/directory") && stderr.contains("set TMPDIR"), "{stderr}");
 }
 
 #[test]
@@ -406,8 +406,8 @@ fn topics_are_described_by_id_and_by_state() {
 
 #[test]
 fn a_greeting_has_the_listener_and_another_advertised_address() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let data = folder.path().join("data").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data").display().to_string();
     let serve = ["serve", "--listen", "127.0.0.1:0", "--data-dir", &data, "--set", "fullbore.admin.listener="];
     let advertised = ["--set", "advertised.listeners=PLAINTEXT://broker.invalid:1234"];
     let mut broker = fullbore(&[&serve[..], &advertised].concat()).spawn().expect("it starts");

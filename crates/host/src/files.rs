@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn an_open_file_that_is_removed_keeps_no_blocks_unless_it_is_linked() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (path, link) = (folder.path().join("file"), folder.path().join("link"));
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (path, link) = (directory.path().join("file"), directory.path().join("link"));
         for has_link in [false, true] {
             fs::write(&path, vec![1; 1 << 20]).expect("written");
             if has_link {

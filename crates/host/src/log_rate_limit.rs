@@ -12,15 +12,15 @@ const EVERY: Duration = Duration::from_secs(60);
 /// The limit for one kind of log line.
 #[derive(Debug, Default)]
 pub struct LogRateLimit {
-    told: Mutex<(Option<Instant>, u64)>,
+    last: Mutex<(Option<Instant>, u64)>,
 }
 
 impl LogRateLimit {
     /// If the last line was written less than a minute ago, counts this one as suppressed and returns `None`. Otherwise
     /// returns how many lines were suppressed since the last one, and the caller should write the line.
     pub fn due(&self) -> Option<u64> {
-        let mut told = self.told.lock();
-        let (at, left_out) = &mut *told;
+        let mut last = self.last.lock();
+        let (at, left_out) = &mut *last;
         if at.is_some_and(|at| at.elapsed() < EVERY) {
             *left_out += 1;
             return None;
@@ -39,7 +39,7 @@ mod tests {
         let line = LogRateLimit::default();
         assert_eq!(line.due(), Some(0));
         assert_eq!([line.due(), line.due(), line.due()], [None; 3]);
-        line.told.lock().0 = Instant::now().checked_sub(EVERY);
+        line.last.lock().0 = Instant::now().checked_sub(EVERY);
         assert_eq!(line.due(), Some(3));
     }
 }

@@ -22,7 +22,7 @@ mod found;
 #[cfg(test)]
 mod tests;
 
-pub use found::{SetAside, SetAsideFolders};
+pub use found::{SetAside, SetAsideDirectories};
 
 /// The files that were set aside.
 #[derive(Debug)]

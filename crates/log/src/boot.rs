@@ -95,8 +95,8 @@ mod tests {
 
     #[test]
     fn a_directory_without_a_known_boot_has_lost_its_end() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir = folder.path();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir = directory.path();
         assert_eq!(previous_shutdown(dir), PreviousShutdown::Lost);
         Boots::look(dir).keep(dir).expect("written");
         assert_eq!(previous_shutdown(dir), PreviousShutdown::Killed);
@@ -122,8 +122,8 @@ mod tests {
 
     #[test]
     fn a_kept_boot_id_is_read_back_and_a_boot_without_an_id_leaves_none() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir = folder.path();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir = directory.path();
         let file = dir.join(FILE);
         let keep = |before: Option<&str>, now: Option<&str>| {
             let boots = Boots { before: before.map(str::to_owned), now: now.map(str::to_owned) };

@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn an_epoch_ends_where_the_next_begins() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         let dir: Arc<Path> = dir.path().into();
         fs::create_dir_all(&dir).expect("created");
         let mut epochs = Epochs::empty(&dir);

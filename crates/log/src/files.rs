@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn an_offset_checkpoint_reads_back_and_a_damaged_one_is_ignored() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join(RECOVERY_POINTS);
         let offsets = HashMap::from([(("a.b-c".to_owned(), 3), 17), (("a".to_owned(), 0), 0)]);
         write_offsets(&path, &offsets).expect("written");
@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_topic_id_comes_back() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         assert_eq!(read_topic_id(dir.path()).expect("not there"), None);
         write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
         assert_eq!(read_topic_id(dir.path()).expect("read"), Some(Uuid([7; 16])));

@@ -115,7 +115,7 @@ pub struct Flushes {
     /// True if files were created or renamed since the directory was last flushed.
     has_new_names: bool,
     /// Reports the progress of flushes. Created when the first caller waits for one.
-    told: Option<watch::Sender<Flushed>>,
+    progress: Option<watch::Sender<Flushed>>,
     /// True once the state of the disk is unknown.
     is_broken: bool,
     /// How often the log was truncated. A flush that began before a truncation proves nothing about later records.
@@ -125,8 +125,8 @@ pub struct Flushes {
 impl Flushes {
     /// Creates the state for a log that is being opened.
     pub fn new(dir: &Arc<Path>, recovery_point: i64) -> Flushes {
-        let (sealed, told) = (Vec::new(), None);
-        Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, told, is_broken: false, cuts: 0 }
+        let (sealed, progress) = (Vec::new(), None);
+        Flushes { dir: dir.clone(), recovery_point, sealed, has_new_names: true, progress, is_broken: false, cuts: 0 }
     }
 
     /// Returns the offset before which all records are on the disk.
@@ -167,7 +167,7 @@ impl Flushes {
     /// Records that the log was truncated to `log_end`. All callers that wait for a flush get an error, because it is
     /// not known which of them wait for removed records.
     pub fn cut(&mut self, log_end: i64) {
-        self.told = None;
+        self.progress = None;
         self.lower(log_end);
         self.sealed.retain(|sealed| sealed.end_offset <= log_end);
         self.cuts += 1;
@@ -200,7 +200,7 @@ impl Flushes {
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
                 self.recovery_point = self.recovery_point.max(plan.upto);
-                self.tell(Flushed::Upto(self.recovery_point));
+                self.publish(Flushed::Upto(self.recovery_point));
             }
             Err(FlushError::Unopened(_)) => self.has_new_names |= plan.dir.is_some(),
             Err(FlushError::Failed(error)) => self.failed(error),
@@ -216,19 +216,19 @@ impl Flushes {
     /// Stops all appends, because the state of the disk is unknown. All callers that wait for a flush get an error.
     pub fn give_up(&mut self) {
         self.is_broken = true;
-        self.tell(Flushed::Failed);
+        self.publish(Flushed::Failed);
     }
 
     /// Completes all waits for a flush. Called after the deletion of the topic is on the disk, so that producers do not
     /// send deleted records again.
     pub fn went_with_its_topic(&self, log_end: i64) {
         if !self.is_broken {
-            self.tell(Flushed::Upto(log_end));
+            self.publish(Flushed::Upto(log_end));
         }
     }
 
-    fn tell(&self, news: Flushed) {
-        if let Some(sender) = &self.told {
+    fn publish(&self, news: Flushed) {
+        if let Some(sender) = &self.progress {
             sender.send_replace(news);
         }
     }
@@ -237,7 +237,7 @@ impl Flushes {
     /// reach the disk.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
-        FlushTicket::new(upto, self.told.get_or_insert_with(|| watch::channel(now).0).subscribe())
+        FlushTicket::new(upto, self.progress.get_or_insert_with(|| watch::channel(now).0).subscribe())
     }
 }
 
@@ -256,8 +256,8 @@ mod tests {
     async fn after_a_failed_flush_nothing_is_appended_or_called_durable_even_if_the_next_one_works() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -279,9 +279,9 @@ mod tests {
     #[tokio::test]
     async fn waiters_for_the_flush_of_a_deleted_topic_are_answered_as_written() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let mut log =
-            Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &broker.topics.defaults).expect("opened");
+            Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &broker.topics.defaults).expect("opened");
         log.log_end = 3;
         let waiting = log.flush_ticket(3);
         log.went_with_its_topic();
@@ -293,8 +293,8 @@ mod tests {
     fn segments_that_a_killed_broker_had_not_flushed_are_before_the_recovery_point_passes_them() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = fullbore_config::TopicConfig { segment_bytes: 1000, ..broker.topics.defaults };
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir: Arc<Path> = folder.path().into();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir: Arc<Path> = directory.path().into();
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 700]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");

@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn the_last_window_written_is_read() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         assert_eq!(Granted::load(dir.path()).expect("read"), Granted::LEAST);
         let mut granted = Granted::LEAST;
         granted.raise(dir.path(), 5).expect("written");
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn an_unreadable_window_is_an_error_and_not_the_least() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         fs::create_dir(path(dir.path())).expect("created");
         assert!(Granted::load(dir.path()).is_err());
     }

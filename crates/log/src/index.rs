@@ -246,7 +246,7 @@ mod tests {
             writes in prop::collection::vec(0usize..1200, 0..4),
             wanted in prop::collection::vec(0u32..6000, 20),
         ) {
-            let dir = tempfile::tempdir().expect("temporary folder");
+            let dir = tempfile::tempdir().expect("temporary directory");
             let path = dir.path().join("index");
             let mut index = Index::empty();
             let mut entries = Vec::new();
@@ -277,7 +277,7 @@ mod tests {
 
     #[test]
     fn leftovers_of_a_crash_are_cut_off_by_the_next_write() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         let path = dir.path().join("index");
         std::fs::write(&path, [9; 100]).expect("written");
         let mut index = Index::empty();

@@ -316,8 +316,8 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let known = RecoveryHint::NOTHING;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), known, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -344,8 +344,8 @@ mod tests {
     fn a_slice_whose_index_is_removed_after_the_search_is_cut_to_whole_batches() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 3000]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -366,8 +366,8 @@ mod tests {
     fn a_lookup_whose_segment_is_removed_for_good_is_gone() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(&[1; 100]), &[]);
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");
@@ -378,7 +378,7 @@ mod tests {
         let (begun, first) =
             (log.plan_read(1, 10_000, 500).expect("planned"), log.plan_read(1, 1, 500).expect("planned"));
         let Slice::Of(mut slice) = begun.read(10_000, true, &cold).expect("read") else { panic!("records") };
-        let full = DiskSpace::open(folder.path(), 0);
+        let full = DiskSpace::open(directory.path(), 0);
         full.note_full();
         log.delete_before(500, 0, &full).expect("deleted");
         assert!(is_gone(&begun.whole(&mut slice, &cold).expect_err("it has no bytes")));
@@ -389,8 +389,8 @@ mod tests {
     fn a_slice_cut_to_whole_batches_ends_before_the_offset_returned_wherever_the_index_is() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         (0..3).for_each(|at| builder.append(at, None, Some(&[1; 1000]), &[]));
         let (bytes, _) = builder.seal(Stamp::NONE).expect("sealed");

@@ -186,7 +186,7 @@ struct PageCacheQueue {
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,
     /// True once the stop of growth has been logged.
-    is_told: bool,
+    is_logged: bool,
     stopping: bool,
 }
 
@@ -247,7 +247,7 @@ impl PageCacheQueue {
             (self.kept, self.kept_bytes) = (VecDeque::new(), 0);
             return;
         }
-        if !std::mem::replace(&mut self.is_told, true) {
+        if !std::mem::replace(&mut self.is_logged, true) {
             tracing::info!(
                 kept_max,
                 "growing the page cache is expensive on this machine: only the newest records stay in it"
@@ -372,15 +372,15 @@ mod tests {
     }
 
     fn file_on_disk() -> (tempfile::TempDir, Arc<File>) {
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary directory");
         let file =
-            File::options().read(true).write(true).create_new(true).open(folder.path().join("log")).expect("made");
-        (folder, Arc::new(file))
+            File::options().read(true).write(true).create_new(true).open(directory.path().join("log")).expect("made");
+        (directory, Arc::new(file))
     }
 
     #[test]
     fn expensive_memory_keeps_the_newest_pages_and_drops_the_rest() {
-        let (_folder, file) = file_on_disk();
+        let (_directory, file) = file_on_disk();
         let cache = Arc::new(PageCache::new(Some(STRETCH), Arc::default()));
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
         let thread = cache.start().expect("started");
@@ -400,7 +400,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_dropped_stretch_that_is_read_back_has_as_much_more_kept() {
-        let (_folder, file) = file_on_disk();
+        let (_directory, file) = file_on_disk();
         let cold = DirectReads::default();
         let cache = Arc::new(PageCache::new(Some(STRETCH), cold.ghosts().clone()));
         cache.queue.lock().growth.stopped_at = Some(Instant::now());
@@ -421,7 +421,7 @@ mod tests {
 
     #[test]
     fn cheap_memory_or_no_setting_gives_the_system_no_advice() {
-        let (_folder, file) = file_on_disk();
+        let (_directory, file) = file_on_disk();
         for cache in [PageCache::new(Some(STRETCH), Arc::default()), PageCache::new(None, Arc::default())] {
             (0..3).for_each(|number| write(&file, &cache, number));
             assert!(cache.queue.lock().jobs.is_empty());

@@ -208,7 +208,7 @@ mod tests {
     }
 
     fn copy(from: &Path) -> tempfile::TempDir {
-        let to = tempfile::tempdir().expect("temporary folder");
+        let to = tempfile::tempdir().expect("temporary directory");
         for entry in fs::read_dir(from).expect("listed") {
             let entry = entry.expect("listed");
             fs::copy(entry.path(), to.path().join(entry.file_name())).expect("copied");
@@ -218,8 +218,8 @@ mod tests {
 
     #[test]
     fn a_kill_at_any_step_of_making_room_moves_the_log_start_to_a_segment_and_no_offset() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir = folder.path();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir = directory.path();
         let mut log = open(dir);
         for n in 0..BATCHES {
             let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -230,10 +230,10 @@ mod tests {
         }
         let bases: Vec<i64> = log.segments.iter().map(|segment| segment.base_offset).collect();
         for (upto, at_once) in [(7, true), (BATCHES, true), (BATCHES, false)] {
-            let folder = copy(dir);
-            let mut log = open(folder.path());
+            let directory = copy(dir);
+            let mut log = open(directory.path());
             let seen = Rc::new(RefCell::new(vec![]));
-            let (from, into) = (folder.path().to_owned(), seen.clone());
+            let (from, into) = (directory.path().to_owned(), seen.clone());
             watch(
                 move || into.borrow_mut().push(copy(&from)),
                 || {
@@ -250,7 +250,7 @@ mod tests {
                 start = found.log_start;
                 assert_eq!(found.producers.iter().count(), 1);
             }
-            assert_eq!(open(folder.path()).log_start, log.log_start);
+            assert_eq!(open(directory.path()).log_start, log.log_start);
         }
     }
 }

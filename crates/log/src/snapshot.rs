@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_newest_good_one_before_the_end_counts() {
-        let dir = tempfile::tempdir().expect("temporary folder");
+        let dir = tempfile::tempdir().expect("temporary directory");
         for offset in [10, 20, 30, 40] {
             write(dir.path(), offset, std::iter::once(entry(offset))).expect("written");
         }

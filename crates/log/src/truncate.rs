@@ -254,10 +254,10 @@ mod tests {
     }
 
     /// Returns a log with three batches of one record each.
-    fn of_three(folder: &tempfile::TempDir) -> (Log, TopicConfig) {
+    fn of_three(directory: &tempfile::TempDir) -> (Log, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         let batch = ValidBatch::unchecked(&bytes);
         for _ in 0..3 {
@@ -268,9 +268,9 @@ mod tests {
 
     #[test]
     fn a_log_that_is_cut_off_before_its_start_begins_where_it_ends() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (mut log, config) = of_three(&folder);
-        log.delete_before(2, 0, &DiskSpace::open(folder.path(), 0)).expect("deleted");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (mut log, config) = of_three(&directory);
+        log.delete_before(2, 0, &DiskSpace::open(directory.path(), 0)).expect("deleted");
         log.truncate_to(1, 0, &config).expect("cut off");
         assert_eq!((log.log_start, log.log_end), (1, 1));
     }
@@ -279,11 +279,11 @@ mod tests {
     /// this replica leads.
     #[test]
     fn producer_state_of_a_deleted_partition_survives_a_kill_and_every_cut() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
         let killed = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
-        let opened = || Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        let opened = || Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
         let stopped =
             fullbore_rules::sequence::Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0, record_count: 5 };
         let mut before = Producers::default();
@@ -310,19 +310,19 @@ mod tests {
 
     #[test]
     fn a_kill_at_any_step_of_a_cut_leaves_no_hole() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = TopicConfig { segment_bytes: 150, ..broker.topics.defaults };
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         let bytes = of_one_record();
         for _ in 0..12 {
             log.append(&ValidBatch::unchecked(&bytes), 0, 0, &config).expect("appended");
         }
         assert!(log.segments.len() > 3);
-        let (from, left) = (folder.path().to_owned(), Rc::new(RefCell::new(Vec::new())));
+        let (from, left) = (directory.path().to_owned(), Rc::new(RefCell::new(Vec::new())));
         let into = Rc::clone(&left);
         let look = move || {
-            let copy = tempfile::tempdir().expect("temporary folder");
+            let copy = tempfile::tempdir().expect("temporary directory");
             for entry in std::fs::read_dir(&from).expect("listed") {
                 let entry = entry.expect("listed");
                 std::fs::copy(entry.path(), copy.path().join(entry.file_name())).expect("copied");
@@ -340,10 +340,10 @@ mod tests {
 
     #[test]
     fn a_follower_has_gaps_where_its_leader_has_and_opens_with_them_after_a_kill() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         for offset in [0, 1, 10, 20] {
             let mut bytes = of_one_record();
             bytes[..8].copy_from_slice(&i64::to_be_bytes(offset));
@@ -364,11 +364,11 @@ mod tests {
         let killed = RecoveryHint { clean: false, ..RecoveryHint::NOTHING };
         for rebooted in [false, true] {
             let known = RecoveryHint { may_have_gaps: true, rebooted, ..killed };
-            let found = Log::open(&folder.path().into(), known, 0, &config).expect("opened");
+            let found = Log::open(&directory.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
         // The log of a leader cannot have gaps.
-        Log::open(&folder.path().into(), killed, 0, &config).expect_err("refused");
+        Log::open(&directory.path().into(), killed, 0, &config).expect_err("refused");
     }
 
     /// The first batch can be after the log start on a follower that began again in a compacted topic, or on a leader
@@ -376,11 +376,11 @@ mod tests {
     /// reset.
     #[test]
     fn first_batch_is_behind_the_log_start_a_kill_leaves_the_log_start() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let config = broker.topics.defaults;
         let killed = RecoveryHint { clean: false, may_have_gaps: true, ..RecoveryHint::NOTHING };
-        let mut log = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        let mut log = Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
         let append = |log: &mut Log, offset: i64, leader_epoch: i32| {
             let mut bytes = of_one_record();
             bytes[..8].copy_from_slice(&offset.to_be_bytes());
@@ -391,11 +391,11 @@ mod tests {
         append(&mut log, 10, 3);
         append(&mut log, 20, 4);
         drop(log);
-        let found = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        let found = Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
         assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
         drop(found);
-        std::fs::remove_file(folder.path().join("leader-epoch-checkpoint")).expect("removed");
-        let mut found = Log::open(&folder.path().into(), killed, 0, &config).expect("opened");
+        std::fs::remove_file(directory.path().join("leader-epoch-checkpoint")).expect("removed");
+        let mut found = Log::open(&directory.path().into(), killed, 0, &config).expect("opened");
         assert_eq!((found.log_start, found.epochs.starts()), (0, &[(3, 0), (4, 20)][..]));
         found.truncate_to(10, 0, &config).expect("cut off");
         assert_eq!((found.log_end, found.epochs.latest()), (0, None), "no epoch without a record");
@@ -407,22 +407,22 @@ mod tests {
     /// follower began there, it would join the ISR without the records before that offset.
     #[test]
     fn a_follower_killed_while_it_begins_again_begins_at_its_log_start() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let killed = RecoveryHint { clean: false, recovery_point: 3, log_start: Some(1), ..RecoveryHint::NOTHING };
         for (may_have_gaps, log_end) in [(true, 1), (false, 3)] {
-            let folder = folder.path().join(log_end.to_string());
-            std::fs::create_dir(&folder).expect("made");
+            let directory = directory.path().join(log_end.to_string());
+            std::fs::create_dir(&directory).expect("made");
             let known = RecoveryHint { may_have_gaps, ..killed };
-            let found = Log::open(&folder.into(), known, 0, &broker.topics.defaults).expect("opened");
+            let found = Log::open(&directory.into(), known, 0, &broker.topics.defaults).expect("opened");
             assert_eq!((found.log_start, found.log_end), (log_end, log_end));
         }
     }
 
     #[tokio::test]
     async fn a_waiter_for_the_flush_of_cut_records_is_resolved() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (mut log, config) = of_three(&folder);
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (mut log, config) = of_three(&directory);
         let waiting = log.flush_ticket(3);
         let plan = log.plan_flush(true).expect("planned");
         log.truncate_to(1, 0, &config).expect("cut off");
@@ -438,10 +438,10 @@ mod tests {
 
     #[test]
     fn a_log_that_cannot_begin_again_still_takes_calls() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let (mut log, config) = of_three(&folder);
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let (mut log, config) = of_three(&directory);
         // Creating the next segment fails now, as it would on a full disk.
-        std::fs::create_dir(folder.path().join("00000000000000000007.log")).expect("made");
+        std::fs::create_dir(directory.path().join("00000000000000000007.log")).expect("made");
         log.truncate_fully_and_start_at(7, 0).expect_err("its first segment cannot be made");
         log.give_up();
         let _ = log.plan_flush(true);

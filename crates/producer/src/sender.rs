@@ -67,7 +67,7 @@ struct Sender {
     /// When metadata was last requested because a response was overdue.
     asked_at: Option<Instant>,
     /// The value of [`Lanes::changes`] when the status was last published.
-    told: u64,
+    published: u64,
 }
 
 /// Starts the broker's task.
@@ -85,13 +85,13 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
-        Sender { core, broker, active, lanes, demand, binding, connect_failures: 0, asked_at: None, told: 0 };
+        Sender { core, broker, active, lanes, demand, binding, connect_failures: 0, asked_at: None, published: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.work.incoming.lock());
         sender.lanes.prune();
         let look_again = sender.mind_overdue();
-        sender.tell();
+        sender.publish();
         if sender.active.is_empty() {
             sender.rest(look_again).await;
             continue;
@@ -99,7 +99,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
         if sender.lanes.open.is_empty() && !sender.connect().await {
             continue;
         }
-        sender.tell();
+        sender.publish();
         let next = sender.fill().await;
         sender.look();
         let next = earlier(next, sender.grow());
@@ -160,8 +160,8 @@ impl Sender {
     }
 
     /// Publishes the open connections for the status.
-    fn tell(&mut self) {
-        if std::mem::replace(&mut self.told, self.lanes.changes) != self.lanes.changes {
+    fn publish(&mut self) {
+        if std::mem::replace(&mut self.published, self.lanes.changes) != self.lanes.changes {
             *self.broker.pipes.lock() = self.lanes.open.iter().map(|lane| lane.pipe.clone()).collect();
         }
     }

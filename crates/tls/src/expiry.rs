@@ -28,7 +28,7 @@ impl Expiry {
     }
 
     /// Returns a warning if the certificate has expired or expires within `ahead`.
-    pub fn told(&self, now: SystemTime, ahead: Duration) -> Option<String> {
+    pub fn warning(&self, now: SystemTime, ahead: Duration) -> Option<String> {
         let Expiry { setting, place, of, not_after } = self;
         // A client may have newer certificates of the authorities above the leaf, and then accepts the chain.
         let refusal = if *place == 1 { "clients refuse it" } else { "clients may refuse the chain" };

@@ -38,17 +38,17 @@ fn an_encrypted_key_is_opened_by_its_password() {
 
 #[test]
 fn one_file_has_key_and_chain_in_either_order() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let issued = Authority::new("ca").broker(&["h"]);
     for text in [format!("{}{}", issued.key, issued.chain), format!("some words\n{}\n{}", issued.chain, issued.key)] {
-        let path = write(folder.path(), "k.pem", &text);
+        let path = write(directory.path(), "k.pem", &text);
         load(&[("ssl.keystore.location", path.to_str().expect("UTF-8"))]).expect("both are there");
     }
 }
 
 #[test]
 fn an_unusable_store_is_refused_with_its_file_name() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (issued, other) = (Authority::new("ca").broker(&["h"]), self_signed(&["h"], false));
     let mismatch = format!("{}{}", issued.key, other.chain);
     let broken = issued.both().replace("MI", "?!");
@@ -62,7 +62,7 @@ fn an_unusable_store_is_refused_with_its_file_name() {
         (b"-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n", "openssl pkcs8 -topk8"),
         (b"", "no private key"),
     ] {
-        let path = folder.path().join("k");
+        let path = directory.path().join("k");
         std::fs::write(&path, bytes).expect("written");
         let path = path.to_str().expect("UTF-8");
         let refusal = load(&[("ssl.keystore.location", path)]).expect_err(says);
@@ -94,7 +94,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     }
     let told = |now| {
         let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("ends are not looked at there");
-        acceptor.expiry().expect("it has an end").told(now, days(30))
+        acceptor.expiry().expect("it has an end").warning(now, days(30))
     };
     assert_eq!(told(ends - days(31)), None);
     let soon = told(ends - days(30)).expect("in time");
@@ -105,17 +105,17 @@ fn the_warning_names_the_certificate_that_expires_first() {
 
     settings.set("ssl.keystore.certificate.chain", &issued.chain).expect("PEM");
     let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("good");
-    assert_eq!(acceptor.expiry().expect("it has an end").told(SystemTime::now(), days(30)), None);
-    let ended = acceptor.expiry().expect("it has an end").told(ends + days(999_999), days(30)).expect("long ago");
+    assert_eq!(acceptor.expiry().expect("it has an end").warning(SystemTime::now(), days(30)), None);
+    let ended = acceptor.expiry().expect("it has an end").warning(ends + days(999_999), days(30)).expect("long ago");
     assert!(ended.contains("expired at 4096-01-01T00:00:00Z"), "{ended}");
 }
 
 /// Creates a key and a certificate of version 1, as plain `openssl x509 -req` makes them.
 fn version_1() -> (String, String) {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let run = |arguments: &str| {
         let mut openssl = std::process::Command::new("openssl");
-        let output = openssl.args(arguments.split(' ')).current_dir(folder.path()).output().expect("openssl");
+        let output = openssl.args(arguments.split(' ')).current_dir(directory.path()).output().expect("openssl");
         assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
     };
     run("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out ca.key");
@@ -123,7 +123,7 @@ fn version_1() -> (String, String) {
     run("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out key.pem");
     run("req -new -key key.pem -subj /CN=localhost -out csr.pem");
     run("x509 -req -in csr.pem -CA ca.pem -CAkey ca.key -CAcreateserial -days 9 -out one.pem");
-    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).expect("made");
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).expect("made");
     (read("key.pem"), read("one.pem"))
 }
 

@@ -3,7 +3,7 @@
 
 use fullbore_rules::cluster::lease::PeerEvidence;
 use fullbore_rules::cluster::room::{DiskRoom, RoomReport, is_missed};
-use fullbore_rules::cluster::{FolderMarks, Joining, LogEndReport, Member, PreviousShutdown, contenders};
+use fullbore_rules::cluster::{DirectoryMarks, Joining, LogEndReport, Member, PreviousShutdown, contenders};
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration, ReplicaSettings};
 use fullbore_wire::ErrorCode;
 
@@ -66,17 +66,17 @@ impl Broker {
         let fault = context.settings.fault;
         let lies = fault == Some(Fault::ElectsLostTail) && self.disk.ended == PreviousShutdown::Lost;
         let ended = if lies { PreviousShutdown::Killed } else { self.disk.ended };
-        let (folder, joins, users) = (self.disk.folder, u128::from(process.life), self.disk.users);
+        let (directory, joins, users) = (self.disk.directory, u128::from(process.life), self.disk.users);
         let registered = newest.cluster.members.get(&self.id).map(|member| member.process);
         let note = registered.and_then(|registered| context.database.note_of(self.id, registered));
-        let told = note.filter(|_| fault != Some(Fault::BelievesCopyOfRunningBroker)).map_or(0, |note| note.number);
+        let reported = note.filter(|_| fault != Some(Fault::BelievesCopyOfRunningBroker)).map_or(0, |note| note.number);
         let noted = (self.disk.ended != PreviousShutdown::Lost).then_some(self.disk.noted);
-        let mut marks = FolderMarks { users, noted };
-        let known = registered.filter(|registered| !marks.is_older_than(*registered, told));
+        let mut marks = DirectoryMarks { users, noted };
+        let known = registered.filter(|registered| !marks.is_older_than(*registered, reported));
         let former = known.or(users.map(|users| users[0])).unwrap_or(joins);
         self.disk.users = Some([former, joins]);
-        marks.users = users.filter(|_| fault != Some(Fault::BelievesOlderFolder));
-        let joining = Joining { folder, process: joins, ended, marks, told };
+        marks.users = users.filter(|_| fault != Some(Fault::BelievesOlderDirectory));
+        let joining = Joining { directory, process: joins, ended, marks, reported };
         process.commands.push_back(Command::Register { id: self.id, joining });
     }
 
@@ -152,7 +152,7 @@ impl Broker {
         let Some(own) = image.cluster.brokers.get(&self.id).filter(|own| own.epoch == state.broker_epoch) else {
             return;
         };
-        let has_told = |end: &LogEndReport| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
+        let has_reported = |end: &LogEndReport| end.broker_id == self.id && end.broker_epoch == state.broker_epoch;
         let command = if *is_stopping {
             match (own.is_shutting_down, partition.is_leader()) {
                 (false, _) => Command::ShutDown(state),
@@ -161,9 +161,11 @@ impl Broker {
             }
         } else if own.is_fenced {
             Command::Unfence(state)
-        } else if contenders(&image.cluster.partition).contains(&self.id) && !image.cluster.ends.iter().any(has_told) {
+        } else if contenders(&image.cluster.partition).contains(&self.id)
+            && !image.cluster.ends.iter().any(has_reported)
+        {
             let position = position(&self.disk.log);
-            Command::TellEnd(LogEndReport { broker_id: self.id, broker_epoch: state.broker_epoch, position })
+            Command::ReportEnd(LogEndReport { broker_id: self.id, broker_epoch: state.broker_epoch, position })
         } else {
             return;
         };

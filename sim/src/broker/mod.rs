@@ -35,7 +35,7 @@ pub struct Disk {
     /// The last version of the database that this broker has seen.
     known: SeenVersion,
     ended: PreviousShutdown,
-    folder: u128,
+    directory: u128,
     /// The process that was registered when the last process joined, followed by that last process.
     users: Option<[u128; 2]>,
     /// How many heartbeats were noted on the disk before they were sent. A power loss may undo the last notes.
@@ -142,7 +142,7 @@ impl Broker {
             is_full: false,
             known: None,
             ended: PreviousShutdown::Clean,
-            folder: id as u128,
+            directory: id as u128,
             users: None,
             noted: 0,
             has_lost: false,
@@ -328,12 +328,12 @@ impl Broker {
     }
 
     /// Applies an event to the partition and carries out its effects.
-    fn event(&mut self, context: &mut Context, tell: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
+    fn event(&mut self, context: &mut Context, apply: impl FnOnce(&mut Partition, &Now<'_>) -> Effects) {
         let Some(Process { partition: Some(partition), image, broker_epoch, .. }) = &mut self.process else { return };
         let none = Brokers::new();
         let brokers = image.as_ref().map_or(&none, |image| &image.cluster.brokers);
         let now = Now { ms: context.now, broker_epoch: broker_epoch.unwrap_or(-1), brokers };
-        let effects = tell(partition, &now);
+        let effects = apply(partition, &now);
         match effects.role {
             Some(RoleChange::Lead { epoch, .. }) => {
                 context.check.leads(epoch, self.id);

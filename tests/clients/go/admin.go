@@ -38,7 +38,7 @@ func adminCases() []testCase {
 		{"refused: topic exists, topic unknown", existsOrNot},
 		{"no authorizer, quotas, credentials, transactions", unsecured},
 		{"authorized operations are all", authorizedOperations},
-		{"move a replica to its folder", replicaLogDirs},
+		{"move a replica to its directory", replicaLogDirs},
 	}
 	for _, r := range refusals {
 		cases = append(cases, testCase{"refused: " + r.name, func() {
@@ -245,11 +245,11 @@ func authorizedOperations() {
 
 func replicaLogDirs() {
 	topic := newTopic("replica-log-dirs", 1)
-	move := func(broker int32, folder string) error {
+	move := func(broker int32, directory string) error {
 		partitions := kadm.TopicsSet{}
 		partitions.Add(topic, 0)
 		var request kadm.AlterReplicaLogDirsReq
-		request.Add(folder, partitions)
+		request.Add(directory, partitions)
 		moved, err := admin.AlterBrokerReplicaLogDirs(within(), broker, request)
 		check(err)
 		want(len(moved.Sorted()) == 1, "%v", moved)

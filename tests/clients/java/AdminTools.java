@@ -118,10 +118,10 @@ public class AdminTools {
         has("No partition reassignments found", done(tool, "--list"));
         has("None of the specified partition reassignments are active", done(tool, "--reassignment-json-file", here, "--cancel"));
         String first = replicas.split(",")[0];
-        String folder = find("\"logDir\":\"([^\"]*)\"", done("LogDirsCommand", "--describe", "--topic-list", RUN, "--broker-list", first));
-        String inFolder = file(of.replaceFirst("any", folder), RUN, replicas).toString();
-        has("Successfully started moving log directory to " + folder + " for replica " + RUN + "-0 with broker " + first, done(tool, "--reassignment-json-file", inFolder, "--execute"));
-        has("Reassignment of replica " + RUN + "-0-" + first + " completed successfully", done(tool, "--reassignment-json-file", inFolder, "--verify"));
+        String directory = find("\"logDir\":\"([^\"]*)\"", done("LogDirsCommand", "--describe", "--topic-list", RUN, "--broker-list", first));
+        String inDirectory = file(of.replaceFirst("any", directory), RUN, replicas).toString();
+        has("Successfully started moving log directory to " + directory + " for replica " + RUN + "-0 with broker " + first, done(tool, "--reassignment-json-file", inDirectory, "--execute"));
+        has("Reassignment of replica " + RUN + "-0-" + first + " completed successfully", done(tool, "--reassignment-json-file", inDirectory, "--verify"));
         has("Unknown broker id 99", refused(tool, "--reassignment-json-file", file(of, RUN, replicas.replaceFirst("\\d+", "99")).toString(), "--execute"));
     }
 

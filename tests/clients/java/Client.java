@@ -471,7 +471,7 @@ public class Client {
         CASES.put("refused: topic exists, topic unknown", Client::existsOrNot);
         CASES.put("no authorizer, quotas, credentials, transactions", Client::unsecured);
         CASES.put("authorized operations are all", Client::authorizedOperations);
-        CASES.put("move a replica to its folder", Client::replicaLogDirs);
+        CASES.put("move a replica to its directory", Client::replicaLogDirs);
     }
 
     static void refusedCreate(String name, Class<? extends Exception> type, String topic, int partitions, int replicas, Map<String, String> configs) {
@@ -623,8 +623,8 @@ public class Client {
 
     static void replicaLogDirs() throws Exception {
         String topic = newTopic("replica-log-dirs");
-        until("every replica has a folder", () -> folders(topic).size() == REPLICAS);
-        for (var entry : folders(topic).entrySet()) {
+        until("every replica has a directory", () -> directories(topic).size() == REPLICAS);
+        for (var entry : directories(topic).entrySet()) {
             int node = entry.getKey();
             move(topic, 0, node, entry.getValue());
             refused(UnknownTopicOrPartitionException.class, () -> move(topic, 9, node, entry.getValue()));
@@ -633,17 +633,17 @@ public class Client {
     }
 
     /** Returns the log directory of the first partition on each broker. */
-    static Map<Integer, String> folders(String topic) throws Exception {
+    static Map<Integer, String> directories(String topic) throws Exception {
         List<Integer> nodes = get(admin.describeCluster().nodes()).stream().map(Node::id).toList();
-        var folders = new HashMap<Integer, String>();
-        get(admin.describeLogDirs(nodes).allDescriptions()).forEach((node, dirs) -> dirs.forEach((folder, dir) -> {
-            if (dir.replicaInfos().containsKey(zero(topic))) folders.put(node, folder);
+        var directories = new HashMap<Integer, String>();
+        get(admin.describeLogDirs(nodes).allDescriptions()).forEach((node, dirs) -> dirs.forEach((directory, dir) -> {
+            if (dir.replicaInfos().containsKey(zero(topic))) directories.put(node, directory);
         }));
-        return folders;
+        return directories;
     }
 
-    static void move(String topic, int partition, int node, String folder) throws Exception {
-        get(admin.alterReplicaLogDirs(Map.of(new TopicPartitionReplica(topic, partition, node), folder)).all());
+    static void move(String topic, int partition, int node, String directory) throws Exception {
+        get(admin.alterReplicaLogDirs(Map.of(new TopicPartitionReplica(topic, partition, node), directory)).all());
     }
 
     static void removeTopics() throws Exception {

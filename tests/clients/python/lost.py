@@ -124,8 +124,8 @@ class Proxy:
 # --- the broker ----------------------------------------------------------------------------------
 
 class Broker:
-    def __init__(self, binary, folder):
-        self.binary, self.folder = binary, folder
+    def __init__(self, binary, directory):
+        self.binary, self.directory = binary, directory
         self.port = int(subprocess.check_output([f"{HERE}/../free-ports", "2"]))  # the next port is the proxy's
         self.proxy = Proxy(self.port)
         self.start()
@@ -134,13 +134,13 @@ class Broker:
         listeners = [f"listeners=PLAINTEXT://127.0.0.1:{self.port}", "fullbore.admin.listener="]
         listeners.append(f"advertised.listeners=PLAINTEXT://127.0.0.1:{self.proxy.port}")
         sets = [word for pair in listeners for word in ("--set", pair)]
-        command = [self.binary, "serve", "--data-dir", self.folder, *sets]
-        with open(f"{self.folder}.log", "ab") as log:
+        command = [self.binary, "serve", "--data-dir", self.directory, *sets]
+        with open(f"{self.directory}.log", "ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
         until("the broker accepts connections", self.accepts)
 
     def accepts(self):
-        assert self.process.poll() is None, open(f"{self.folder}.log").read()
+        assert self.process.poll() is None, open(f"{self.directory}.log").read()
         try:
             socket.create_connection(("127.0.0.1", self.port)).close()
         except OSError:
@@ -270,8 +270,8 @@ def main(binary, class_path):
         ("the broker is killed and started", lambda broker: broker.restart(signal.SIGKILL)),
     ]
     passed = failed = 0
-    with tempfile.TemporaryDirectory() as folder:
-        broker = Broker(binary, os.path.join(folder, "data"))
+    with tempfile.TemporaryDirectory() as directory:
+        broker = Broker(binary, os.path.join(directory, "data"))
         try:
             for name, command, lost_at_once in clients:
                 for number, (what, meanwhile) in enumerate(between):

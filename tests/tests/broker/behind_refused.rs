@@ -63,11 +63,11 @@ fn directory_not_created_refuses_later_batches_for_its_reason() {
     let mut client = broker.client();
     client.create_topic(TOPIC, 1, &[]);
     let id = client.init_producer_id();
-    let folder = broker.partition_dir(TOPIC, 0);
-    assert!(!folder.exists(), "it is made with the first record");
-    fs::write(&folder, "").expect("written");
+    let directory = broker.partition_dir(TOPIC, 0);
+    assert!(!directory.exists(), "it is made with the first record");
+    fs::write(&directory, "").expect("written");
     assert_eq!(error(&mut client, id, 0), STORAGE);
-    fs::remove_file(&folder).expect("removed");
+    fs::remove_file(&directory).expect("removed");
     assert_goes_on(&mut client, id, 0, STORAGE);
 }
 

@@ -70,9 +70,9 @@ fn line(client: &mut Client, kind: i8, name: &str, key: &str) -> String {
 
 #[test]
 fn kip_1269_values_outside_the_limits_are_refused() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     for value in ["4", "0", "-1", "10001", "2147483648", "many", ""] {
-        let refused = serve_refused(folder.path(), &[&format!("{OF_BROKER}={value}")]);
+        let refused = serve_refused(directory.path(), &[&format!("{OF_BROKER}={value}")]);
         assert!(!refused.status.success());
         let message = format!("{OF_BROKER}={value}: must be between 5 and 10000");
         assert!(refused.stderr.contains(&message), "{}", refused.stderr);

@@ -216,11 +216,11 @@ fn foreign_files_in_the_data_directory_stay() {
     let (mut broker, id) = written(&[]);
     broker.kill();
     let strange = [broker.data_dir().join("lost+found"), broker.data_dir().join("nobody-0")];
-    strange.iter().for_each(|folder| fs::create_dir(folder).expect("ours"));
+    strange.iter().for_each(|directory| fs::create_dir(directory).expect("ours"));
     fs::write(broker.data_dir().join("notes.txt"), b"mine").expect("ours");
     fs::write(broker.partition_dir(TOPIC, 0).join("notes.txt"), b"mine").expect("ours");
     broker.restart();
     assert_recovered(&broker, id, BATCHES);
-    assert!(strange.iter().all(|folder| folder.is_dir()));
+    assert!(strange.iter().all(|directory| directory.is_dir()));
     assert_eq!(fs::read(broker.data_dir().join("notes.txt")).expect("still there"), b"mine");
 }

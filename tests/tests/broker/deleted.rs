@@ -11,7 +11,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Returns the directories whose names begin with the partition's name.
-fn folders(broker: &Broker) -> Vec<PathBuf> {
+fn directories(broker: &Broker) -> Vec<PathBuf> {
     let entries = fs::read_dir(broker.data_dir()).expect("listed");
     let paths = entries.map(|entry| entry.expect("listed").path());
     paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("t-0"))).collect()
@@ -42,13 +42,13 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
         broker.kill();
         drop(pipe);
         slow.put_back();
-        assert_eq!(folders(&broker).len(), 1);
+        assert_eq!(directories(&broker).len(), 1);
         broker.restart();
         if is_made_again {
             assert_eq!(broker.client().produced("t", 0, &Batch::of(&["new"])), 0);
         }
         let left = usize::from(is_made_again);
-        wait_until("the folder of the deleted topic is gone", SOON, || folders(&broker).len() == left);
+        wait_until("the directory of the deleted topic is gone", SOON, || directories(&broker).len() == left);
         assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
         // Nothing is left to clean up for later starts.
         for _ in 0..2 {
@@ -58,7 +58,7 @@ fn deletion_interrupted_by_a_kill_is_finished_by_the_next_start() {
                 let records = broker.client().fetch_records("t", 0);
                 assert_eq!(records.iter().map(|record| record.text()).collect::<Vec<_>>(), ["new"]);
             }
-            assert_eq!(folders(&broker).len(), left);
+            assert_eq!(directories(&broker).len(), left);
         }
     }
 }
@@ -98,8 +98,9 @@ fn failed_rename_of_a_deleted_directory_leaves_no_record() {
             client.create_topic("t", 1, &[]);
             assert_eq!(client.produced("t", 0, &Batch::of(&["new"])), 0);
         }
-        let is_gone =
-            || folders(&broker).iter().filter(|folder| **folder != taken).count() == usize::from(is_made_again);
+        let is_gone = || {
+            directories(&broker).iter().filter(|directory| **directory != taken).count() == usize::from(is_made_again)
+        };
         wait_until("the directory of the deleted topic is gone", SOON, is_gone);
         assert!(!broker.stderr().contains("set aside the directory of another topic"), "{}", broker.stderr());
     }

@@ -100,7 +100,7 @@ fn files_of_a_deleted_topic_are_removed_once_descriptors_are_free() {
     broker.refuse_descriptors();
     broker.wait_for_stderr("cannot remove files");
     broker.allow_descriptors();
-    wait_until("the folder is gone", SOON, || {
+    wait_until("the directory is gone", SOON, || {
         let entries = std::fs::read_dir(broker.data_dir()).expect("listed");
         !entries.map(|entry| entry.expect("listed").file_name()).any(|name| name.to_string_lossy().starts_with(TOPIC))
     });

@@ -15,15 +15,15 @@ pub struct SmallDisk(tempfile::TempDir);
 
 impl SmallDisk {
     pub fn mount(bytes: usize) -> Option<SmallDisk> {
-        let folder = tempfile::tempdir().expect("a temporary folder");
+        let directory = tempfile::tempdir().expect("a temporary directory");
         let size = format!("size={bytes}");
         let mount = Command::new("mount")
             .args(["-t", "tmpfs", "-o", &size, "fullbore-tests"])
-            .arg(folder.path())
+            .arg(directory.path())
             .stderr(Stdio::null())
             .status();
         match mount {
-            Ok(status) if status.success() => Some(SmallDisk(folder)),
+            Ok(status) if status.success() => Some(SmallDisk(directory)),
             _ => {
                 // Writes to the stream itself, past the capture of `cargo test`, so that each run shows which tests
                 // were skipped.

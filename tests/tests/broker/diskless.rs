@@ -17,13 +17,13 @@ fn batch(producer_id: i64, first: i32) -> Batch {
 
 /// Returns how many objects the store has.
 fn objects(broker: &Broker) -> usize {
-    fn count(folder: &std::path::Path) -> usize {
-        let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+    fn count(directory: &std::path::Path) -> usize {
+        let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
         entries.map(|path| if path.is_dir() { count(&path) } else { 1 }).sum()
     }
-    let folder = broker.data_dir().join("diskless");
-    let folders = std::fs::read_dir(folder).expect("the store").map(|entry| entry.expect("an entry").path());
-    folders.filter(|path| path.is_dir()).map(|path| count(&path)).sum()
+    let directory = broker.data_dir().join("diskless");
+    let directories = std::fs::read_dir(directory).expect("the store").map(|entry| entry.expect("an entry").path());
+    directories.filter(|path| path.is_dir()).map(|path| count(&path)).sum()
 }
 
 #[test]

@@ -26,13 +26,13 @@ fn read(client: &mut Client, offset: i64) -> String {
 }
 
 /// Returns the largest file in a directory or below it.
-fn largest(folder: &Path) -> PathBuf {
+fn largest(directory: &Path) -> PathBuf {
     let mut files = Vec::new();
-    let mut folders = vec![folder.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).expect("a folder") {
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in std::fs::read_dir(directory).expect("a directory") {
             let path = entry.expect("an entry").path();
-            if path.is_dir() { folders.push(path) } else { files.push(path) }
+            if path.is_dir() { directories.push(path) } else { files.push(path) }
         }
     }
     files.into_iter().max_by_key(|file| file.metadata().expect("there").len()).expect("a file")

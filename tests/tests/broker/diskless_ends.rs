@@ -32,8 +32,8 @@ fn batch(id: i64, sequence: i32) -> Batch {
 }
 
 /// Returns how many files are in a directory and below it.
-fn files(folder: &Path) -> usize {
-    let entries = std::fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path());
+fn files(directory: &Path) -> usize {
+    let entries = std::fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path());
     entries.map(|path| if path.is_dir() { files(&path) } else { 1 }).sum()
 }
 
@@ -96,11 +96,11 @@ fn kill_before_the_put_loses_no_acknowledged_batch() {
 #[test]
 fn kill_between_put_and_commit_loses_no_acknowledged_batch() {
     let mut on = OnS3::start();
-    let before = files(&on.s3.folder());
+    let before = files(&on.s3.directory());
     on.s3.next("PUT", S3Fault::AnswerLost);
     on.s3.every("PUT", S3Fault::Hang);
     on.kill_after_puts(2);
-    assert!(files(&on.s3.folder()) > before, "its object is there");
+    assert!(files(&on.s3.directory()) > before, "its object is there");
     on.goes_on(1);
 }
 
@@ -126,7 +126,7 @@ fn kill_amid_deletion_of_orphans_loses_no_acknowledged_batch() {
     on.client.create_topic(OTHER, 1, CONFIGS);
     assert_eq!(on.client.produced(OTHER, 0, &batch(-1, 0)), 0);
     on.s3.every("DELETE", S3Fault::Hang);
-    let before = (on.s3.requests("DELETE"), files(&on.s3.folder()));
+    let before = (on.s3.requests("DELETE"), files(&on.s3.directory()));
     on.client.delete_topic(OTHER);
     wait_until("something is deleted", SOON, || on.s3.requests("DELETE") > before.0);
     on.broker.kill();
@@ -134,7 +134,7 @@ fn kill_amid_deletion_of_orphans_loses_no_acknowledged_batch() {
     on.broker.restart();
     on.client = on.broker.client();
     on.goes_on(1);
-    assert!(files(&on.s3.folder()) >= before.1, "nothing was deleted");
+    assert!(files(&on.s3.directory()) >= before.1, "nothing was deleted");
 }
 
 #[test]

@@ -35,17 +35,17 @@ fn assert_goes_on(broker: &Broker) {
     assert_eq!(texts(&mut client), ["before", "after"]);
 }
 
-fn storage(folder: &Path) -> String {
-    format!("diskless.storage={}", folder.display())
+fn storage(directory: &Path) -> String {
+    format!("diskless.storage={}", directory.display())
 }
 
 /// Returns every file in a directory and below it.
-pub fn files(folder: &Path) -> Vec<PathBuf> {
-    let (mut folders, mut found) = (vec![folder.to_owned()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(&folder).expect("a folder") {
+pub fn files(directory: &Path) -> Vec<PathBuf> {
+    let (mut directories, mut found) = (vec![directory.to_owned()], Vec::new());
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(&directory).expect("a directory") {
             let path = entry.expect("an entry").path();
-            if path.is_dir() { folders.push(path) } else { found.push(path) }
+            if path.is_dir() { directories.push(path) } else { found.push(path) }
         }
     }
     found.sort();
@@ -65,19 +65,19 @@ fn move_index(from: &Path, to: &Path) {
 #[test]
 fn broker_without_its_index_does_not_start_over_the_objects() {
     let mut broker = stopped_with_a_record(&[]);
-    let (folder, aside) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
-    let before = files(&folder.join("diskless"));
-    move_index(&folder, aside.path());
+    let (directory, aside) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary directory"));
+    let before = files(&directory.join("diskless"));
+    move_index(&directory, aside.path());
     for _ in 0..2 {
-        let refused = serve_refused(&folder, &[]);
+        let refused = serve_refused(&directory, &[]);
         let said = refused.stderr.lines().last().expect("it says why");
         assert!(!refused.status.success() && said.contains(UNKNOWN), "{}", refused.stderr);
         assert!(said.contains("diskless.storage=") && said.contains("diskless.db"), "{said}");
-        assert_eq!(files(&folder.join("diskless")), before);
+        assert_eq!(files(&directory.join("diskless")), before);
     }
     let elsewhere = aside.path().join("elsewhere");
-    drop(Broker::start_in(&folder, &[&storage(&elsewhere)]));
-    move_index(aside.path(), &folder);
+    drop(Broker::start_in(&directory, &[&storage(&elsewhere)]));
+    move_index(aside.path(), &directory);
     broker.restart();
     assert_goes_on(&broker);
 }
@@ -85,9 +85,9 @@ fn broker_without_its_index_does_not_start_over_the_objects() {
 #[test]
 fn broker_set_to_another_store_does_not_start() {
     let mut broker = stopped_with_a_record(&[]);
-    let (folder, other) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary folder"));
+    let (directory, other) = (broker.data_dir().to_owned(), tempfile::tempdir().expect("a temporary directory"));
     let refused = |set: &str, says: &str| {
-        let refused = serve_refused(&folder, &[set]);
+        let refused = serve_refused(&directory, &[set]);
         let said = refused.stderr.lines().last().expect("it says why");
         assert!(!refused.status.success() && said.contains(says), "{}", refused.stderr);
     };
@@ -95,16 +95,16 @@ fn broker_set_to_another_store_does_not_start() {
     refused(&storage(&empty), OTHER);
     assert!(files(&empty).is_empty());
     // The ownership marker of this store names the same cluster, but with another store number.
-    let claim = fs::read_to_string(folder.join("diskless/cluster")).expect("the claim");
+    let claim = fs::read_to_string(directory.join("diskless/cluster")).expect("the claim");
     let (cluster, _) = claim.split_once(' ').expect("whose it is, and its number");
     let second = other.path().join("second");
     fs::create_dir(&second).expect("made");
     fs::write(second.join("cluster"), format!("{cluster} 0123")).expect("written");
     refused(&storage(&second), OTHER);
     // The directory of objects is now empty, like a mount point whose disk is not mounted.
-    fs::rename(folder.join("diskless"), other.path().join("mounted")).expect("moved");
-    fs::create_dir(folder.join("diskless")).expect("made");
-    refused(&storage(&folder.join("diskless")), OTHER);
+    fs::rename(directory.join("diskless"), other.path().join("mounted")).expect("moved");
+    fs::create_dir(directory.join("diskless")).expect("made");
+    refused(&storage(&directory.join("diskless")), OTHER);
     broker.restart_with(&[&storage(&other.path().join("mounted"))]);
     assert_goes_on(&broker);
 }
@@ -128,13 +128,13 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();
     let sets = s3.sets();
     let mut broker = stopped_with_a_record(&sets.iter().map(String::as_str).collect::<Vec<_>>());
-    let aside = tempfile::tempdir().expect("a temporary folder");
+    let aside = tempfile::tempdir().expect("a temporary directory");
     move_index(broker.data_dir(), aside.path());
     for method in ["PUT", "GET", "DELETE"] {
         s3.every(method, S3Fault::Status(503, "SlowDown"));
     }
     broker.restart();
-    let objects = files(&s3.folder());
+    let objects = files(&s3.directory());
     let refuses = || {
         let mut client = broker.client();
         // A client would believe that the producer is unknown or the offset is missing, so the broker must not respond
@@ -149,7 +149,7 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
     broker.wait_for_stderr(UNKNOWN);
     refuses();
     // The broker may be probing the store, which leaves an object there for a moment.
-    wait_until("the objects are as they were", SOON, || files(&s3.folder()) == objects);
+    wait_until("the objects are as they were", SOON, || files(&s3.directory()) == objects);
     broker.stop();
     move_index(aside.path(), broker.data_dir());
     for method in ["PUT", "GET", "DELETE"] {
@@ -164,7 +164,7 @@ fn broker_without_its_index_waits_for_an_unavailable_store() {
 
 #[test]
 fn missing_store_directory_is_an_error_until_it_is_back() {
-    let place = tempfile::tempdir().expect("a temporary folder");
+    let place = tempfile::tempdir().expect("a temporary directory");
     let (at, aside) = (place.path().join("objects"), place.path().join("aside"));
     let broker = Broker::start(&[&storage(&at)]);
     let mut client = broker.client();

@@ -32,16 +32,16 @@ fn copy(from: &Path, to: &Path) {
 /// Only the index is replaced by an older copy. The store has the newest objects.
 #[test]
 fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
-    let place = tempfile::tempdir().expect("a folder");
-    let (folder, older) = (place.path().join("data"), place.path().join("older"));
+    let place = tempfile::tempdir().expect("a directory");
+    let (directory, older) = (place.path().join("data"), place.path().join("older"));
     let storage = format!("diskless.storage={}", place.path().join("store").display());
-    fs::create_dir(&folder).expect("made");
-    let mut broker = Broker::start_in(&folder, &[&storage]);
+    fs::create_dir(&directory).expect("made");
+    let mut broker = Broker::start_in(&directory, &[&storage]);
     broker.client().create_topic(TOPIC, 1, CONFIGS);
     let newest = numbered("newest", 100);
     produced(&broker, &newest[..1]);
     broker.stop();
-    copy(&folder, &older);
+    copy(&directory, &older);
     broker.restart();
     produced(&broker, &newest[1..]);
     broker.stop();

@@ -214,10 +214,10 @@ fn silent_store_at_the_start_does_not_delay_other_topics() {
 #[test]
 fn refusal_of_the_store_ends_the_start_with_its_message_and_without_the_secret() {
     let s3 = S3::start();
-    let folder = tempfile::tempdir().expect("a temporary folder");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let refused = |sets: &[String]| {
         let sets: Vec<_> = sets.iter().map(String::as_str).collect();
-        serve_refused(folder.path(), &sets).stderr
+        serve_refused(directory.path(), &sets).stderr
     };
     let wrong = "diskless.storage.aws.secret.access.key=TOPSECRET";
     let said = refused(&on(&s3, &[wrong]));

@@ -123,7 +123,7 @@ fn topic_is_deleted_during_the_recovery_of_its_log() {
     assert_eq!(records, ["new"]);
     assert!(!broker.stderr().contains("cannot open a partition"), "that it was given up is no failure");
     let is_left = |path: &Path| path.to_string_lossy().contains("slow-0");
-    wait_until("the old folder is gone", SOON, || {
+    wait_until("the old directory is gone", SOON, || {
         let entries = fs::read_dir(broker.data_dir()).expect("listed");
         entries.filter(|entry| is_left(&entry.as_ref().expect("listed").path())).count() == 1
     });

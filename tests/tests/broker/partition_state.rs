@@ -150,9 +150,9 @@ fn unreadable_data_directory_is_a_storage_error() {
     broker.restart();
     let mut client = broker.client();
     // The partition's directory is moved away, and a file takes its name.
-    let folder = broker.partition_dir("t", 0);
-    std::fs::rename(&folder, folder.with_extension("aside")).expect("moved");
-    std::fs::write(&folder, "in the way").expect("written");
+    let directory = broker.partition_dir("t", 0);
+    std::fs::rename(&directory, directory.with_extension("aside")).expect("moved");
+    std::fs::write(&directory, "in the way").expect("written");
     let result = log_dirs(&mut client, None, 5).results.remove(0);
     assert_eq!((result.error_code, result.topics.len()), (ErrorCode::KAFKA_STORAGE_ERROR, 0));
 }

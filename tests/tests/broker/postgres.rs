@@ -113,10 +113,10 @@ fn start_without_its_database_names_address_user_and_remedy() {
         (format!("secretive@{address}/{database}"), "", &format!("{address}/{database}"), no_password),
     ];
     for (url, set, named, why) in cases {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let plane = format!("control.plane=postgres://{url}");
         let sets = [plane.as_str(), set];
-        let refused = serve_refused(folder.path(), if set.is_empty() { &sets[..1] } else { &sets });
+        let refused = serve_refused(directory.path(), if set.is_empty() { &sets[..1] } else { &sets });
         let line = refused.stderr.lines().last().expect("it says why");
         let is_told = line.starts_with(&format!("fullbore: postgres://{named}: as user ")) && line.contains(why);
         assert!(!refused.status.success() && is_told && !refused.stderr.contains("w0rd"), "{}", refused.stderr);

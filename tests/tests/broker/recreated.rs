@@ -123,11 +123,11 @@ fn accepted_deletion_completes_after_its_client_is_gone() {
         client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 30_000, ..Default::default() }, 3);
         names.len() == 1
     });
-    let folders = |broker: &Broker| {
+    let directories = |broker: &Broker| {
         let entries = std::fs::read_dir(broker.data_dir()).expect("listed").map(|entry| entry.expect("listed"));
         entries.filter(|entry| entry.path().is_dir() && entry.file_name() != "diskless").count()
     };
-    wait_until("and their folders", SOON, || folders(&broker) == 0);
+    wait_until("and their directories", SOON, || directories(&broker) == 0);
     broker.stop();
     broker.restart();
     assert!(!broker.stderr().contains("does not know"), "{}", broker.stderr());
@@ -385,7 +385,7 @@ fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
         }
         if at + 1 < lives.len() {
             client.delete_topic(VICTIM);
-            wait_until("the folders are gone", SOON, || folders_of(&broker, VICTIM) == 0);
+            wait_until("the directories are gone", SOON, || directories_of(&broker, VICTIM) == 0);
         }
         if restart == Restart::BetweenLives && at + 1 < lives.len() {
             broker.stop();
@@ -408,7 +408,7 @@ fn goes_on_through(lives: &[(i32, &[(&str, &str)])], restart: Restart) {
     assert_eq!(client.produced(VICTIM, 3, &one(late, 0)), 0);
 }
 
-fn folders_of(broker: &Broker, topic: &str) -> usize {
+fn directories_of(broker: &Broker, topic: &str) -> usize {
     let names = std::fs::read_dir(broker.data_dir()).expect("listed").map(|entry| entry.expect("listed").file_name());
     names.filter(|name| name.to_string_lossy().starts_with(topic)).count()
 }
@@ -439,7 +439,7 @@ fn unwritten_topic_in_between_lets_producers_of_the_first_continue_in_the_last()
     client.create_topic(VICTIM, 1, &[]);
     (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 0, &one(n)), i64::from(n)));
     client.delete_topic(VICTIM);
-    wait_until("the folder is gone", SOON, || folders_of(&broker, VICTIM) == 0);
+    wait_until("the directory is gone", SOON, || directories_of(&broker, VICTIM) == 0);
     broker.stop();
     broker.restart();
     let mut client = broker.client();
@@ -478,7 +478,7 @@ fn classic_topic_between_two_diskless_ones_lets_producers_continue_after_a_resta
         (0..3).for_each(|n| assert_eq!(client.produced(VICTIM, 0, &one(first + n)), i64::from(n)));
         client.delete_topic(VICTIM);
     }
-    wait_until("the folder is gone", SOON, || folders_of(&broker, VICTIM) == 0);
+    wait_until("the directory is gone", SOON, || directories_of(&broker, VICTIM) == 0);
     broker.stop();
     broker.restart();
     let mut client = broker.client();

@@ -75,7 +75,7 @@ fn recreation_closes_slow_readers_and_frees_their_segments() {
     let slow = hanging(&secured);
     broker.client().delete_topic(TOPIC);
     fill(broker);
-    wait_until("the old folder is removed", SOON, || {
+    wait_until("the old directory is removed", SOON, || {
         let mut entries = std::fs::read_dir(broker.data_dir()).expect("listed");
         entries.all(|entry| !entry.expect("listed").path().to_string_lossy().ends_with("-delete"))
     });

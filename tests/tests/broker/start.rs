@@ -17,15 +17,15 @@ fn assert_one_line(refused: &Refused, named: &[&str]) {
     }
 }
 
-fn folder() -> tempfile::TempDir {
-    tempfile::tempdir().expect("a temporary folder")
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir().expect("a temporary directory")
 }
 
 #[test]
 fn a_port_that_is_taken_is_named() {
     let broker = Broker::start(&[]);
     let addr = broker.addr().to_string();
-    let refused = serve_refused(folder().path(), &[&format!("listeners=PLAINTEXT://{addr}")]);
+    let refused = serve_refused(directory().path(), &[&format!("listeners=PLAINTEXT://{addr}")]);
     assert_one_line(&refused, &[&addr, "taken"]);
     assert_serves(&broker);
 }
@@ -33,8 +33,8 @@ fn a_port_that_is_taken_is_named() {
 #[test]
 fn start_with_its_port_taken_leaves_no_data_directory() {
     let broker = Broker::start(&[]);
-    let folder = folder();
-    let data_dir = folder.path().join("data");
+    let directory = directory();
+    let data_dir = directory.path().join("data");
     let addr = broker.addr().to_string();
     serve_refused(&data_dir, &[&format!("listeners=PLAINTEXT://{addr}")]);
     let refused = serve_refused(&data_dir, &[&format!("fullbore.admin.listener={addr}")]);
@@ -44,11 +44,11 @@ fn start_with_its_port_taken_leaves_no_data_directory() {
 
 #[test]
 fn data_directory_of_apache_kafka_is_refused_and_stays_unchanged() {
-    let folder = folder();
-    let file = folder.path().join("meta.properties");
+    let directory = directory();
+    let file = directory.path().join("meta.properties");
     fs::write(&file, "version=1\nnode.id=1\n").expect("ours");
-    assert_one_line(&serve_refused(folder.path(), &[]), &[&file.display().to_string(), "Kafka", "log.dirs"]);
-    assert_eq!(fs::read_dir(folder.path()).expect("ours").count(), 1);
+    assert_one_line(&serve_refused(directory.path(), &[]), &[&file.display().to_string(), "Kafka", "log.dirs"]);
+    assert_eq!(fs::read_dir(directory.path()).expect("ours").count(), 1);
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn stop_is_logged_at_the_default_level() {
 
 #[test]
 fn an_address_this_machine_does_not_have_is_named() {
-    let refused = serve_refused(folder().path(), &["listeners=PLAINTEXT://203.0.113.7:9092"]);
+    let refused = serve_refused(directory().path(), &["listeners=PLAINTEXT://203.0.113.7:9092"]);
     assert_one_line(&refused, &["203.0.113.7:9092"]);
 }
 
@@ -112,17 +112,17 @@ fn bad_value_is_named_with_its_key_and_the_allowed_values() {
         ("listeners=nonsense", ["listeners=nonsense", "://"]),
         ("fullbore.admin.listner=", ["fullbore.admin.listner", "not a key"]),
     ] {
-        assert_one_line(&serve_refused(folder().path(), &[set]), &named);
+        assert_one_line(&serve_refused(directory().path(), &[set]), &named);
     }
 }
 
 #[test]
 fn several_bad_values_are_named_at_once_with_file_and_line() {
-    let folder = folder();
-    let file = folder.path().join("server.properties");
+    let directory = directory();
+    let file = directory.path().join("server.properties");
     fs::write(&file, "# ours\nnum.partitions=0\n\nlog.cleanup.policy=compress\n").expect("ours");
     let config = format!("--config={}", file.display());
-    let refused = serve_refused(&folder.path().join("data"), &[&config, "auto.create.topics.enable=maybe"]);
+    let refused = serve_refused(&directory.path().join("data"), &[&config, "auto.create.topics.enable=maybe"]);
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     for line in [
         format!("{}:2: num.partitions=0: must be between 1 and", file.display()),

@@ -51,7 +51,7 @@ fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
         assert!(!is_deleted, "it was said that it is deleted");
         assert_eq!(broker.client().fetch_records("last", 0).len(), 1);
     } else {
-        wait_until("its folder is out of the way", SOON, || !broker.partition_dir("last", 0).exists());
+        wait_until("its directory is out of the way", SOON, || !broker.partition_dir("last", 0).exists());
     }
 }
 

@@ -16,23 +16,23 @@ const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 /// A broker with a plain and an SSL listener, its authority, and the directory of their files.
 pub struct Secured {
     pub authority: Authority,
-    pub folder: tempfile::TempDir,
+    pub directory: tempfile::TempDir,
     pub broker: Broker,
 }
 
 impl Secured {
     pub fn start(sets: &[&str]) -> Secured {
-        let (authority, folder) = (Authority::new("ca"), tempfile::tempdir().expect("a folder"));
-        let keystore = authority.broker(&NAMES).write(folder.path(), "broker.pem");
-        write(folder.path(), "ca.pem", &authority.pem());
+        let (authority, directory) = (Authority::new("ca"), tempfile::tempdir().expect("a directory"));
+        let keystore = authority.broker(&NAMES).write(directory.path(), "broker.pem");
+        write(directory.path(), "ca.pem", &authority.pem());
         let own = [
             "listeners=PLAINTEXT://127.0.0.1:0,SSL://127.0.0.1:0".to_owned(),
             format!("ssl.keystore.location={}", keystore.display()),
         ];
-        let given = sets.iter().map(|set| set.replace("FOLDER", folder.path().to_str().expect("UTF-8")));
+        let given = sets.iter().map(|set| set.replace("DIRECTORY", directory.path().to_str().expect("UTF-8")));
         let all: Vec<String> = own.into_iter().chain(given).collect();
         let broker = Broker::start(&all.iter().map(String::as_str).collect::<Vec<_>>());
-        Secured { authority, folder, broker }
+        Secured { authority, directory, broker }
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -108,7 +108,7 @@ fn requests_are_pipelined_over_tls() {
 #[test]
 fn client_certificates_none_requested_required() {
     for (auth, anonymous, stranger) in [("none", true, true), ("requested", true, false), ("required", false, false)] {
-        let secured = Secured::start(&[&format!("ssl.client.auth={auth}"), "ssl.truststore.location=FOLDER/ca.pem"]);
+        let secured = Secured::start(&[&format!("ssl.client.auth={auth}"), "ssl.truststore.location=DIRECTORY/ca.pem"]);
         let known = secured.authority.client("known");
         let unknown = Authority::new("another").client("unknown");
         assert!(secured.try_ask(Some(&known)).is_some(), "{auth}: a known certificate");
@@ -122,11 +122,11 @@ fn client_certificates_none_requested_required() {
 
 #[test]
 fn settings_of_one_listener_take_precedence() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let directory = tempfile::tempdir().expect("a directory");
     let (first, second) = (Authority::new("first"), Authority::new("second"));
     let (of_first, of_second) = (first.broker(&NAMES), second.broker(&NAMES));
-    let for_all = of_first.write(folder.path(), "first.pem").display().to_string();
-    let own = of_second.write(folder.path(), "second.pem").display().to_string();
+    let for_all = of_first.write(directory.path(), "first.pem").display().to_string();
+    let own = of_second.write(directory.path(), "second.pem").display().to_string();
     let broker = Broker::start(&[
         "listeners=PLAINTEXT://127.0.0.1:0,IN://127.0.0.1:0,OUT://127.0.0.1:0",
         "listener.security.protocol.map=IN:SSL,OUT:SSL",
@@ -143,14 +143,14 @@ fn new_certificates_are_loaded_without_a_restart_and_bad_ones_are_refused() {
     let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
     let mut early = secured.client();
     let before = early.certificate();
-    let folder = secured.folder.path();
-    write(folder, "broker.pem", "neither key nor certificate");
+    let directory = secured.directory.path();
+    write(directory, "broker.pem", "neither key nor certificate");
     secured.broker.wait_for_stderr("the old ones stay");
     assert_eq!(secured.client().certificate(), before);
-    secured.authority.broker(&NAMES).write(folder, "broker.pem");
+    secured.authority.broker(&NAMES).write(directory, "broker.pem");
     wait_until("the new certificate is shown", SOON, || secured.client().certificate() != before);
     early.call(&metadata_of_all(), 9);
-    std::fs::remove_file(folder.join("broker.pem")).expect("it was there");
+    std::fs::remove_file(directory.join("broker.pem")).expect("it was there");
     wait_until("its loss is logged", SOON, || secured.broker.stderr().matches("the old ones stay").count() == 2);
     secured.assert_serves();
 }
@@ -159,7 +159,7 @@ fn new_certificates_are_loaded_without_a_restart_and_bad_ones_are_refused() {
 fn certificates_that_expire_soon_are_logged_at_start_and_on_reload() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60 - 60);
     let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
-    let renew = |issued: Issued| issued.write(secured.folder.path(), "broker.pem");
+    let renew = |issued: Issued| issued.write(secured.directory.path(), "broker.pem");
     let told = |words: &str| secured.broker.stderr().matches(words).count();
     let is_new = |times| wait_until("it is new", SOON, || told("new certificates are in use") == times);
     renew(secured.authority.broker_for(&NAMES, days(20)));
@@ -284,20 +284,20 @@ fn a_stop_does_not_wait_for_handshakes() {
     assert!(started.elapsed() < Duration::from_secs(9), "it waited for a silent client");
 }
 
-fn refusal(folder: &Path, sets: &[&str]) -> String {
+fn refusal(directory: &Path, sets: &[&str]) -> String {
     let sets: Vec<&str> = [&["listeners=SSL://127.0.0.1:0"], sets].concat();
-    let refused = serve_refused(folder, &sets);
+    let refused = serve_refused(directory, &sets);
     assert_eq!(refused.status.code(), Some(1), "{}", refused.stderr);
     refused.stderr
 }
 
 #[test]
 fn unsupported_tls_settings_refuse_the_start_in_one_line_without_secrets() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let of = |sets: &[&str]| refusal(folder.path(), sets);
+    let directory = tempfile::tempdir().expect("a directory");
+    let of = |sets: &[&str]| refusal(directory.path(), sets);
     let keystore = format!(
         "ssl.keystore.location={}",
-        Authority::new("ca").broker(&NAMES).write(folder.path(), "k.pem").display()
+        Authority::new("ca").broker(&NAMES).write(directory.path(), "k.pem").display()
     );
     assert!(of(&[]).contains("ssl.keystore.location: must be set for listener SSL"));
     assert!(of(&["ssl.keystore.type=JKS", &keystore]).contains("ssl.keystore.type=JKS: must be PEM"));
@@ -310,7 +310,7 @@ fn unsupported_tls_settings_refuse_the_start_in_one_line_without_secrets() {
     let missing = of(&["ssl.keystore.location=/no/such.pem"]);
     assert!(missing.contains("ssl.keystore.location=/no/such.pem: No such file"), "{missing}");
     assert!(of(&["listeners=SASL_SSL://127.0.0.1:0"]).contains("SASL is not offered yet"));
-    assert!(!folder.path().join("control.db").exists(), "nothing is left behind");
+    assert!(!directory.path().join("control.db").exists(), "nothing is left behind");
 }
 
 #[test]

@@ -50,8 +50,8 @@ fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
     (address, told)
 }
 
-fn spawn(command: &str, address: &str, folder: &Path) -> Child {
-    let config = folder.join("client.properties");
+fn spawn(command: &str, address: &str, directory: &Path) -> Child {
+    let config = directory.join("client.properties");
     let mut child = Command::new(binary());
     child.args(command.split_whitespace()).args(["--bootstrap-server", address, "--command-config"]).arg(config);
     child.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts")
@@ -80,21 +80,21 @@ const COMMANDS: [&str; 7] = [
 ];
 
 fn secured() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("a folder");
-    write(folder.path(), "ca.pem", &Authority::new("ca").pem());
-    let properties = format!("security.protocol=SSL\nssl.truststore.location={}/ca.pem\n", folder.path().display());
-    write(folder.path(), "client.properties", &properties);
-    folder
+    let directory = tempfile::tempdir().expect("a directory");
+    write(directory.path(), "ca.pem", &Authority::new("ca").pem());
+    let properties = format!("security.protocol=SSL\nssl.truststore.location={}/ca.pem\n", directory.path().display());
+    write(directory.path(), "client.properties", &properties);
+    directory
 }
 
 /// Calls `end` for every command and every peer. The calls run in parallel, because each waits for seconds.
 fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
-    let folder = secured();
+    let directory = secured();
     std::thread::scope(|scope| {
         for peer in [Peer::Silent, Peer::Slow] {
             for command in COMMANDS {
-                let (end, folder) = (&end, folder.path());
-                scope.spawn(move || end(command, peer, folder));
+                let (end, directory) = (&end, directory.path());
+                scope.spawn(move || end(command, peer, directory));
             }
         }
     });
@@ -102,9 +102,9 @@ fn with_each(end: impl Fn(&str, Peer, &Path) + Sync) {
 
 #[test]
 fn tool_in_a_stalled_handshake_ends_at_a_signal() {
-    with_each(|command, peer, folder| {
+    with_each(|command, peer, directory| {
         let (address, connections) = start(peer);
-        let child = spawn(command, &address, folder);
+        let child = spawn(command, &address, directory);
         let _connection = connections.recv_timeout(LONG).expect("it connects");
         kill_process(Pid::from_child(&child), Signal::INT).expect("our child");
         let (status, complaint) = ended(child, command);
@@ -114,9 +114,9 @@ fn tool_in_a_stalled_handshake_ends_at_a_signal() {
 
 #[test]
 fn tool_in_a_stalled_handshake_ends_in_time_with_the_reason() {
-    with_each(|command, peer, folder| {
+    with_each(|command, peer, directory| {
         let (address, _connections) = start(peer);
-        let (status, complaint) = ended(spawn(command, &address, folder), command);
+        let (status, complaint) = ended(spawn(command, &address, directory), command);
         assert_eq!(status, Some(1), "{command}, {peer:?}: {complaint}");
         assert!(complaint.contains("TLS handshake"), "{command}, {peer:?}: {complaint}");
     });

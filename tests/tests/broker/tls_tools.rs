@@ -6,10 +6,10 @@ use fullbore_tests::{Batch, Broker, binary, wait_until};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Runs the binary with these arguments, in which FOLDER and ADDRESS stand for those of the broker.
+/// Runs the binary with these arguments, in which DIRECTORY and ADDRESS stand for those of the broker.
 fn run(secured: &Secured, arguments: &str) -> Output {
-    let folder = secured.folder.path().to_str().expect("UTF-8");
-    let filled = arguments.replace("FOLDER", folder).replace("ADDRESS", &secured.addr().to_string());
+    let directory = secured.directory.path().to_str().expect("UTF-8");
+    let filled = arguments.replace("DIRECTORY", directory).replace("ADDRESS", &secured.addr().to_string());
     Command::new(binary()).args(filled.split_whitespace()).output().expect("the binary starts")
 }
 
@@ -24,18 +24,18 @@ fn stderr(output: &Output) -> String {
 }
 
 const SOON: Duration = Duration::from_secs(30);
-const SSL: &str = "security.protocol=SSL ssl.truststore.location=FOLDER/ca.pem";
+const SSL: &str = "security.protocol=SSL ssl.truststore.location=DIRECTORY/ca.pem";
 
 #[test]
 fn topics_perf_produce_and_perf_consume_work_over_tls() {
-    let sets = ["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"];
+    let sets = ["ssl.client.auth=required", "ssl.truststore.location=DIRECTORY/ca.pem"];
     let secured = Secured::start(&sets);
-    secured.authority.client("tool").write(secured.folder.path(), "client.pem");
-    let with = format!("{SSL} ssl.keystore.location=FOLDER/client.pem");
-    let file = with.replace(' ', "\n").replace("FOLDER", secured.folder.path().to_str().expect("UTF-8"));
-    write(secured.folder.path(), "client.properties", &file);
+    secured.authority.client("tool").write(secured.directory.path(), "client.pem");
+    let with = format!("{SSL} ssl.keystore.location=DIRECTORY/client.pem");
+    let file = with.replace(' ', "\n").replace("DIRECTORY", secured.directory.path().to_str().expect("UTF-8"));
+    write(secured.directory.path(), "client.properties", &file);
     let at = "--bootstrap-server ADDRESS";
-    let of_file = "--command-config FOLDER/client.properties";
+    let of_file = "--command-config DIRECTORY/client.properties";
     stdout(&run(&secured, &format!("topics create --topic t --partitions 3 {at} {of_file}")));
     assert_eq!(stdout(&run(&secured, &format!("topics list {at} {of_file}"))), "t\n");
     let produce = "perf produce --topic t --num-records 20000 --record-size 1000 --throughput -1";
@@ -50,16 +50,16 @@ fn topics_perf_produce_and_perf_consume_work_over_tls() {
 
 #[test]
 fn failed_session_is_reported_with_its_reason() {
-    let secured = Secured::start(&["ssl.client.auth=required", "ssl.truststore.location=FOLDER/ca.pem"]);
-    write(secured.folder.path(), "other.pem", &Authority::new("another").pem());
-    write(secured.folder.path(), "client.pem", &secured.authority.client("tool").both());
-    let identity = "ssl.keystore.location=FOLDER/client.pem";
+    let secured = Secured::start(&["ssl.client.auth=required", "ssl.truststore.location=DIRECTORY/ca.pem"]);
+    write(secured.directory.path(), "other.pem", &Authority::new("another").pem());
+    write(secured.directory.path(), "client.pem", &secured.authority.client("tool").both());
+    let identity = "ssl.keystore.location=DIRECTORY/client.pem";
     for (properties, says) in [
         (SSL.to_owned(), "requires a client certificate"),
-        (format!("security.protocol=SSL ssl.truststore.location=FOLDER/other.pem {identity}"), "unknown CA"),
-        (format!("{SSL} ssl.keystore.location=FOLDER/no.pem"), "/no.pem: No such file"),
+        (format!("security.protocol=SSL ssl.truststore.location=DIRECTORY/other.pem {identity}"), "unknown CA"),
+        (format!("{SSL} ssl.keystore.location=DIRECTORY/no.pem"), "/no.pem: No such file"),
         (format!("{SSL} ssl.truststore.type=JKS"), "ssl.truststore.type=JKS: must be PEM"),
-        ("ssl.truststore.location=FOLDER/ca.pem".to_owned(), "no effect without security.protocol=SSL"),
+        ("ssl.truststore.location=DIRECTORY/ca.pem".to_owned(), "no effect without security.protocol=SSL"),
         ("security.protocol=SASL_SSL".to_owned(), "must be PLAINTEXT or SSL"),
     ] {
         for tool in ["perf produce --record-size 1 --throughput -1", "perf consume"] {
@@ -75,17 +75,17 @@ fn failed_session_is_reported_with_its_reason() {
 #[test]
 fn host_names_are_verified_unless_disabled() {
     let secured = Secured::start(&[]);
-    secured.authority.broker(&["kafka.example"]).write(secured.folder.path(), "elsewhere.pem");
-    let elsewhere = secured.folder.path().join("elsewhere.pem");
+    secured.authority.broker(&["kafka.example"]).write(secured.directory.path(), "elsewhere.pem");
+    let elsewhere = secured.directory.path().join("elsewhere.pem");
     let keystore = format!("ssl.keystore.location={}", elsewhere.display());
     let broker = Broker::start(&["listeners=SSL://127.0.0.1:0", &keystore]);
     let list = |more: &str| {
-        let folder = secured.folder.path().to_str().expect("UTF-8");
-        let file = format!("{SSL} {more}").replace("FOLDER", folder).replace(' ', "\n");
-        write(secured.folder.path(), "client.properties", &file);
+        let directory = secured.directory.path().to_str().expect("UTF-8");
+        let file = format!("{SSL} {more}").replace("DIRECTORY", directory).replace(' ', "\n");
+        write(secured.directory.path(), "client.properties", &file);
         run(
             &secured,
-            &format!("topics list --bootstrap-server {} --command-config FOLDER/client.properties", broker.addr()),
+            &format!("topics list --bootstrap-server {} --command-config DIRECTORY/client.properties", broker.addr()),
         )
     };
     let refused = stderr(&list(""));

@@ -178,7 +178,7 @@ fn transactions_are_an_empty_list_and_unknown_states_and_patterns_are_errors() {
 }
 
 /// Returns the only data directory in the response to DescribeLogDirs.
-fn folder(client: &mut Client) -> Text {
+fn directory(client: &mut Client) -> Text {
     let answer = client.call(&DescribeLogDirsRequest { topics: Some(Vec::new()), ..Default::default() }, 4);
     answer.results[0].log_dir.clone()
 }
@@ -188,7 +188,7 @@ fn partition_may_be_moved_only_to_its_own_directory() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("moved", 2, &[]);
-    let here = folder(&mut client);
+    let here = directory(&mut client);
     let mut alter = |path: &Text, topic: &str, partitions: &[i32]| {
         let topics =
             vec![AlterReplicaLogDirTopic { name: topic.into(), partitions: partitions.to_vec(), ..Default::default() }];

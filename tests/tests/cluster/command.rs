@@ -9,17 +9,17 @@ use tempfile::TempDir;
 
 /// The directory of a cluster. Dropping it stops the cluster's processes.
 struct Cluster {
-    folder: TempDir,
+    directory: TempDir,
     port: u16,
 }
 
 impl Cluster {
     fn new() -> Cluster {
-        Cluster { folder: tempfile::tempdir().expect("a folder"), port: fullbore_tests::stable_ports_in_a_row(4) }
+        Cluster { directory: tempfile::tempdir().expect("a directory"), port: fullbore_tests::stable_ports_in_a_row(4) }
     }
 
     fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     fn run(&self, action: &str, flags: &[&str]) -> Output {

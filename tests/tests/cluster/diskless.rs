@@ -35,7 +35,7 @@ pub fn shared(sets: &[&str], partitions: i32) -> Shared {
 }
 
 pub fn shared_by(mut plan: ClusterPlan, partitions: i32) -> Shared {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     set_store(&mut plan, store.path());
     let mut cluster = plan.start();
     cluster.create(TOPIC, partitions, 1, &["diskless.enable=true"]);
@@ -48,8 +48,8 @@ pub fn shared_by(mut plan: ClusterPlan, partitions: i32) -> Shared {
     Shared { cluster, _store: store }
 }
 
-pub fn set_store(plan: &mut ClusterPlan, folder: &Path) {
-    (0..3).for_each(|index| plan.set(index, "diskless.storage", folder.to_str().expect("a path")));
+pub fn set_store(plan: &mut ClusterPlan, directory: &Path) {
+    (0..3).for_each(|index| plan.set(index, "diskless.storage", directory.to_str().expect("a path")));
 }
 
 /// Starts three brokers that share a store. The cluster has its own PostgreSQL.
@@ -133,8 +133,8 @@ fn wiped_disk_loses_no_diskless_record() {
         for id in ALL {
             cluster.broker(id).kill();
             cluster.wait_for_brokers(&others(id));
-            let folder = cluster.broker(id).data_dir().to_owned();
-            for entry in std::fs::read_dir(&folder).expect("its folder") {
+            let directory = cluster.broker(id).data_dir().to_owned();
+            for entry in std::fs::read_dir(&directory).expect("its directory") {
                 let path = entry.expect("an entry").path();
                 let removed = if path.is_dir() { std::fs::remove_dir_all(&path) } else { std::fs::remove_file(&path) };
                 removed.expect("it is removed");
@@ -507,7 +507,7 @@ fn broker_with_another_store_does_not_start() {
     let mut shared = shared(&[], 1);
     let cluster = &mut shared.cluster;
     cluster.broker(3).stop();
-    let other = tempfile::tempdir().expect("a folder");
+    let other = tempfile::tempdir().expect("a directory");
     let is_other = |set: &&String| !set.starts_with("diskless.storage=");
     let mut sets: Vec<String> = cluster.sets_of(3).iter().filter(is_other).cloned().collect();
     sets.push(format!("diskless.storage={}", other.path().display()));
@@ -555,5 +555,5 @@ fn broker_that_later_reaches_another_store_writes_nothing_there() {
         code == ErrorCode::NOT_LEADER_OR_FOLLOWER
     });
     assert_eq!(client.fetch(TOPIC, 0, 0).error_code, ErrorCode::NOT_LEADER_OR_FOLLOWER);
-    assert!(!s3.folder().join("other").exists(), "nothing was put there");
+    assert!(!s3.directory().join("other").exists(), "nothing was put there");
 }

@@ -67,16 +67,16 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
 #[test]
 fn new_brokers_on_an_older_copy_of_the_index_overwrite_no_newer_object() {
     let mut plan = ClusterPlan::with_own_postgres(1, &["broker.session.timeout.ms=2000", CALL]);
-    let store = TempDir::new().expect("a folder");
+    let store = TempDir::new().expect("a directory");
     plan.set(0, "diskless.storage", store.path().to_str().expect("a path"));
     let mut cluster = plan.start();
     cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
     let swapped = |cluster: &mut Cluster| {
         cluster.broker(1).kill();
         cluster.postgres().swap();
-        let folder = cluster.broker(1).data_dir().to_owned();
-        fs::remove_dir_all(&folder).expect("ours");
-        fs::create_dir(&folder).expect("made");
+        let directory = cluster.broker(1).data_dir().to_owned();
+        fs::remove_dir_all(&directory).expect("ours");
+        fs::create_dir(&directory).expect("made");
         cluster.broker(1).restart();
     };
     let numbered = |what: &str, count: usize| (0..count).map(|number| format!("{what} {number}")).collect::<Vec<_>>();

@@ -148,7 +148,7 @@ fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
 /// Only the coordinator of the id has no object store.
 #[test]
 fn coordinator_without_a_store_has_its_markers_written_by_another_broker() {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
     (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));
     let mut cluster = plan.start();

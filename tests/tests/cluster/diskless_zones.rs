@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(60);
 
 /// Starts brokers 1 and 2 in zone a, and 3 and 4 in zone b. Returns the cluster and the directory of the common store.
 fn started() -> (Cluster, tempfile::TempDir) {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     let set = format!("diskless.storage={}", store.path().display());
     let mut plan = ClusterPlan::new(4, &[&set]);
     for (index, zone) in ["a", "a", "b", "b"].into_iter().enumerate() {
@@ -97,7 +97,7 @@ fn cluster_without_a_store_names_the_setting() {
 
 #[test]
 fn clients_are_not_directed_to_a_broker_without_a_store() {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     let storage = format!("diskless.storage={}", store.path().display());
     let mut plan = ClusterPlan::new(3, &[]);
     (0..2).for_each(|index| plan.set(index, "diskless.storage", store.path().to_str().expect("a path")));

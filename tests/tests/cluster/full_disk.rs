@@ -16,8 +16,8 @@ use tempfile::TempDir;
 const NEVER: &str = "3600000";
 
 /// Writes until the disk is full.
-fn fill(folder: &Path) -> PathBuf {
-    let path = folder.join("ballast");
+fn fill(directory: &Path) -> PathBuf {
+    let path = directory.join("ballast");
     let mut file = File::options().append(true).create(true).open(&path).expect("ours");
     for size in [1 << 20, 4096, 1] {
         while file.write_all(&vec![0; size]).is_ok() {}
@@ -28,12 +28,12 @@ fn fill(folder: &Path) -> PathBuf {
 /// Starts a cluster whose broker 1 has a small disk. Followers stay in the ISR however far they lag. `None` if a disk
 /// cannot be mounted.
 pub fn on_a_small_disk() -> Option<(Disk, [TempDir; 2], Cluster)> {
-    let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let others = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
     let small = Disk::make()?;
-    let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
+    let directories: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
     let plan =
         ClusterPlan::new(3, &[&format!("replica.lag.time.max.ms={NEVER}"), "fullbore.admin.listener=127.0.0.1:0"])
-            .in_folders(&folders);
+            .in_directories(&directories);
     Some((small, others, with_topic(plan.start())))
 }
 
@@ -104,14 +104,14 @@ fn unwritable(cluster: &mut Cluster) -> Option<f64> {
 /// remount, but open files can still be written.
 #[test]
 fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().join("data")).collect();
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().join("data")).collect();
     paths.iter().for_each(|path| fs::create_dir(path).expect("made"));
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
-    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
     under_fault(cluster, |cluster, load| {
-        let away = folders[0].path().join("away");
+        let away = directories[0].path().join("away");
         fs::rename(&paths[0], &away).expect("moved");
         wait_for_others(cluster);
         load.goes_on();
@@ -125,16 +125,16 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
 /// these partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let sets = [lag.as_str(), "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
-    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
     under_fault(cluster, |cluster, load| {
         let partitions = cluster.partitions(2, TOPIC);
         assert!(partitions.iter().any(|of| of.leader_id == 1), "broker 1 leads some");
         assert!(partitions.iter().any(|of| of.leader_id > 1), "and follows some");
-        let away = tempfile::tempdir_in(paths[0].parent().expect("it has one")).expect("a folder");
+        let away = tempfile::tempdir_in(paths[0].parent().expect("it has one")).expect("a directory");
         let moves = partitions.iter().map(|of| format!("{TOPIC}-{}", of.partition_index));
         let moves: Vec<[PathBuf; 2]> = moves.map(|name| [paths[0].join(&name), away.path().join(name)]).collect();
         moves.iter().for_each(|[from, to]| fs::rename(from, to).expect("moved"));
@@ -154,11 +154,11 @@ fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable
 /// these segments starts first.
 #[test]
 fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let sets = [lag.as_str(), "fullbore.admin.listener=127.0.0.1:0"];
-    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
     under_fault(cluster, |cluster, load| {
         load.goes_on();
         cluster.ids().for_each(|id| cluster.broker(id).kill());
@@ -177,12 +177,12 @@ fn unopenable_logs_of_a_leader_hand_leadership_over_until_they_open() {
 /// records must continue.
 #[test]
 fn unreadable_records_of_a_leader_hand_leadership_over_until_they_are_readable() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().to_owned()).collect();
     let lag = format!("replica.lag.time.max.ms={NEVER}");
     let takes_back = "leader.imbalance.check.interval.seconds=1";
     let sets = [lag.as_str(), takes_back, "log.roll.ms=500", "fullbore.admin.listener=127.0.0.1:0"];
-    let cluster = with_topic(ClusterPlan::new(3, &sets).in_folders(&paths).start());
+    let cluster = with_topic(ClusterPlan::new(3, &sets).in_directories(&paths).start());
     under_fault(cluster, |cluster, load| {
         wait_until("each partition has older segments", SOON, || {
             load.goes_on();
@@ -251,10 +251,10 @@ fn give_back(segments: &[PathBuf]) {
 /// the disk. Broker 1 starts before the others.
 #[test]
 fn older_or_missing_partition_directories_after_a_clean_stop_lose_no_record() {
-    let folders = [(); 3].map(|()| tempfile::tempdir().expect("a folder"));
-    let paths: Vec<PathBuf> = folders.iter().map(|folder| folder.path().to_owned()).collect();
-    let cluster = with_topic(ClusterPlan::new(3, &[]).in_folders(&paths).start());
-    let copies = tempfile::tempdir().expect("a folder");
+    let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
+    let paths: Vec<PathBuf> = directories.iter().map(|directory| directory.path().to_owned()).collect();
+    let cluster = with_topic(ClusterPlan::new(3, &[]).in_directories(&paths).start());
+    let copies = tempfile::tempdir().expect("a directory");
     under_fault(cluster, |cluster, load| {
         load.goes_on();
         cluster.broker(1).stop();

@@ -60,9 +60,9 @@ fn hung_write_is_not_acknowledged_and_is_truncated_under_the_next_leader() {
 #[test]
 fn hung_disk_does_not_stop_diskless_records() {
     let Some(small) = Disk::make() else { return };
-    let others = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let folders: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
-    let mut shared = diskless::shared_by(ClusterPlan::new(3, &[]).in_folders(&folders), 1);
+    let others = [(); 2].map(|()| tempfile::tempdir().expect("a directory"));
+    let directories: Vec<PathBuf> = [small.data(), others[0].path().to_owned(), others[1].path().to_owned()].into();
+    let mut shared = diskless::shared_by(ClusterPlan::new(3, &[]).in_directories(&directories), 1);
     let mut client = shared.cluster.broker(1).client();
     client.produced(diskless::TOPIC, 0, &Batch::of(&["before"]));
     let frozen = small.freeze();

@@ -18,11 +18,11 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Replaces the directory by a copy, or by an empty directory if `copied` is `None`.
-fn put_back(copied: Option<&Path>, folder: &Path) {
-    fs::remove_dir_all(folder).expect("ours");
+fn put_back(copied: Option<&Path>, directory: &Path) {
+    fs::remove_dir_all(directory).expect("ours");
     match copied {
-        Some(copied) => copy(copied, folder),
-        None => fs::create_dir(folder).expect("made"),
+        Some(copied) => copy(copied, directory),
+        None => fs::create_dir(directory).expect("made"),
     }
 }
 
@@ -93,81 +93,81 @@ fn all_stop(cluster: &mut Cluster, first_is_last: bool) {
 
 /// The older copy belongs to the broker that was last in the ISR. `fullbore admin check` must recognise the copy, both
 /// before and after the broker is considered failed. So must the broker when it starts. No record may be lost.
-fn older_folder_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
-    let place = tempfile::tempdir().expect("a folder");
+fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
+    let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
     let mut cluster = copied(&copied_to);
-    let folder = cluster.broker(1).data_dir().to_owned();
+    let directory = cluster.broker(1).data_dir().to_owned();
     let (is_well, told) = checked(&cluster, &[], &copied_to);
     assert!(!is_well && told.contains("it is an older copy: node.id=1 lives"), "{told}");
-    let (is_well, told) = checked(&cluster, &[], &folder);
+    let (is_well, told) = checked(&cluster, &[], &directory);
     assert!(is_well, "it runs: {told}");
     all_stop(&mut cluster, true);
-    let (is_well, told) = checked(&cluster, &[], &folder);
+    let (is_well, told) = checked(&cluster, &[], &directory);
     assert!(is_well, "{told}");
-    put_back(Some(&copied_to), &folder);
+    put_back(Some(&copied_to), &directory);
     wait_until("the check names the older copy, and has the broker for dead", Duration::from_secs(60), || {
-        let (is_well, told) = checked(&cluster, &[], &folder);
+        let (is_well, told) = checked(&cluster, &[], &directory);
         assert!(!is_well && told.contains("it is an older copy: node.id=1 "), "{told}");
         told.contains("has used a newer state of it since")
     });
     nothing_is_missing(&mut cluster);
     assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
-    let (is_well, told) = checked(&cluster, &[], &folder);
+    let (is_well, told) = checked(&cluster, &[], &directory);
     assert!(is_well, "it is the newest by now: {told}");
 }
 
-fn older_folder_after_all_were_killed(copied: fn(&Path) -> Cluster) {
-    let place = tempfile::tempdir().expect("a folder");
+fn older_directory_after_all_were_killed(copied: fn(&Path) -> Cluster) {
+    let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
     let mut cluster = copied(&copied_to);
     all_stop(&mut cluster, false);
-    let folder = cluster.broker(1).data_dir().to_owned();
-    put_back(Some(&copied_to), &folder);
+    let directory = cluster.broker(1).data_dir().to_owned();
+    put_back(Some(&copied_to), &directory);
     nothing_is_missing(&mut cluster);
 }
 
 /// The sessions of the other brokers expire one after another, so the last broker leads alone.
 #[test]
 fn copy_of_a_running_broker_that_is_killed_last_loses_no_record() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
     let mut cluster = copied_while_it_runs(&copied_to);
     [3, 2].iter().for_each(|id| cluster.broker(*id).kill());
     cluster.wait_for_isr(1, TOPIC, 1);
     cluster.broker(1).kill();
-    let folder = cluster.broker(1).data_dir().to_owned();
-    put_back(Some(&copied_to), &folder);
+    let directory = cluster.broker(1).data_dir().to_owned();
+    put_back(Some(&copied_to), &directory);
     nothing_is_missing(&mut cluster);
 }
 
 #[test]
 fn older_directory_of_the_last_in_sync_broker_loses_no_record_and_is_named() {
-    older_folder_of_the_last_in_sync(copied);
+    older_directory_of_the_last_in_sync(copied);
 }
 
 #[test]
 fn copy_of_a_running_broker_that_stops_last_loses_no_record_and_is_named() {
-    older_folder_of_the_last_in_sync(copied_while_it_runs);
+    older_directory_of_the_last_in_sync(copied_while_it_runs);
 }
 
 #[test]
 fn older_directory_after_a_kill_of_all_brokers_loses_no_record() {
-    older_folder_after_all_were_killed(copied);
+    older_directory_after_all_were_killed(copied);
 }
 
 #[test]
 fn copy_of_a_running_broker_after_a_kill_of_all_brokers_loses_no_record() {
-    older_folder_after_all_were_killed(copied_while_it_runs);
+    older_directory_after_all_were_killed(copied_while_it_runs);
 }
 
 #[test]
 fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = tempfile::tempdir().expect("a directory");
     let mut cluster = copied(&place.path().join("copied"));
     all_stop(&mut cluster, true);
-    let folder = cluster.broker(1).data_dir().to_owned();
-    put_back(None, &folder);
+    let directory = cluster.broker(1).data_dir().to_owned();
+    put_back(None, &directory);
     nothing_is_missing(&mut cluster);
 }
 
@@ -209,7 +209,7 @@ fn directory_of_the_registered_process_or_of_none_keeps_its_leader_epoch() {
 
 #[test]
 fn older_directory_of_a_lone_broker_is_used_with_its_database() {
-    let place = tempfile::tempdir().expect("a folder");
+    let place = tempfile::tempdir().expect("a directory");
     let copied_to = place.path().join("copied");
     let mut broker = Broker::start(&[]);
     broker.client().create_topic(TOPIC, 1, &[]);
@@ -219,8 +219,8 @@ fn older_directory_of_a_lone_broker_is_used_with_its_database() {
     broker.restart();
     broker.client().produced(TOPIC, 0, &Batch::of(&["v"]));
     broker.stop();
-    let folder = broker.data_dir().to_owned();
-    put_back(Some(&copied_to), &folder);
+    let directory = broker.data_dir().to_owned();
+    put_back(Some(&copied_to), &directory);
     broker.restart();
     assert_eq!(broker.client().fetch_records(TOPIC, 0).len(), 1);
     assert_eq!(broker.client().produced(TOPIC, 0, &Batch::of(&["v"])), 1);
@@ -238,7 +238,7 @@ fn replica_lacks_committed_records_and_the_other_is_gone_it_leads_after_an_uncle
     let other = 6 - short - gone;
     cluster.wait_for_isr(other, TOPIC, 2);
     write_half(&mut cluster);
-    let place = tempfile::tempdir().expect("a folder");
+    let place = tempfile::tempdir().expect("a directory");
     let (log, copied) = (cluster.broker(short).data_dir().join(format!("{TOPIC}-0")), place.path().join("copied"));
     cluster.broker(short).freeze();
     copy(&log, &copied);

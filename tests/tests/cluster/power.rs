@@ -11,8 +11,8 @@ use std::path::PathBuf;
 fn on_disks(configs: &[&str]) -> Option<(Vec<Disk>, Cluster)> {
     let disks = [(); 3].map(|()| Disk::make());
     let disks: Vec<Disk> = disks.into_iter().collect::<Option<_>>()?;
-    let folders: Vec<PathBuf> = disks.iter().map(Disk::data).collect();
-    let cluster = ClusterPlan::new(3, &[]).in_folders(&folders).start();
+    let directories: Vec<PathBuf> = disks.iter().map(Disk::data).collect();
+    let cluster = ClusterPlan::new(3, &[]).in_directories(&directories).start();
     cluster.create(TOPIC, PARTITIONS, 3, configs);
     ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     Some((disks, cluster))
@@ -56,8 +56,8 @@ fn power_losses_of_one_machine_after_the_other_lose_no_record() {
 fn broker_with_a_replaced_disk_is_refilled_by_the_others() {
     befalls_each(cluster(&[]), &[1, 2], |cluster, _, id| {
         cluster.broker(id).kill();
-        let folder = cluster.broker(id).data_dir().to_owned();
-        std::fs::remove_dir_all(&folder).expect("ours");
+        let directory = cluster.broker(id).data_dir().to_owned();
+        std::fs::remove_dir_all(&directory).expect("ours");
         // A broker with an empty directory may not replace one that is considered alive.
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         cluster.broker(id).restart();

@@ -132,8 +132,8 @@ fn go_on(cluster: &Cluster, writers: &mut [Writer]) {
 fn round(seed: u64) -> Option<()> {
     let mut random = Random::new(seed);
     let mut disks = [(); 3].map(|()| Disk::make()).into_iter().collect::<Option<Vec<_>>>()?;
-    let folders: Vec<PathBuf> = disks.iter().map(Disk::data).collect();
-    let mut cluster = ClusterPlan::new(3, &SETS).in_folders(&folders).start();
+    let directories: Vec<PathBuf> = disks.iter().map(Disk::data).collect();
+    let mut cluster = ClusterPlan::new(3, &SETS).in_directories(&directories).start();
     cluster.create(TOPIC, PARTITIONS, 3, &["min.insync.replicas=2"]);
     ALL.iter().for_each(|id| cluster.wait_for_isr(*id, TOPIC, 3));
     let (mut clients, led) = (Clients::connect(&cluster), leaders(&cluster));

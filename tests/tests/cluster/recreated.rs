@@ -26,7 +26,7 @@ fn produced(cluster: &Cluster, batch: &Batch) -> ErrorCode {
     code
 }
 
-fn folders(cluster: &mut Cluster) -> usize {
+fn directories(cluster: &mut Cluster) -> usize {
     let of = |cluster: &mut Cluster, id| {
         let entries = std::fs::read_dir(cluster.broker(id).data_dir()).expect("listed");
         let names = entries.map(|entry| entry.expect("listed").file_name());
@@ -45,7 +45,7 @@ fn restart_all(cluster: &mut Cluster) {
 /// partitions, and true if it is diskless. The producer writes to the first topic and must be able to continue in the
 /// last. All brokers restart after each deletion, or, if `is_during`, before it.
 fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL, "log.segment.delete.delay.ms=0"]);
     set_store(&mut plan, store.path());
     let mut cluster = plan.start();
@@ -54,7 +54,7 @@ fn goes_on_through(lives: &[(i32, bool)], is_during: bool) {
     for (at, &(partitions, is_diskless)) in lives.iter().enumerate() {
         if at > 0 {
             cluster.run(&["topics", "delete", "--topic", TOPIC]);
-            wait_until("the folders are gone", SOON, || folders(&mut cluster) == 0);
+            wait_until("the directories are gone", SOON, || directories(&mut cluster) == 0);
             if !is_during {
                 restart_all(&mut cluster);
             }
@@ -92,7 +92,7 @@ fn topic_recreated_smaller_as_diskless_over_restarts_of_all_brokers_lets_produce
 /// The broker that creates the diskless topic in the index may not have the state of the producers.
 #[test]
 fn diskless_topic_lets_producers_of_a_classic_one_on_one_broker_continue() {
-    let store = tempfile::tempdir().expect("a folder");
+    let store = tempfile::tempdir().expect("a directory");
     let mut plan = ClusterPlan::new(3, &[SESSION, CALL]);
     set_store(&mut plan, store.path());
     let cluster = plan.start();
@@ -120,7 +120,7 @@ fn kill_of_the_leader_before_the_first_batch_lets_producers_continue_at_a_follow
     create_on(&mut client, TOPIC, &[1, 2, 3]);
     (0..3).for_each(|n| assert_eq!(answered_as_leader(&mut client, TOPIC, &one(n)), ErrorCode::NONE));
     client.delete_topic(TOPIC);
-    wait_until("the folders are gone", SOON, || folders(&mut cluster) == 0);
+    wait_until("the directories are gone", SOON, || directories(&mut cluster) == 0);
     restart_all(&mut cluster);
     let mut client = Client::connect(cluster.address(1));
     create_on(&mut client, TOPIC, &[1, 2, 3]);

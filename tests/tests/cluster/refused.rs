@@ -80,9 +80,9 @@ fn clients_get_kafkas_error_codes() {
 }
 
 /// Starts a broker, which must fail. Returns the last line of its output.
-fn refusal(folder: &Path, sets: &[String]) -> String {
+fn refusal(directory: &Path, sets: &[String]) -> String {
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
-    let refused = serve_refused(folder, &sets);
+    let refused = serve_refused(directory, &sets);
     assert!(!refused.status.success());
     let (last, before) = refused.stderr.trim_end().rsplit_once('\n').map_or((&*refused.stderr, ""), |(b, l)| (l, b));
     assert!(
@@ -102,17 +102,17 @@ fn with(sets: &[String], key: &str, value: &str) -> Vec<String> {
 fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let (mut cluster, mut another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
     let own = cluster.sets_of(1).to_vec();
-    let new = tempfile::tempdir().expect("a folder");
+    let new = tempfile::tempdir().expect("a directory");
     let told = refusal(new.path(), &with(&own, "node.id", "1"));
     assert!(told.contains("A broker with node.id=1 lives, and has another data directory"), "{told}");
     another.broker(1).kill();
     let told = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
     assert!(told.contains(" is of cluster ") && told.contains(" has cluster "), "{told}");
     cluster.broker(1).kill();
-    let folder = cluster.broker(1).data_dir().to_owned();
-    let told = refusal(&folder, &with(&own, "node.id", "2"));
+    let directory = cluster.broker(1).data_dir().to_owned();
+    let told = refusal(&directory, &with(&own, "node.id", "2"));
     assert!(told.contains("belongs to node.id=1, but node.id=2 is set"), "{told}");
-    let told = refusal(&folder, &with(&own, "control.plane", "sqlite"));
+    let told = refusal(&directory, &with(&own, "control.plane", "sqlite"));
     assert!(told.contains("marks this directory as that of a broker in a cluster"), "{told}");
 
     let server = PostgresServer::shared();
@@ -133,7 +133,7 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     // With this timeout, the session cannot expire during the test and remove the broker.
     let mut cluster = Cluster::start(1, &["broker.session.timeout.ms=120000"]);
     let sets = with(cluster.sets_of(1), "node.id", "2");
-    let new = tempfile::tempdir().expect("a folder");
+    let new = tempfile::tempdir().expect("a directory");
     // The broker first writes the file under this name. A directory with the same name prevents it.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {

@@ -13,35 +13,35 @@ const SOON: Duration = Duration::from_secs(30);
 
 /// The key files, a plan that uses them, and the secrets that no log may contain.
 struct Secured {
-    folder: TempDir,
+    directory: TempDir,
     plan: ClusterPlan,
     secrets: Vec<String>,
 }
 
 impl Secured {
     fn new() -> Secured {
-        let (folder, authority) = (tempfile::tempdir().expect("a folder"), Authority::new("brokers"));
+        let (directory, authority) = (tempfile::tempdir().expect("a directory"), Authority::new("brokers"));
         let mut plan = ClusterPlan::with_own_postgres(3, &["replica.lag.time.max.ms=2000"]).with_peers_over("SSL");
         let (postgres, database) = (plan.postgres(), plan.database().to_owned());
         let role =
             format!("CREATE ROLE encrypted LOGIN PASSWORD '{PASSWORD}'; GRANT ALL ON DATABASE {database} TO encrypted");
         postgres.run(&database, &role);
-        let trusted = write(folder.path(), "ca.pem", &authority.pem());
-        let roots = write(folder.path(), "database.pem", postgres.authority());
-        let password = write(folder.path(), "password", &format!("{PASSWORD}\n"));
+        let trusted = write(directory.path(), "ca.pem", &authority.pem());
+        let roots = write(directory.path(), "database.pem", postgres.authority());
+        let password = write(directory.path(), "password", &format!("{PASSWORD}\n"));
         let at = postgres.address();
         let url = format!("postgres://encrypted@{at}/{database}?sslmode=verify-full&sslrootcert={}", roots.display());
         let mut secrets = vec![PASSWORD.to_owned()];
         for index in 0..3 {
             let issued = authority.broker(&NAMES);
             secrets.extend(issued.key.lines().filter(|line| line.len() > 30).map(str::to_owned));
-            let keystore = issued.write(folder.path(), &format!("broker-{index}.pem"));
+            let keystore = issued.write(directory.path(), &format!("broker-{index}.pem"));
             plan.set(index, "ssl.keystore.location", &keystore.display().to_string());
             plan.set(index, "ssl.truststore.location", &trusted.display().to_string());
             plan.set(index, "control.plane", &url);
             plan.set(index, "control.plane.password.file", &password.display().to_string());
         }
-        Secured { folder, plan, secrets }
+        Secured { directory, plan, secrets }
     }
 }
 
@@ -54,7 +54,7 @@ fn assert_untold(cluster: &mut Cluster, secrets: &[String]) {
 
 #[test]
 fn killed_and_restarted_broker_over_tls_loses_no_record() {
-    let Secured { folder: _folder, plan, secrets } = Secured::new();
+    let Secured { directory: _directory, plan, secrets } = Secured::new();
     let cluster = with_topic(plan.start());
     befalls_each(cluster, &[1, 2], |cluster, load, id| {
         assert_untold(cluster, &secrets);
@@ -67,8 +67,8 @@ fn killed_and_restarted_broker_over_tls_loses_no_record() {
 
 #[test]
 fn broker_with_another_authority_logs_it_once_per_leader_and_is_in_sync_as_leader() {
-    let Secured { folder, mut plan, secrets } = Secured::new();
-    let another = write(folder.path(), "another.pem", &Authority::new("another").pem());
+    let Secured { directory, mut plan, secrets } = Secured::new();
+    let another = write(directory.path(), "another.pem", &Authority::new("another").pem());
     plan.set(2, "ssl.truststore.location", &another.display().to_string());
     let mut cluster = plan.start();
     cluster.create(TOPIC, 3, 3, &["min.insync.replicas=2"]);

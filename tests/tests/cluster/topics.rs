@@ -52,8 +52,8 @@ fn topic_recreated_during_an_absence_is_empty_at_the_broker_afterwards() {
     cluster.wait_for_isr(1, "again", 3);
     crate::workload::logs_are_equal(&mut cluster, "again", 1, &[1, 2, 3]);
     for id in 1..=3 {
-        let folder = cluster.broker(id).partition_dir("gone", 0);
-        wait_until("the deleted topic's folder is gone", Duration::from_secs(30), || !folder.exists());
+        let directory = cluster.broker(id).partition_dir("gone", 0);
+        wait_until("the deleted topic's directory is gone", Duration::from_secs(30), || !directory.exists());
     }
 }
 

@@ -24,8 +24,8 @@ fn for_each(replaced: Option<(&str, &str)>, check: impl Fn(&Fixture, &Cluster)) 
             plan.set(index, "diskless.storage", store.to_str().expect("a path"));
             replaced.iter().for_each(|(key, value)| plan.set(index, key, value));
         }
-        let folders: Vec<_> = (1..=BROKERS).map(|id| fixture.path(&format!("cluster/broker-{id}"))).collect();
-        let cluster = plan.in_folders(&folders).start();
+        let directories: Vec<_> = (1..=BROKERS).map(|id| fixture.path(&format!("cluster/broker-{id}"))).collect();
+        let cluster = plan.in_directories(&directories).start();
         for topic in ["replicated", "ledger", "__consumer_offsets", "__transaction_state"] {
             cluster.wait_for_isr(1, topic, BROKERS);
         }

@@ -21,8 +21,8 @@ pub struct File {
 
 /// Returns every crate with the files of its `src/`, except files that are compiled only for tests.
 pub fn crates() -> Vec<Crate> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let mut crates: Vec<Crate> = entries(&folder)
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    let mut crates: Vec<Crate> = entries(&directory)
         .into_iter()
         .filter(|path| path.join("src").is_dir())
         .map(|path| {
@@ -38,11 +38,11 @@ pub fn crates() -> Vec<Crate> {
 /// Returns the source files of all crates that contain `word`. Paths are relative to `crates/`.
 pub fn naming(word: &str) -> Vec<String> {
     let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
-    let (mut folders, mut found) = (vec![crates.clone()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        for path in entries(&folder) {
+    let (mut directories, mut found) = (vec![crates.clone()], Vec::new());
+    while let Some(directory) = directories.pop() {
+        for path in entries(&directory) {
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs")
                 && fs::read_to_string(&path).is_ok_and(|text| text.contains(word))
             {
@@ -53,8 +53,8 @@ pub fn naming(word: &str) -> Vec<String> {
     found
 }
 
-fn entries(folder: &Path) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
     entries.map(|entry| entry.expect("it can be listed").path()).collect()
 }
 
@@ -73,7 +73,7 @@ fn add(src: &Path, path: &Path, module: Vec<String>, files: &mut Vec<File>) {
     let text = fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let syntax = syn::parse_file(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let below = if matches!(path.file_name().and_then(|name| name.to_str()), Some("mod.rs" | "lib.rs" | "main.rs")) {
-        path.parent().expect("a file is in a folder").to_owned()
+        path.parent().expect("a file is in a directory").to_owned()
     } else {
         path.with_extension("")
     };

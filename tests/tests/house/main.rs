@@ -35,7 +35,7 @@ const LAYERS: &[&str] = &[
     "log_end_reports",
     "replication",
     "follow_image",
-    "folder_check",
+    "directory_check",
     "telemetry",
     "loggers",
     "partitions",
@@ -50,7 +50,7 @@ const APART: &[(&str, &str)] = &[("groups", "replication"), ("coordinator", "rep
 #[test]
 fn sibling_directories_have_no_cycle() {
     let circles: Vec<String> = crates().iter().flat_map(circles).collect();
-    assert!(circles.is_empty(), "circles of folders:\n{}", circles.join("\n"));
+    assert!(circles.is_empty(), "circles of directories:\n{}", circles.join("\n"));
 }
 
 /// Returns each cycle of sibling directories. Files of one directory may use each other, and so may a directory and
@@ -59,19 +59,19 @@ fn circles(of: &Crate) -> Vec<String> {
     let mut uses_beside: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
     for (file, used) in uses::between_files(of) {
         for other in used {
-            let (from, to) = (folder_of(of, &file), folder_of(of, &other));
+            let (from, to) = (directory_of(of, &file), directory_of(of, &other));
             let shared = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
-            if let (Some(folder), Some(beside)) = (from.get(shared), to.get(shared)) {
+            if let (Some(directory), Some(beside)) = (from.get(shared), to.get(shared)) {
                 let uses = uses_beside.entry(from[..shared].join("/")).or_default();
-                uses.entry(folder.clone()).or_default().insert(beside.clone());
+                uses.entry(directory.clone()).or_default().insert(beside.clone());
             }
         }
     }
     let in_circles = uses_beside.iter().flat_map(|(parent, uses)| {
-        let is_in_circle = |folder: &&String| reachable(uses, folder).contains(folder.as_str());
-        uses.keys().filter(is_in_circle).map(move |folder| {
-            let used = uses[folder].iter().filter(|other| reachable(uses, other).contains(folder.as_str()));
-            format!("{}/{parent}: {folder} -> {}", of.name, used.cloned().collect::<Vec<_>>().join(", "))
+        let is_in_circle = |directory: &&String| reachable(uses, directory).contains(directory.as_str());
+        uses.keys().filter(is_in_circle).map(move |directory| {
+            let used = uses[directory].iter().filter(|other| reachable(uses, other).contains(directory.as_str()));
+            format!("{}/{parent}: {directory} -> {}", of.name, used.cloned().collect::<Vec<_>>().join(", "))
         })
     });
     in_circles.collect()
@@ -79,12 +79,12 @@ fn circles(of: &Crate) -> Vec<String> {
 
 /// Returns the directories that lead to a file. A file that has a directory of its own name belongs into that
 /// directory.
-fn folder_of(of: &Crate, file: &str) -> Vec<String> {
+fn directory_of(of: &Crate, file: &str) -> Vec<String> {
     let own = format!("{}/", file.trim_end_matches(".rs"));
-    let has_folder = of.files.iter().any(|other| other.path.starts_with(&own));
-    let path = if has_folder { own.as_str() } else { file };
-    let (folder, _) = path.rsplit_once('/').unwrap_or_default();
-    folder.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let has_directory = of.files.iter().any(|other| other.path.starts_with(&own));
+    let path = if has_directory { own.as_str() } else { file };
+    let (directory, _) = path.rsplit_once('/').unwrap_or_default();
+    directory.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
 }
 
 /// Returns the files that `from` uses, directly or through other files.

@@ -44,16 +44,16 @@ pub fn root() -> PathBuf {
 
 /// Returns the paths of all files that contain prose, sorted.
 pub fn files(root: &Path) -> Vec<String> {
-    let (mut folders, mut found) = (vec![root.to_owned()], Vec::new());
-    while let Some(folder) = folders.pop() {
-        let entries = fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+    let (mut directories, mut found) = (vec![root.to_owned()], Vec::new());
+    while let Some(directory) = directories.pop() {
+        let entries = fs::read_dir(&directory).unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
         for path in entries.map(|entry| entry.expect("it can be listed").path()) {
             let name = path.strip_prefix(root).expect("it is below").to_string_lossy().into_owned();
             if LEFT_OUT.contains(&name.as_str()) || path.is_symlink() || name.ends_with("node_modules") {
                 continue;
             }
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
             } else if [".rs", ".md", ".py", ".sh"].iter().any(|end| name.ends_with(end)) || is_script(&path) {
                 found.push(name);
             }

@@ -52,10 +52,10 @@ impl Detours {
             return Ok(Arc::default());
         }
         let brokers = cluster.metadata(Some(&[]))?.brokers;
-        let told = brokers.iter().map(|broker| host_port(&broker.host, broker.port));
+        let advertised = brokers.iter().map(|broker| host_port(&broker.host, broker.port));
         let typed = bootstrap_servers.split(',').map(|address| address.trim().to_owned());
         let mut detours = HashMap::new();
-        for address in told.chain(typed).filter(|address| !address.is_empty()) {
+        for address in advertised.chain(typed).filter(|address| !address.is_empty()) {
             let key = (address.clone(), link);
             let through = match self.relays.get(&key) {
                 Some(through) => through.clone(),

@@ -37,11 +37,11 @@ pub(super) enum Unhealthy {
     )]
     DiskFull(PathBuf),
     #[error(
-        "the disk of the data directory {folder} hangs: {}; records are refused until it responds; check that volume, since a restart \
+        "the disk of the data directory {directory} hangs: {}; records are refused until it responds; check that volume, since a restart \
          does not help", of_hung(.hung_for)
     )]
     DiskHangs {
-        folder: PathBuf,
+        directory: PathBuf,
         /// How long a write has been hanging. `None` if the directory itself does not respond.
         hung_for: Option<Duration>,
     },
@@ -49,8 +49,8 @@ pub(super) enum Unhealthy {
         "cannot create files in the data directory {0}: check its permissions and its file system; the broker's log has the reason"
     )]
     Unwritable(PathBuf),
-    #[error("cannot write to the data directory {folder}: {error}")]
-    DataFolder { folder: PathBuf, error: io::Error },
+    #[error("cannot write to the data directory {directory}: {error}")]
+    DataDirectory { directory: PathBuf, error: io::Error },
 }
 
 fn of_hung(hung_for: &Option<Duration>) -> String {
@@ -69,11 +69,11 @@ struct Condition {
     failed_partitions: usize,
     unwritable_partitions: usize,
     disk_is_full: bool,
-    folder_is_unwritable: bool,
+    directory_is_unwritable: bool,
     disk_hung_for: Option<Duration>,
 }
 
-/// Checks readiness without waiting. The data directory is checked separately by [`data_folder`].
+/// Checks readiness without waiting. The data directory is checked separately by [`data_directory`].
 ///
 /// Returns a note if the database or the object store has a problem that does not make the broker unready.
 ///
@@ -88,7 +88,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
         failed_partitions: broker.partitions.failed_partitions(),
         unwritable_partitions: broker.partitions.unwritable_partitions(),
         disk_is_full: broker.space.is_full(),
-        folder_is_unwritable: broker.space.is_unwritable(),
+        directory_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
     };
     judge(condition, &broker.config.node.data_dir)?;
@@ -107,7 +107,7 @@ pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
 }
 
-fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
+fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {
     if found.is_stopping {
         return Err(Unhealthy::Stopping);
     }
@@ -121,13 +121,13 @@ fn judge(found: Condition, folder: &Path) -> Result<(), Unhealthy> {
         return Err(Unhealthy::Partitions(found.failed_partitions));
     }
     if found.disk_hung_for.is_some() {
-        return Err(Unhealthy::DiskHangs { folder: folder.to_owned(), hung_for: found.disk_hung_for });
+        return Err(Unhealthy::DiskHangs { directory: directory.to_owned(), hung_for: found.disk_hung_for });
     }
     if found.disk_is_full {
-        return Err(Unhealthy::DiskFull(folder.to_owned()));
+        return Err(Unhealthy::DiskFull(directory.to_owned()));
     }
-    if found.folder_is_unwritable {
-        return Err(Unhealthy::Unwritable(folder.to_owned()));
+    if found.directory_is_unwritable {
+        return Err(Unhealthy::Unwritable(directory.to_owned()));
     }
     if found.unwritable_partitions > 0 {
         return Err(Unhealthy::UnwritablePartitions(found.unwritable_partitions));
@@ -160,20 +160,20 @@ fn note_of_store(trouble: StoreTrouble) -> String {
 ///
 /// # Errors
 /// Returns the error of the system call.
-pub(super) fn data_folder(folder: &Path) -> Result<(), io::Error> {
-    Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?)
+pub(super) fn data_directory(directory: &Path) -> Result<(), io::Error> {
+    Ok(access(directory, Access::WRITE_OK | Access::EXEC_OK)?)
 }
 
-/// Judges the result of [`data_folder`]. `looked` is `None` if that check has not returned in time.
+/// Judges the result of [`data_directory`]. `looked` is `None` if that check has not returned in time.
 ///
 /// # Errors
 /// Returns the fault of the directory.
-pub(super) fn of_folder(looked: Option<Result<(), io::Error>>, folder: &Path) -> Result<(), Unhealthy> {
-    let folder = folder.to_owned();
+pub(super) fn of_directory(looked: Option<Result<(), io::Error>>, directory: &Path) -> Result<(), Unhealthy> {
+    let directory = directory.to_owned();
     match looked {
         Some(Ok(())) => Ok(()),
-        Some(Err(error)) => Err(Unhealthy::DataFolder { folder, error }),
-        None => Err(Unhealthy::DiskHangs { folder, hung_for: None }),
+        Some(Err(error)) => Err(Unhealthy::DataDirectory { directory, error }),
+        None => Err(Unhealthy::DiskHangs { directory, hung_for: None }),
     }
 }
 
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn each_fault_has_its_message() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let well = Condition {
             is_stopping: false,
             control_serves: true,
@@ -192,10 +192,10 @@ mod tests {
             failed_partitions: 0,
             unwritable_partitions: 0,
             disk_is_full: false,
-            folder_is_unwritable: false,
+            directory_is_unwritable: false,
             disk_hung_for: None,
         };
-        let said = |found| judge(found, folder.path()).map_err(|unhealthy| unhealthy.to_string());
+        let said = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
         assert_eq!(said(well), Ok(()));
         assert_eq!(said(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
         let told = |found, words: &str| {
@@ -206,14 +206,14 @@ mod tests {
         told(Condition { is_fenced: true, ..well }, "this broker is fenced");
         told(Condition { failed_partitions: 3, ..well }, "3 partitions");
         told(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
-        told(Condition { folder_is_unwritable: true, ..well }, "cannot create files");
+        told(Condition { directory_is_unwritable: true, ..well }, "cannot create files");
         told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));
         told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
-        let hung = of_folder(None, folder.path()).expect_err("no answer").to_string();
+        let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
         assert!(hung.contains("hangs: it does not respond"), "{hung}");
-        let gone = folder.path().join("gone");
-        let why = of_folder(Some(data_folder(&gone)), &gone).expect_err("no folder").to_string();
+        let gone = directory.path().join("gone");
+        let why = of_directory(Some(data_directory(&gone)), &gone).expect_err("no directory").to_string();
         assert!(why.contains("cannot write to the data directory") && why.contains("gone: "), "{why}");
     }
 

@@ -20,7 +20,7 @@ use axum::routing::get;
 use fullbore_config::BrokerConfig;
 use fullbore_host::task::Apart;
 use hanging_check::HangingCheck;
-use health::{Unhealthy, data_folder, health, life, of_folder};
+use health::{Unhealthy, data_directory, health, life, of_directory};
 use parking_lot::Mutex;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -72,7 +72,7 @@ struct Admin {
 /// Checks that hang if the disk hangs, each with its own slot.
 #[derive(Default)]
 struct DiskChecks {
-    folder: HangingCheck<io::Result<()>>,
+    directory: HangingCheck<io::Result<()>>,
     gauges: HangingCheck<SlowGauges>,
     /// The slow gauges as of the last successful read. They are shown while a newer read hangs.
     last_gauges: Mutex<SlowGauges>,
@@ -115,21 +115,21 @@ async fn metrics(State(Admin { node, checks }): State<Admin>) -> Response {
 async fn readyz(State(Admin { node, checks }): State<Admin>) -> (StatusCode, String) {
     let found = match health(&node) {
         Ok(note) => {
-            let folder = node.config.node.data_dir.clone();
-            let checked = checks.folder.run(move || data_folder(&folder)).await;
-            of_folder(checked, &node.config.node.data_dir).map(|()| note)
+            let directory = node.config.node.data_dir.clone();
+            let checked = checks.directory.run(move || data_directory(&directory)).await;
+            of_directory(checked, &node.config.node.data_dir).map(|()| note)
         }
         unhealthy => unhealthy,
     };
-    told(found)
+    response_of(found)
 }
 
 async fn livez(State(Admin { node, .. }): State<Admin>) -> (StatusCode, String) {
-    told(life(&node).map(|()| None))
+    response_of(life(&node).map(|()| None))
 }
 
 /// Turns the outcome of a check into an HTTP status and a text. The text is `ok` with the note, or the fault.
-fn told(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
+fn response_of(found: Result<Option<String>, Unhealthy>) -> (StatusCode, String) {
     match found {
         Ok(None) => (StatusCode::OK, "ok\n".to_owned()),
         Ok(Some(note)) => (StatusCode::OK, format!("ok\n{note}\n")),

@@ -1,7 +1,7 @@
 //! AlterConfigs 0-2, deprecated since Kafka 2.3: replaces all settings of a resource.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::call::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, code_and_message};
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::Frame;
 use fullbore_wire::apis::alter_configs::{
@@ -36,7 +36,7 @@ fn replacement(configs: &[AlterableConfig]) -> Result<Vec<(String, ConfigChange)
 }
 
 fn answer(resource: &AlterConfigsResource, outcome: Result<(), Refusal>) -> AlterConfigsResourceResponse {
-    let (error_code, error_message) = told(outcome);
+    let (error_code, error_message) = code_and_message(outcome);
     AlterConfigsResourceResponse {
         error_code,
         error_message,

@@ -1,7 +1,7 @@
 //! AlterPartitionReassignments 0-1. Partitions cannot move yet, so only a reassignment to the present replicas
 //! succeeds. No reassignment is ever in progress, so none can be cancelled.
 
-use super::call::{Call, Fault, Reply, joined, once, told};
+use super::call::{Call, Fault, Reply, code_and_message, joined, once};
 use fullbore_control::{Image, Refusal, check_replicas};
 use fullbore_wire::apis::alter_partition_reassignments::{
     AlterPartitionReassignmentsRequest, AlterPartitionReassignmentsResponse, ReassignablePartition,
@@ -24,7 +24,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 fn reassign(image: &Image, asked: ReassignableTopic) -> ReassignableTopicResponse {
     let partition = |partition: ReassignablePartition| {
-        let (error_code, error_message) = told(check(image, &asked.name, &partition));
+        let (error_code, error_message) = code_and_message(check(image, &asked.name, &partition));
         let partition_index = partition.partition_index;
         ReassignablePartitionResponse { partition_index, error_code, error_message, ..Default::default() }
     };

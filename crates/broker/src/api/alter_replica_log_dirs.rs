@@ -15,12 +15,12 @@ use std::collections::BTreeMap;
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterReplicaLogDirsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let (folder, store) = (describe_log_dirs::folder(call.broker), describe_log_dirs::store(call.broker));
+    let (directory, store) = (describe_log_dirs::directory(call.broker), describe_log_dirs::store(call.broker));
     // If a request names a partition more than once, the last directory counts, as in Kafka.
     let mut wanted: BTreeMap<Text, BTreeMap<i32, Option<Place>>> = BTreeMap::new();
     for dir in request.dirs {
         let place = match dir.path {
-            path if path == folder => Some(Place::Folder),
+            path if path == directory => Some(Place::Directory),
             path if path == store => Some(Place::Store),
             _ => None,
         };
@@ -45,18 +45,18 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// Either the data directory or the object store, depending on the topic.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
-    Folder,
+    Directory,
     Store,
 }
 
 fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option<Place>) -> ErrorCode {
     let Some(place) = place else { return ErrorCode::LOG_DIR_NOT_FOUND };
     let Some(topic) = image.topic(topic) else { return ErrorCode::UNKNOWN_TOPIC_OR_PARTITION };
-    let its_own = if topic.config.diskless { Place::Store } else { Place::Folder };
+    let its_own = if topic.config.diskless { Place::Store } else { Place::Directory };
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         // Every broker serves a diskless partition, whatever its registered replicas are.
-        Some(partition) if its_own == Place::Folder && !partition.replicas.contains(&broker.config.node.id) => {
+        Some(partition) if its_own == Place::Directory && !partition.replicas.contains(&broker.config.node.id) => {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }
         Some(_) if place != its_own => ErrorCode::LOG_DIR_NOT_FOUND,

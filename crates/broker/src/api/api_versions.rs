@@ -20,7 +20,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         call.client.software_name = kept(&request.client_software_name);
         call.client.software_version = kept(&request.client_software_version);
     }
-    call.client.told_versions = Some(Instant::now());
+    call.client.versions_sent_at = Some(Instant::now());
     reply.frame::<ApiVersionsRequest>(&answer(call.broker, reply.version.number, error_code))
 }
 

@@ -192,7 +192,7 @@ fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usiz
 }
 
 /// Returns an outcome as the error code and message of a response.
-pub(super) fn told(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
+pub(super) fn code_and_message(outcome: Result<(), Refusal>) -> (ErrorCode, Option<Text>) {
     match outcome {
         Ok(()) => (ErrorCode::NONE, None),
         Err(refusal) => (refusal.code, Some(words(refusal.message))),

@@ -20,7 +20,7 @@ pub struct Client {
     /// The version of the client's software, from ApiVersions. Empty before that request.
     pub software_version: Text,
     /// When ApiVersions was answered. `None` once the next request has arrived.
-    pub(super) told_versions: Option<Instant>,
+    pub(super) versions_sent_at: Option<Instant>,
     /// How long the client took to send its next request after the ApiVersions response. A client must read that
     /// response first, so this is at least one round trip.
     pub round_trip: Option<Duration>,
@@ -43,7 +43,7 @@ impl Client {
             peer,
             software_name,
             software_version,
-            told_versions: None,
+            versions_sent_at: None,
             round_trip: None,
             behind: Arc::default(),
             unwritten,
@@ -60,8 +60,8 @@ impl Client {
 
     /// Notes that a request has arrived, and measures the round trip if it is the first one after ApiVersions.
     pub(super) fn note_request(&mut self) {
-        if let Some(told) = self.told_versions.take() {
-            self.round_trip = Some(told.elapsed());
+        if let Some(sent_at) = self.versions_sent_at.take() {
+            self.round_trip = Some(sent_at.elapsed());
         }
     }
 }

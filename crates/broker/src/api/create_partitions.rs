@@ -1,6 +1,6 @@
 //! CreatePartitions 0-3. When the client gets the response, the new partitions are on disk and accept records.
 
-use super::call::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, code_and_message};
 use fullbore_control::{CreatePartitions, GrowTopic, Refusal};
 use fullbore_wire::apis::create_partitions::{
     CreatePartitionsRequest, CreatePartitionsResponse, CreatePartitionsTopic, CreatePartitionsTopicResult,
@@ -27,6 +27,6 @@ fn wanted(topic: &CreatePartitionsTopic) -> GrowTopic {
 }
 
 fn result(name: Text, outcome: Result<(), Refusal>) -> CreatePartitionsTopicResult {
-    let (error_code, error_message) = told(outcome);
+    let (error_code, error_message) = code_and_message(outcome);
     CreatePartitionsTopicResult { name, error_code, error_message, ..Default::default() }
 }

@@ -1,7 +1,7 @@
 //! DescribeClientQuotas 0-1. There are no quotas, so the result is always empty. Invalid filters are refused as in
 //! Kafka (`ClientQuotasImage.describe`).
 
-use super::call::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, code_and_message};
 use fullbore_control::Refusal;
 use fullbore_wire::apis::describe_client_quotas::{
     ComponentData, DescribeClientQuotasRequest, DescribeClientQuotasResponse,
@@ -20,7 +20,7 @@ const SPECIFIED: i8 = 2;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeClientQuotasRequest = call.body(reply.version)?;
-    let (error_code, error_message) = told(check(&request.components));
+    let (error_code, error_message) = code_and_message(check(&request.components));
     let entries = (!error_code.is_err()).then(Vec::new);
     let response = DescribeClientQuotasResponse { error_code, error_message, entries, ..Default::default() };
     reply.frame::<DescribeClientQuotasRequest>(&response)

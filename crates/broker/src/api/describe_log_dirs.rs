@@ -30,15 +30,15 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Describes the data directory, and the object store if there are diskless topics.
 fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
-    let tells = tells_of_store(broker, &broker.control.image(), listener);
-    let store = tells.then(|| describe_store(broker, asked.clone())).flatten();
-    std::iter::once(describe_folder(broker, asked)).chain(store).collect()
+    let reports = reports_store(broker, &broker.control.image(), listener);
+    let store = reports.then(|| describe_store(broker, asked.clone())).flatten();
+    std::iter::once(describe_directory(broker, asked)).chain(store).collect()
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
 /// one may report it. That is the one with the lowest id among the brokers that use the store and that clients of this
 /// listener can reach.
-fn tells_of_store(broker: &Node, image: &Image, listener: usize) -> bool {
+fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
     broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
@@ -57,9 +57,9 @@ fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> 
     })
 }
 
-fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
-    let (log_dir, folder) = (folder(broker), &broker.config.node.data_dir);
-    let described = topics(broker, asked, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(folder)?)));
+fn describe_directory(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
+    let (log_dir, directory) = (directory(broker), &broker.config.node.data_dir);
+    let described = topics(broker, asked, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
             log_dir,
@@ -69,16 +69,16 @@ fn describe_folder(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) ->
             ..Default::default()
         },
         Err(error) => {
-            tracing::error!(%error, folder = %folder.display(), "cannot describe the log directory: DescribeLogDirs fails");
+            tracing::error!(%error, folder = %directory.display(), "cannot describe the log directory: DescribeLogDirs fails");
             DescribeLogDirsResult { error_code: ErrorCode::KAFKA_STORAGE_ERROR, log_dir, ..Default::default() }
         }
     }
 }
 
 /// Returns the path of the data directory. Responses contain it in this form, and requests must repeat it.
-pub fn folder(broker: &Node) -> Text {
-    let folder = &broker.config.node.data_dir;
-    let absolute = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
+pub fn directory(broker: &Node) -> Text {
+    let directory = &broker.config.node.data_dir;
+    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 

@@ -1,6 +1,6 @@
 //! ElectLeaders 0-2. When the client gets the response, the elected leaders are in force.
 
-use super::call::{Call, Fault, Reply, joined, once, told};
+use super::call::{Call, Fault, Reply, code_and_message, joined, once};
 use fullbore_control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
@@ -20,7 +20,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     // If the request is about all partitions, the response names only those with an election, as in Kafka.
-    let tells_all = request.topic_partitions.is_some();
+    let lists_all = request.topic_partitions.is_some();
     let asked = match request.topic_partitions {
         Some(asked) => named(asked),
         None => in_need(&call.broker.control.image(), kind),
@@ -34,8 +34,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
             for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {
                 let (error_code, error_message) = match outcome {
                     Ok(_) => (ErrorCode::NONE, None),
-                    Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !tells_all => continue,
-                    Err(refusal) => told(Err(refusal)),
+                    Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !lists_all => continue,
+                    Err(refusal) => code_and_message(Err(refusal)),
                 };
                 partition_result.push(PartitionResult {
                     partition_id,

@@ -1,7 +1,7 @@
 //! IncrementalAlterConfigs 0-1: changes settings of resources.
 
 use super::alteration::{Alteration, alter, check_names, invalid};
-use super::call::{Call, Fault, Reply, told};
+use super::call::{Call, Fault, Reply, code_and_message};
 use fullbore_control::{ConfigChange, Refusal};
 use fullbore_wire::apis::incremental_alter_configs::{
     AlterConfigsResource, AlterConfigsResourceResponse, AlterableConfig, IncrementalAlterConfigsRequest,
@@ -40,7 +40,7 @@ fn change(config: &AlterableConfig) -> Result<ConfigChange, Refusal> {
 }
 
 fn answer(resource: &AlterConfigsResource, outcome: Result<(), Refusal>) -> AlterConfigsResourceResponse {
-    let (error_code, error_message) = told(outcome);
+    let (error_code, error_message) = code_and_message(outcome);
     AlterConfigsResourceResponse {
         error_code,
         error_message,

@@ -29,7 +29,7 @@ pub(super) struct Opened {
     client: TcpStream,
     /// The timeout in produce requests and in requests to delete records.
     pub(super) timeout_ms: i32,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Opened {
@@ -40,17 +40,17 @@ impl Opened {
 
     /// Starts a broker with these settings and this topic.
     pub(super) async fn with(settings: &str, topic: CreateTopic) -> Opened {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let text = format!(
             "log.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{settings}",
-            folder.path().display()
+            directory.path().display()
         );
         let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
         let broker = Broker::start(config).await.expect("started");
         let asked = CreateTopics { topics: vec![topic], validate_only: false };
         broker.node().control.create_topics(asked).await.remove(0).expect("created");
         let client = TcpStream::connect(broker.addr()).expect("connected");
-        Opened { broker, client, timeout_ms: 50, _folder: folder }
+        Opened { broker, client, timeout_ms: 50, _directory: directory }
     }
 
     /// Registers another broker, and changes the registration of the partition.

@@ -79,7 +79,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
     let (mut response, pending) = respond(broker, &image, &request, responses, results);
     if pending.is_empty() {
         if failed.is_err() {
-            tell_leaders(broker, &mut response, reply.listener);
+            add_leaders(broker, &mut response, reply.listener);
         }
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
@@ -223,12 +223,12 @@ async fn after(
             Err(error) => *at = refused(at.index, refusal_of(error)),
         }
     }
-    tell_leaders(&broker, &mut response, reply.listener);
+    add_leaders(&broker, &mut response, reply.listener);
     reply.frame::<ProduceRequest>(&response)
 }
 
 /// Adds the leader and its address to the entry of each partition that another broker leads (KIP-951).
-fn tell_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
+fn add_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
     let is_moved = |at: &PartitionProduceResponse| at.error_code == ErrorCode::NOT_LEADER_OR_FOLLOWER;
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
         return;

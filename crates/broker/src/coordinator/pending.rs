@@ -24,26 +24,26 @@ pub struct PendingWrite<T> {
 }
 
 impl Shard {
-    /// Queues a write of records. `told` is called once they are replicated or have failed, and its result goes to the
-    /// waiter. It is called before the callback of the next write.
+    /// Queues a write of records. `callback` is called once they are replicated or have failed, and its result goes to
+    /// the waiter. It is called before the callback of the next write.
     ///
-    /// `told` must not take a lock that any thread holds while it queues a write. The append begins when a caller waits
-    /// or calls [`Shard::flush`], or when the queue is long.
+    /// `callback` must not take a lock that any thread holds while it queues a write. The append begins when a caller
+    /// waits or calls [`Shard::flush`], or when the queue is long.
     pub fn write<T: Send + 'static>(
         self: &Arc<Self>,
         records: Records,
-        told: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
+        callback: impl FnOnce(Result<(), AppendError>) -> T + Send + 'static,
     ) -> PendingWrite<T> {
         let (answer, pending) = oneshot::channel();
-        let told: AppendCallback = Box::new(move |result| {
+        let callback: AppendCallback = Box::new(move |result| {
             let outcome = match result {
-                Ok(durable) => (told(Ok(())), durable),
-                Err(error) => (told(Err(error)), None),
+                Ok(durable) => (callback(Ok(())), durable),
+                Err(error) => (callback(Err(error)), None),
             };
             // If the waiter was dropped, the outcome is not needed.
             let _ = answer.send(outcome);
         });
-        self.ask(records, told);
+        self.ask(records, callback);
         PendingWrite { shard: Arc::clone(self), outcome: Some(pending) }
     }
 }
@@ -68,7 +68,7 @@ impl<T> PendingWrite<T> {
             tokio::task::yield_now().await;
             outcome = self.arrived();
         }
-        let (told, durable) = match (outcome, self.outcome.take()) {
+        let (result, durable) = match (outcome, self.outcome.take()) {
             (Some(outcome), _) => outcome,
             (None, Some(mut outcome)) => {
                 self.shard.flush_soon().await;
@@ -87,7 +87,7 @@ impl<T> PendingWrite<T> {
         if let Some(durable) = durable {
             durable.wait().await?;
         }
-        Ok(told)
+        Ok(result)
     }
 
     /// Appends this write together with all other waiting writes. Returns its outcome if it is known without waiting.
@@ -100,7 +100,7 @@ impl<T> PendingWrite<T> {
             self.shard.flush();
         }
         match self.arrived() {
-            Some((told, None)) => Ok(told),
+            Some((result, None)) => Ok(result),
             Some(unflushed) => {
                 let (answer, pending) = oneshot::channel();
                 // The receiver still exists, so sending cannot fail.

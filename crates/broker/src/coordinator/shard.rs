@@ -74,7 +74,7 @@ impl Records {
 
 struct Write {
     records: Records,
-    told: AppendCallback,
+    callback: AppendCallback,
 }
 
 /// The state of a shard.
@@ -209,13 +209,13 @@ impl Shard {
 
     /// Queues a write. It is appended at the next [`Shard::flush`], or at once if the queue is long. If its transaction
     /// may already have ended, it is refused with [`AppendError::Unverified`].
-    pub(super) fn ask(self: &Arc<Self>, records: Records, told: AppendCallback) {
+    pub(super) fn ask(self: &Arc<Self>, records: Records, callback: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
             drop(queue);
-            return told(Err(AppendError::Unverified));
+            return callback(Err(AppendError::Unverified));
         }
-        queue.push(Write { records, told });
+        queue.push(Write { records, callback });
         let waiting = queue.len();
         drop(queue);
         if waiting >= WAITING_MAX && self.partition.phase().is_open() {
@@ -230,9 +230,9 @@ impl Shard {
 
     /// Calls the callbacks in the order of the writes. Afterwards, appends the writes that had to wait for these
     /// callbacks.
-    fn tell_in_turn(self: &Arc<Self>, written: AppendResult, told: Vec<AppendCallback>) {
+    fn notify_in_order(self: &Arc<Self>, written: AppendResult, callbacks: Vec<AppendCallback>) {
         let shard = Arc::clone(self);
-        self.unreplicated.tell_in_turn(written, told, move || shard.flush_elsewhere());
+        self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
     /// Keeps other threads from appending as long as the guard lives, as a thread that appends would.
@@ -323,7 +323,7 @@ struct WriteBatch<'a> {
     producer: Option<VerifiedProducer>,
     records: Vec<KeyValue>,
     bytes: usize,
-    told: Vec<AppendCallback>,
+    callbacks: Vec<AppendCallback>,
 }
 
 impl<'a> WriteBatch<'a> {
@@ -331,12 +331,12 @@ impl<'a> WriteBatch<'a> {
         let config = shard.partition.config();
         let allowed = config.max_message_bytes.min(usize::try_from(config.segment_bytes).unwrap_or(usize::MAX));
         let bytes_max = BATCH_BYTES.min(allowed.saturating_sub(HEADER_LEN));
-        WriteBatch { shard, memory, bytes_max, producer: None, records: Vec::new(), bytes: 0, told: Vec::new() }
+        WriteBatch { shard, memory, bytes_max, producer: None, records: Vec::new(), bytes: 0, callbacks: Vec::new() }
     }
 
     fn append(mut self, writes: Vec<Write>) {
         let mut writes = writes.into_iter();
-        while let Some(Write { records, told }) = writes.next() {
+        while let Some(Write { records, callback }) = writes.next() {
             let records = match records {
                 Records::Plain(records) => records,
                 Records::Transactional(of, records) => {
@@ -344,24 +344,24 @@ impl<'a> WriteBatch<'a> {
                     self.producer = Some(of);
                     let appended = self.append_all(records.into_iter());
                     self.producer = None;
-                    self.shard.tell_in_turn(appended, vec![told]);
+                    self.shard.notify_in_order(appended, vec![callback]);
                     continue;
                 }
                 Records::Marker(marker, transaction_version) => {
                     self.finish();
                     let appended = self.shard.append_marker(&marker, transaction_version);
-                    self.shard.tell_in_turn(appended, vec![told]);
+                    self.shard.notify_in_order(appended, vec![callback]);
                     continue;
                 }
                 Records::Late(records) => {
                     self.finish();
                     if !self.shard.unreplicated.is_empty() {
                         // The earlier writes have callbacks that are still to come, and late records depend on them.
-                        self.shard.put_back(Write { records: Records::Late(records), told }, writes);
+                        self.shard.put_back(Write { records: Records::Late(records), callback }, writes);
                         return;
                     }
                     let appended = self.append_all(records());
-                    self.shard.tell_in_turn(appended, vec![told]);
+                    self.shard.notify_in_order(appended, vec![callback]);
                     continue;
                 }
             };
@@ -371,11 +371,11 @@ impl<'a> WriteBatch<'a> {
             }
             if bytes > self.bytes_max {
                 let appended = self.append_all(records.into_iter());
-                self.shard.tell_in_turn(appended, vec![told]);
+                self.shard.notify_in_order(appended, vec![callback]);
             } else {
                 self.records.extend(records);
                 self.bytes += bytes;
-                self.told.push(told);
+                self.callbacks.push(callback);
             }
         }
         self.finish();
@@ -384,9 +384,9 @@ impl<'a> WriteBatch<'a> {
     /// Appends the collected records and calls the callbacks of their writes.
     fn finish(&mut self) {
         let appended = self.append_records();
-        let told = std::mem::take(&mut self.told);
-        if !told.is_empty() {
-            self.shard.tell_in_turn(appended, told);
+        let callbacks = std::mem::take(&mut self.callbacks);
+        if !callbacks.is_empty() {
+            self.shard.notify_in_order(appended, callbacks);
         }
     }
 

@@ -15,21 +15,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 struct Opened {
     shard: Arc<Shard>,
     logs: Arc<Partitions>,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 const ID: Uuid = Uuid([7; 16]);
 
 fn opened(compression: Compression, text: &str) -> Opened {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let logs = logs(folder.path(), text, Origin::New);
+    let directory = tempfile::tempdir().expect("tempdir");
+    let logs = logs(directory.path(), text, Origin::New);
     let topic = InternalTopic::new(ID, 1, compression, &logs);
-    Opened { shard: Arc::clone(&topic.shards()[0]), logs, folder }
+    Opened { shard: Arc::clone(&topic.shards()[0]), logs, directory }
 }
 
-fn logs(folder: &std::path::Path, text: &str, origin: Origin) -> Arc<Partitions> {
+fn logs(directory: &std::path::Path, text: &str, origin: Origin) -> Arc<Partitions> {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
-    let logs = Partitions::open(folder, &config).expect("opens");
+    let logs = Partitions::open(directory, &config).expect("opens");
     logs.put_topic(("__state", ID), &led_by(1, 1), &Arc::new(config.topics.defaults), origin);
     logs
 }
@@ -55,7 +55,7 @@ fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
 
 #[tokio::test]
 async fn callbacks_run_in_order_and_late_records_see_the_earlier_ones() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     assert_eq!(shard.status(), Status::Serving, "there is nothing to load");
     let told = Arc::new(Mutex::new(Vec::new()));
     let tell = |name: &'static str| {
@@ -80,7 +80,7 @@ async fn callbacks_run_in_order_and_late_records_see_the_earlier_ones() {
 #[tokio::test]
 async fn a_write_of_any_size_is_read_again() {
     for compression in [Compression::None, Compression::Zstd] {
-        let Opened { shard, logs, folder } = opened(compression, "message.max.bytes=104857600");
+        let Opened { shard, logs, directory } = opened(compression, "message.max.bytes=104857600");
         let many: Vec<_> = (0..100_u8).map(|n| record(&format!("many-{n}"), Some(vec![n; 20_000]))).collect();
         let large = vec![record("large", Some(vec![5; 3 << 20]))];
         let small = vec![record("small", Some(vec![1]))];
@@ -97,7 +97,7 @@ async fn a_write_of_any_size_is_read_again() {
         }
         assert_eq!(read(&shard), expected);
         logs.close();
-        let logs = self::logs(folder.path(), "", Origin::Kept);
+        let logs = self::logs(directory.path(), "", Origin::Kept);
         let topic = InternalTopic::new(ID, 1, compression, &logs);
         let shard = &topic.shards()[0];
         assert_eq!(shard.status(), Status::Loading);
@@ -108,7 +108,7 @@ async fn a_write_of_any_size_is_read_again() {
 
 #[tokio::test]
 async fn oversized_write_fails_and_those_around_it_do_not() {
-    let Opened { shard, logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000000");
+    let Opened { shard, logs, directory: _directory } = opened(Compression::None, "message.max.bytes=1000000");
     let write = |key: &str, len| shard.write(Records::Plain(vec![record(key, Some(vec![0; len]))]), |kept| kept);
     let (before, large, after) = (write("before", 1), write("large", 1_000_000), write("after", 1));
     let refused = large.kept().await;
@@ -152,7 +152,7 @@ async fn futures_after_responses_run_whether_the_connection_continues_or_ends() 
 
 #[tokio::test]
 async fn dropped_write_is_appended_all_the_same() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     let unwritten = Unwritten::default();
     let pending = shard.write(Records::Plain(vec![record("a", None)]), drop);
     unwritten.note(&shard);
@@ -175,7 +175,7 @@ async fn dropped_write_is_appended_all_the_same() {
 /// Several threads write at the same time, so now and then a caller finds the writer locked by another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     let asker = |number: usize| {
         let shard = Arc::clone(&shard);
         tokio::spawn(async move {
@@ -200,7 +200,7 @@ async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
 
 #[tokio::test]
 async fn writes_share_no_batch_above_the_topics_limit() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "message.max.bytes=1000");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "message.max.bytes=1000");
     let write = |n: u8| shard.write(Records::Plain(vec![record(&format!("{n:03}"), Some(vec![n; 100]))]), |kept| kept);
     let one_by_one: Vec<_> = (0..50).map(write).collect();
     let together = (50..100_u8).map(|n| record(&format!("{n:03}"), Some(vec![n; 100]))).collect();
@@ -214,7 +214,7 @@ async fn writes_share_no_batch_above_the_topics_limit() {
 
 #[tokio::test]
 async fn write_that_waits_only_for_the_disk_has_no_timeout() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     let (release, released) = std::sync::mpsc::channel();
     let (begun, has_begun) = std::sync::mpsc::channel();
     let slow = Records::late(move || {
@@ -237,7 +237,7 @@ async fn write_that_waits_only_for_the_disk_has_no_timeout() {
 
 #[tokio::test]
 async fn write_queued_during_an_append_does_not_wait_for_the_replicas_of_that_append() {
-    let Opened { shard, logs: _logs, folder: _folder } = opened(Compression::None, "");
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     let partition = Arc::clone(shard.partition());
     let (replicas, isr) = (vec![1, 2], vec![1, 2]);
     let leader = Some(1);

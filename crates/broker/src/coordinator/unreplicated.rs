@@ -27,28 +27,28 @@ impl Unreplicated {
     /// Calls the callbacks at once if neither this write nor an earlier one waits for replicas. Otherwise a task calls
     /// them in the order of the writes. When no write is left, the task calls the `then` that came with its first
     /// write.
-    pub fn tell_in_turn(
+    pub fn notify_in_order(
         self: &Arc<Self>,
         written: AppendResult,
-        told: Vec<AppendCallback>,
+        callbacks: Vec<AppendCallback>,
         then: impl FnOnce() + Send + 'static,
     ) {
         let waits = |written: &AppendResult| matches!(written, Ok(Durability { replicated: Some(_), .. }));
         let mut waiting = self.0.lock();
         if waiting.is_empty() && !waits(&written) {
             drop(waiting);
-            return tell(written, told);
+            return call_all(written, callbacks);
         }
-        waiting.push_back((written, told));
+        waiting.push_back((written, callbacks));
         if waiting.len() == 1 {
             task::spawn(wait(Arc::clone(self), then));
         }
     }
 }
 
-fn tell(written: AppendResult, told: Vec<AppendCallback>) {
+fn call_all(written: AppendResult, callbacks: Vec<AppendCallback>) {
     let result = written.map(|durability| durability.flushed);
-    told.into_iter().for_each(|told| told(result.clone()));
+    callbacks.into_iter().for_each(|callback| callback(result.clone()));
 }
 
 /// Waits for one write after another until none is left.
@@ -62,9 +62,9 @@ async fn wait(unreplicated: Arc<Unreplicated>, then: impl FnOnce() + Send) {
         {
             written = Err(error);
         }
-        let told = unreplicated.0.lock().front_mut().map(|(_, told)| std::mem::take(told));
+        let callbacks = unreplicated.0.lock().front_mut().map(|(_, callbacks)| std::mem::take(callbacks));
         // The write stays in the queue during its callbacks, so later ones keep waiting.
-        tell(written, told.unwrap_or_default());
+        call_all(written, callbacks.unwrap_or_default());
         let mut waiting = unreplicated.0.lock();
         waiting.pop_front();
         if waiting.is_empty() {

@@ -28,16 +28,16 @@ const PACED: usize = 100;
 /// A broker with one upload slot, memory for 32 objects, and a topic with two partitions.
 struct Flooded {
     diskless: Diskless,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Flooded {
     async fn start() -> Flooded {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = SqliteIndex::open(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = SqliteIndex::open(directory.path()).expect("made");
         let (owner, index) = ManualIndex::new(Index::new(store, 5));
         tokio::spawn(carry_out(index));
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let finder = RunFinder::open(directory.path()).expect("opened");
         let objects = Objects::over(StoreDouble::taking(PUT), "one");
         let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         config.diskless.object_bytes_max = OBJECT;
@@ -52,7 +52,7 @@ impl Flooded {
             &Arc::new(config.topics.defaults),
             Box::new(|_| ProducerTails::default()),
         );
-        let flooded = Flooded { diskless, _folder: folder };
+        let flooded = Flooded { diskless, _directory: directory };
         for index in [0, 1] {
             flooded.partition(index).known.opened().await;
         }

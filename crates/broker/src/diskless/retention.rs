@@ -106,8 +106,8 @@ mod tests {
 
     #[tokio::test]
     async fn deleted_runs_are_still_in_the_index_retention_counts_them_once() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let open = || SqliteIndex::open(folder.path()).expect("opened");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let open = || SqliteIndex::open(directory.path()).expect("opened");
         let mut store = open();
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let objects = store.register(4, 0).expect("registered");
@@ -128,7 +128,7 @@ mod tests {
         let known = || PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults.clone()));
         let (here, elsewhere) = (known(), known());
         [&here, &elsewhere].iter().for_each(|known| known.make_ready(&row_of(&store)));
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let finder = RunFinder::open(directory.path()).expect("opened");
         assert_eq!(kept_from(&finder, &here, Some(200), None).await, Some(2));
         let moved = store.move_log_start(row.id, 2).expect("moved").expect("it is there");
         here.moved(&moved, Vec::new());
@@ -144,8 +144,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_timestamp_in_the_future_keeps_nothing_once_its_record_is_deleted() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut store = SqliteIndex::open(folder.path()).expect("opened");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut store = SqliteIndex::open(directory.path()).expect("opened");
         let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         // These are more extents than one query returns.
@@ -164,11 +164,11 @@ mod tests {
             UploadedObject { id: *id, batches: vec![batch] }
         };
         let uploaded: Vec<_> = objects.iter().zip(&times).map(uploaded).collect();
-        Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
+        Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&uploaded, 0).expect("committed");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let known = PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults));
         known.make_ready(&row_of(&store));
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let finder = RunFinder::open(directory.path()).expect("opened");
         assert_eq!(kept_from(&finder, &known, None, Some(100)).await, Some(1), "it is the oldest that is left");
         known.moved(&store.move_log_start(row.id, 2).expect("moved").expect("it is there"), Vec::new());
         for (since_ms, from) in [(5, 2), (21, 3), (100, 82), (119, 101), (120, 102)] {

@@ -31,7 +31,7 @@ struct ByHand {
     diskless: Diskless,
     index: ManualIndex<SqliteIndex>,
     config: Arc<TopicConfig>,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 /// A change feed that never reports a change.
@@ -50,16 +50,16 @@ impl ByHand {
 
     /// Creates a broker that learns of the changes of other brokers from `changes`.
     fn beside(changes: Option<IndexChanges>) -> ByHand {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = SqliteIndex::open(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = SqliteIndex::open(directory.path()).expect("made");
         let (owner, index) = ManualIndex::new(Index::new(store, 5));
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let finder = RunFinder::open(directory.path()).expect("opened");
         let objects = Objects::over(StoreDouble::taking(Duration::ZERO), "one");
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let of_index = (owner, finder, changes);
         let retention = Duration::from_secs(300);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
-        ByHand { diskless, index, config: Arc::new(config.topics.defaults), folder }
+        ByHand { diskless, index, config: Arc::new(config.topics.defaults), directory }
     }
 
     fn put(&self, id: Uuid, count: i32) {
@@ -70,7 +70,7 @@ impl ByHand {
     /// record and its own object.
     fn committed_elsewhere(&self, sequences: Range<i32>) {
         let partition = self.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
-        let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
+        let mut store = SqliteIndex::open(self.directory.path()).expect("opened");
         let ids = store.register(sequences.len(), 0).expect("registered");
         let mut other = Index::new(store, 5);
         for (base_sequence, id) in sequences.zip(ids) {

@@ -29,17 +29,17 @@ const FAR: i64 = 1_000_000;
 struct OneBroker {
     diskless: Diskless,
     store: Arc<StoreDouble>,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl OneBroker {
     /// Starts a broker with `memory_bytes` bytes of memory for batches. It has a topic with `partitions` partitions.
     async fn start(memory_bytes: usize, partitions: i32) -> OneBroker {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = SqliteIndex::open(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = SqliteIndex::open(directory.path()).expect("made");
         let (owner, index) = ManualIndex::new(Index::new(store, 5));
         tokio::spawn(carry_out(index));
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let finder = RunFinder::open(directory.path()).expect("opened");
         let store = StoreDouble::taking(PUT);
         let objects = Objects::over(store.clone(), "one");
         let (mut config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
@@ -49,7 +49,7 @@ impl OneBroker {
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         let config = Arc::new(config.topics.defaults);
         diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| ProducerTails::default()));
-        let broker = OneBroker { diskless, store, _folder: folder };
+        let broker = OneBroker { diskless, store, _directory: directory };
         for index in 0..partitions {
             broker.partition(index).known.opened().await;
             let mut refreshed = Refreshed::new();

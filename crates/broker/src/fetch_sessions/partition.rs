@@ -98,7 +98,7 @@ pub struct PartitionFetch {
     pub current_leader_epoch: i32,
     /// True if the client continues at the position that a session which reads ahead has in the partition.
     pub(super) reads_on: bool,
-    pub(super) told: SentOffsets,
+    pub(super) sent: SentOffsets,
 }
 
 impl PartitionFetch {
@@ -111,7 +111,7 @@ impl PartitionFetch {
             fetch_offset: asked.fetch_offset,
             current_leader_epoch: asked.current_leader_epoch,
             reads_on: asked.read_on,
-            told: SentOffsets::NEVER,
+            sent: SentOffsets::NEVER,
         }
     }
 
@@ -128,8 +128,8 @@ impl PartitionFetch {
     /// Takes over the values of a later request for the same partition. With `reads_on`, the session's own position
     /// stays.
     pub(super) fn change(&mut self, change: PartitionFetch, reads_on: bool) {
-        let (fetch_offset, told, topic) = (self.fetch_offset, self.told, Arc::clone(&self.topic));
-        *self = PartitionFetch { told, topic, ..change };
+        let (fetch_offset, sent, topic) = (self.fetch_offset, self.sent, Arc::clone(&self.topic));
+        *self = PartitionFetch { sent, topic, ..change };
         if reads_on {
             self.fetch_offset = fetch_offset;
         }
@@ -137,8 +137,8 @@ impl PartitionFetch {
 
     /// Returns true if an incremental response must contain the outcome. Remembers its offsets as sent.
     pub(super) fn is_news(&mut self, fetched: &Fetched) -> bool {
-        let told = SentOffsets::of(fetched);
-        let changed = std::mem::replace(&mut self.told, told) != told;
+        let sent = SentOffsets::of(fetched);
+        let changed = std::mem::replace(&mut self.sent, sent) != sent;
         changed || !matches!(&fetched.outcome, PartitionOutcome::Read(data) if !has_records(data))
     }
 }

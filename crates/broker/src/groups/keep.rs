@@ -83,7 +83,7 @@ impl Groups {
                     return false;
                 }
                 Effect::Answer(ticket, answer) => inner.answer(ticket, answer),
-                Effect::Tell(event) => self.tell(&entry.id, &event),
+                Effect::Report(event) => self.report(&entry.id, &event),
             }
         }
         true
@@ -151,7 +151,7 @@ impl Groups {
         self.happen(&entry, inner, Group::tick);
     }
 
-    fn tell(&self, group: &str, event: &Event) {
+    fn report(&self, group: &str, event: &Event) {
         match event {
             Event::RebalanceBegun { generation, reason } => {
                 tracing::info!(group, generation, reason, "rebalance");
@@ -197,7 +197,7 @@ fn refuse_next(inner: &mut EntryState) {
         match effect {
             Effect::Keep(_) => return,
             Effect::Answer(_, answer) => *answer = GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE),
-            Effect::Tell(_) => {}
+            Effect::Report(_) => {}
         }
     }
 }

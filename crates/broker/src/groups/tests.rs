@@ -8,7 +8,7 @@ mod transactions;
 use super::*;
 use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
-use fullbore_control::{CreateTopic, CreateTopics, FolderLock, TopicRef};
+use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, TopicRef};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_rules::group::{Committer, Joining, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
@@ -29,24 +29,24 @@ struct Opened {
     control: Control,
     logs: Arc<Partitions>,
     stop: watch::Sender<bool>,
-    _lock: FolderLock,
+    _lock: DirectoryLock,
 }
 
-async fn open(folder: &Path, clock: GroupClock, text: &str) -> Opened {
-    let opened = unstarted(folder, clock, text);
+async fn open(directory: &Path, clock: GroupClock, text: &str) -> Opened {
+    let opened = unstarted(directory, clock, text);
     opened.start().await;
     opened
 }
 
 /// Opens a broker whose groups are not loaded yet.
-fn unstarted(folder: &Path, clock: GroupClock, text: &str) -> Opened {
+fn unstarted(directory: &Path, clock: GroupClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
-    let lock = FolderLock::take(folder).expect("free");
-    let space = Arc::new(DiskSpace::open(lock.folder(), 0));
+    let lock = DirectoryLock::take(directory).expect("free");
+    let space = Arc::new(DiskSpace::open(lock.directory(), 0));
     let arrival = fullbore_control::RegistrationInfo::nowhere();
     let (control, _) = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), arrival).expect("opens");
-    let logs = Partitions::open_with(folder, &config, space).expect("opens");
+    let logs = Partitions::open_with(directory, &config, space).expect("opens");
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
     let mut origin = crate::partitions::Origin::Kept;
     control.follow(Box::new(move |before, after| {
@@ -118,10 +118,10 @@ fn deletion(topic: &TopicName, partition: i32, committed_ms: Option<i64>) -> Del
     DeleteOffset { topic: topic.clone(), partition, committed_ms }
 }
 
-async fn reopened(opened: Opened, folder: &Path) -> Opened {
+async fn reopened(opened: Opened, directory: &Path) -> Opened {
     opened.logs.close();
     killed(opened).await;
-    open(folder, GroupClock::start(), "").await
+    open(directory, GroupClock::start(), "").await
 }
 
 /// Kills the broker, which leaves the directory as it is at this moment.
@@ -186,9 +186,9 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
 #[tokio::test]
 async fn offsets_expire_by_the_systems_clock_even_if_it_was_set_after_the_start() {
     for set_by in [-24 * HOUR_MS, 0, 24 * HOUR_MS] {
-        let folder = tempfile::tempdir().expect("tempdir");
+        let directory = tempfile::tempdir().expect("tempdir");
         let clock = GroupClock::starting_at(clock::wall_ms() - set_by);
-        let opened = open(folder.path(), clock, "").await;
+        let opened = open(directory.path(), clock, "").await;
         let (id, before) = (Text::from("g"), clock::wall_ms());
         come_and_go(&opened.groups, &id).await;
         let since = opened.groups.peek(&id, |group| group.empty_since()).flatten();
@@ -204,8 +204,8 @@ async fn offsets_expire_by_the_systems_clock_even_if_it_was_set_after_the_start(
 
 #[tokio::test]
 async fn committed_offsets_of_a_group_survive_a_restart() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let (with_epoch, with_expiry) = (
         OffsetAndMetadata { leader_epoch: 7, ..committed(5, 1) },
@@ -227,21 +227,21 @@ async fn committed_offsets_of_a_group_survive_a_restart() {
         let mut ids = opened.groups.ids();
         ids.sort_unstable();
         assert_eq!(ids, ["g", "other"]);
-        opened = reopened(opened, folder.path()).await;
+        opened = reopened(opened, directory.path()).await;
     }
     opened.close();
 }
 
 #[tokio::test]
 async fn deletion_with_a_commit_time_removes_only_that_commit() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 10)), one(&t, 1, committed(1, 10))]).await;
     for (partition, only) in [(0, Some(9)), (1, Some(10)), (1, None)] {
         opened.forget("g", deletion(&t, partition, only)).kept().await.expect("kept").expect("kept");
     }
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!((opened.get("g", &t, 0), opened.held()), (Some(committed(1, 10)), 1));
     opened.forget("g", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
     assert_eq!((opened.groups.offsets.has("g"), opened.held()), (false, 0));
@@ -249,8 +249,8 @@ async fn deletion_with_a_commit_time_removes_only_that_commit() {
 
 #[tokio::test]
 async fn deleted_topic_takes_its_committed_offsets_along() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(directory.path(), GroupClock::start(), "").await;
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
     opened.commit("both", vec![one(&gone, 0, committed(1, 1)), one(&kept, 0, committed(2, 1))]).await;
     opened.commit("one", vec![one(&gone, 0, committed(3, 1))]).await;
@@ -264,14 +264,14 @@ async fn deleted_topic_takes_its_committed_offsets_along() {
         let of_gone = ["both", "one"].map(|group| (opened.get(group, &gone, 0), opened.get(group, &again, 0)));
         assert_eq!(of_gone, [(None, None), (None, None)]);
         assert_eq!((opened.get("both", &kept, 0), opened.held()), (Some(committed(2, 1)), 2));
-        opened = reopened(opened, folder.path()).await;
+        opened = reopened(opened, directory.path()).await;
     }
 }
 
 #[tokio::test]
 async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let (old, new) = (snapshot_of(&opened, "old"), snapshot_of(&opened, "new"));
     for (group, snapshot) in [("a", &old), ("b", &old), ("b", &new), ("c", &old)] {
@@ -282,7 +282,7 @@ async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
     }
     opened.groups.delete("a", true).await.expect("deleted");
     opened.groups.delete("c", false).await.expect("deleted");
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     let found = ["a", "b", "c"].map(|group| opened.groups.peek(group, |group| group.protocol_type().to_owned()));
     assert_eq!(found, [None, Some("new".to_owned()), Some(String::new())], "c has only its offsets");
     assert_eq!(opened.held(), 2);
@@ -290,8 +290,8 @@ async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
 
 #[tokio::test]
 async fn failed_commit_is_not_in_memory_either() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
@@ -305,8 +305,8 @@ async fn failed_commit_is_not_in_memory_either() {
 
 #[tokio::test]
 async fn groups_go_with_their_topic_and_begin_again() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let deleted = opened.control.delete_topics(vec![TopicRef::Name("__consumer_offsets".into())]).await;
@@ -316,7 +316,7 @@ async fn groups_go_with_their_topic_and_begin_again() {
     }
     assert_eq!(opened.groups.prepare(Missing::Create, []).await, Ok(()));
     assert_eq!(opened.commit("h", vec![one(&t, 0, committed(2, 2))]).await, []);
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!((opened.get("h", &t, 0), opened.held()), (Some(committed(2, 2)), 1));
 }
 
@@ -324,8 +324,8 @@ async fn groups_go_with_their_topic_and_begin_again() {
 /// forever.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = Arc::new(open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await);
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = Arc::new(open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await);
     let t = opened.topic("t").await;
     let commit_all = |task: i32| {
         let (opened, t) = (Arc::clone(&opened), t.clone());
@@ -346,7 +346,7 @@ async fn every_commit_of_many_at_once_is_answered() {
     for task in tasks {
         task.await.expect("done");
     }
-    let opened = reopened(Arc::into_inner(opened).expect("the tasks are done"), folder.path()).await;
+    let opened = reopened(Arc::into_inner(opened).expect("the tasks are done"), directory.path()).await;
     let found = (0..16).map(|task| opened.get(&format!("g{task}"), &t, 0));
     assert!(found.into_iter().all(|found| found == Some(committed(199, 199))));
 }
@@ -425,8 +425,8 @@ async fn settle(opened: &Opened) {
 
 /// Runs the steps without waiting for answers in between, so that many of them share a batch.
 async fn run(steps: Vec<Step>) {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let mut opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let mut topics = Vec::new();
     for number in 0..3 {
         topics.push(opened.topic(&format!("t{number}")).await);
@@ -458,7 +458,7 @@ async fn run(steps: Vec<Step>) {
             }
             Step::Restart => {
                 settle(&opened).await;
-                opened = reopened(opened, folder.path()).await;
+                opened = reopened(opened, directory.path()).await;
                 assert_eq!(held(&opened, &topics), model);
                 assert_eq!(opened.held(), model.len(), "nothing is held that nobody finds");
             }
@@ -466,7 +466,7 @@ async fn run(steps: Vec<Step>) {
     }
     settle(&opened).await;
     assert_eq!(held(&opened, &topics), model);
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!(held(&opened, &topics), model);
 }
 

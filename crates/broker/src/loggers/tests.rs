@@ -82,11 +82,11 @@ fn targets_of_the_source() -> String {
 
 /// Adds the modules of the crate `fullbore_NAME`. Its source is in the directory `source`.
 fn add_targets(source: &Path, name: &str, found: &mut BTreeSet<String>) {
-    let mut folders: Vec<PathBuf> = vec![source.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for path in fs::read_dir(folder).expect("a folder").map(|entry| entry.expect("an entry").path()) {
+    let mut directories: Vec<PathBuf> = vec![source.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for path in fs::read_dir(directory).expect("a directory").map(|entry| entry.expect("an entry").path()) {
             if path.is_dir() {
-                folders.push(path);
+                directories.push(path);
                 continue;
             }
             let text = fs::read_to_string(&path).expect("text");

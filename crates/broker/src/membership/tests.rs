@@ -43,12 +43,12 @@ struct Running {
     task: JoinHandle<()>,
 }
 
-fn run(memory: &Memory, id: i32, folder: u128, port: u16) -> Running {
-    run_for(memory, id, folder, port, TIMEOUT_MS)
+fn run(memory: &Memory, id: i32, directory: u128, port: u16) -> Running {
+    run_for(memory, id, directory, port, TIMEOUT_MS)
 }
 
-fn run_for(memory: &Memory, id: i32, folder: u128, port: u16, session_timeout_ms: i64) -> Running {
-    let control = member(memory, id, folder, LISTENER, port).expect("registered");
+fn run_for(memory: &Memory, id: i32, directory: u128, port: u16, session_timeout_ms: i64) -> Running {
+    let control = member(memory, id, directory, LISTENER, port).expect("registered");
     let membership = new_member(&control, id, session_timeout_ms);
     run_member(control, membership)
 }
@@ -162,8 +162,8 @@ async fn replaced_process_ends() {
     first.task.await.expect("no panic");
     second.stop.send_replace(true);
     second.task.await.expect("no panic");
-    let other_folder = member(&memory, 1, 8, LISTENER, CLOSED_PORT).err().expect("refused").to_string();
-    assert!(other_folder.contains("has another data directory"), "{other_folder}");
+    let other_directory = member(&memory, 1, 8, LISTENER, CLOSED_PORT).err().expect("refused").to_string();
+    assert!(other_directory.contains("has another data directory"), "{other_directory}");
 }
 
 #[tokio::test]

@@ -94,7 +94,7 @@ impl Certificates {
     }
 
     fn warn_of_expiry(&self, now: SystemTime) {
-        let words = self.current.read().expiry().and_then(|expiry| expiry.told(now, EXPIRY_AHEAD));
+        let words = self.current.read().expiry().and_then(|expiry| expiry.warning(now, EXPIRY_AHEAD));
         let mut last = self.expiry_warned.lock();
         if let Some(words) = words.filter(|_| is_due_again(*last, now)) {
             *last = Some(now);

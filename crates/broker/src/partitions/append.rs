@@ -30,8 +30,8 @@ use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, EarlyBatches, VerificationTime, WordSender};
 use fullbore_log::validation::{
-    Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, RefusedBatch, SHORT_MAX, Sender,
-    TOLD_MAX, ValidBatch, claimed_stamp, validate, work_of,
+    Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
+    SHORT_MAX, Sender, ValidBatch, claimed_stamp, validate, work_of,
 };
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
@@ -236,7 +236,7 @@ struct AppendRun<'a> {
     failed: ErrorCode,
     /// How many more records with errors the response may list. Limiting each batch is not enough, because a request of
     /// one megabyte may contain ten thousand batches of a thousand records.
-    told_left: usize,
+    reports_left: usize,
     /// How much the request may still decompress.
     budget: OpeningBudget,
     is_long: bool,
@@ -324,7 +324,7 @@ impl<'a> AppendRun<'a> {
             terms,
             results: Vec::with_capacity(batches.len()),
             failed: ErrorCode::NONE,
-            told_left: TOLD_MAX,
+            reports_left: REPORTED_RECORDS_MAX,
             budget: if is_long { OpeningBudget::long() } else { OpeningBudget::short() },
             is_long,
             permit: None,
@@ -410,8 +410,8 @@ impl<'a> AppendRun<'a> {
     }
 
     fn refused(&mut self, mut why: RefusedBatch) -> RefusedBatch {
-        why.tell_at_most(self.told_left);
-        self.told_left -= why.records.len();
+        why.keep_at_most(self.reports_left);
+        self.reports_left -= why.records.len();
         self.services.metrics.produce_failed(why.code);
         self.failed = why.code;
         why

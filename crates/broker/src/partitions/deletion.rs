@@ -55,7 +55,7 @@ struct DeletionQueue {
 struct TopicRemains {
     partitions: usize,
     /// True if a directory could not be renamed.
-    keeps_folder: bool,
+    keeps_directory: bool,
     /// True if the index of diskless topics may have rows of the topic.
     is_in_index: bool,
 }
@@ -66,7 +66,7 @@ impl DeletionQueue {
     fn forget_if_gone(&mut self, topic_id: Uuid) {
         let is_over = |left: &&TopicRemains| left.partitions == 0 && !left.is_in_index;
         if let Some(left) = self.left.get(&topic_id).filter(is_over) {
-            if !left.keeps_folder {
+            if !left.keeps_directory {
                 self.gone.push(topic_id);
             }
             self.left.remove(&topic_id);
@@ -162,8 +162,8 @@ impl Deletion {
 
     fn run(&self) {
         while let Some(partition) = self.next() {
-            let keeps_folder = !partition.retire();
-            self.done(&partition, keeps_folder);
+            let keeps_directory = !partition.retire();
+            self.done(&partition, keeps_directory);
         }
     }
 
@@ -178,7 +178,7 @@ impl Deletion {
         }
     }
 
-    fn done(&self, partition: &Arc<Replica>, keeps_folder: bool) {
+    fn done(&self, partition: &Arc<Replica>, keeps_directory: bool) {
         let mut guard = self.queue.lock();
         let queue = &mut *guard;
         let name = (partition.topic_name(), partition.index());
@@ -188,7 +188,7 @@ impl Deletion {
         let topic_id = partition.topic_id();
         let Some(left) = queue.left.get_mut(&topic_id) else { return };
         left.partitions -= 1;
-        left.keeps_folder |= keeps_folder;
+        left.keeps_directory |= keeps_directory;
         if left.partitions == 0 {
             queue.forget_if_gone(topic_id);
             drop(guard);
@@ -214,8 +214,8 @@ mod tests {
     #[test]
     fn further_deletions_wait_while_as_many_partitions_as_may_be_in_use_wait() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), &broker).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let logs = Partitions::open(directory.path(), &broker).expect("opened");
         let (id, config) = (Uuid([1; 16]), Arc::new(broker.topics.defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
         logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
@@ -237,11 +237,11 @@ mod tests {
 
     #[tokio::test]
     async fn topic_is_gone_once_the_diskless_index_has_no_row_of_it() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let set = format!("log.dirs={}", folder.path().display());
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let set = format!("log.dirs={}", directory.path().display());
         let (broker, _) = BrokerConfig::from_properties(&Properties::parse(&set).expect("properties")).expect("valid");
-        let logs = Partitions::open(folder.path(), &broker).expect("opened");
-        let space = Arc::new(DiskSpace::open(folder.path(), 0));
+        let logs = Partitions::open(directory.path(), &broker).expect("opened");
+        let space = Arc::new(DiskSpace::open(directory.path(), 0));
         let diskless = Diskless::open(&broker, Uuid([9; 16]), space, Metrics::default()).await.expect("opened");
         logs.serve_diskless(diskless);
         let classic = Arc::new(broker.topics.defaults);

@@ -46,7 +46,7 @@ pub const IN_USE_ROUNDS: u32 = 30;
 /// The descriptors of a log are already closed after this many rounds without use if few descriptors are left.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Maximum number of directories that one round checks for files that were set aside before the broker's start.
-const FOLDERS_PER_ROUND: usize = 2_000;
+const DIRECTORIES_PER_ROUND: usize = 2_000;
 
 /// When each kind of work is due, and the partitions that are left for later rounds.
 struct HousekeepingSchedule {
@@ -225,11 +225,11 @@ impl Housekeeping {
     }
 
     fn find_files_set_aside(&self, agenda: &mut HousekeepingSchedule, partitions: &[Arc<Replica>]) {
-        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_told() {
+        if agenda.unchecked.is_none() && self.log_dir().aside.is_all_known() {
             agenda.unchecked = Some(partitions.to_vec());
         }
         if let Some(unchecked) = &mut agenda.unchecked {
-            for partition in unchecked.drain(unchecked.len().saturating_sub(FOLDERS_PER_ROUND)..) {
+            for partition in unchecked.drain(unchecked.len().saturating_sub(DIRECTORIES_PER_ROUND)..) {
                 self.log_dir().aside.look(&partition.dir());
             }
         }
@@ -329,14 +329,14 @@ fn expire(partition: &Replica, expiration_ms: i64) {
 /// Removes a file, or a directory with its files. Their blocks are freed even while the files are open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
-        .and_then(|found| if found.is_dir() { remove_folder(path) } else { remove_for_good(path) });
+        .and_then(|found| if found.is_dir() { remove_directory(path) } else { remove_for_good(path) });
     match removed {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => result,
     }
 }
 
-fn remove_folder(path: &Path) -> io::Result<()> {
+fn remove_directory(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
         if entry.file_type()?.is_file() {

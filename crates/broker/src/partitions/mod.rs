@@ -128,7 +128,7 @@ impl Partitions {
             opener: Arc::default(),
             carried_tails: CarriedTails::default(),
             cleanings: Cleanings::read(data_dir, space.clone()),
-            aside: aside::SetAsideFolders::default(),
+            aside: aside::SetAsideDirectories::default(),
             pending_removal: Mutex::new(pending_removal),
             leftovers: Default::default(),
             transient_read: LogRateLimit::default(),
@@ -259,9 +259,9 @@ impl Partitions {
     }
 
     /// Notes that all partitions of earlier runs are registered now.
-    pub fn all_told(&self) {
-        self.log_dir.opener.all_told();
-        self.log_dir.aside.set_all_told();
+    pub fn note_all_registered(&self) {
+        self.log_dir.opener.note_all_queued();
+        self.log_dir.aside.set_all_known();
     }
 
     /// Deletes a topic without blocking. Its partitions cannot be found any more at once. [`Partitions::deleted`] waits

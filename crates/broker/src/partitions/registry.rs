@@ -86,8 +86,8 @@ impl Registry {
             };
             let before = before(&topic.name, index);
             let key = (topic.name.clone(), id, index);
-            let told = (config.clone(), registered.clone());
-            let partition = Replica::new(key, self.log_dir.clone(), told, known, before);
+            let registration = (config.clone(), registered.clone());
+            let partition = Replica::new(key, self.log_dir.clone(), registration, known, before);
             let partition = Arc::new(partition);
             if known.map_or(partition.is_preceded, |known| !known.clean) {
                 self.log_dir.opener.ask_in_time(&partition);

@@ -12,8 +12,8 @@ use fullbore_rules::sequence::Marker;
 #[tokio::test]
 async fn panicking_append_takes_only_its_partition_out_of_service() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topics.defaults.clone() });
     logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(config), Origin::New);
     let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
@@ -41,7 +41,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
     }
     logs.close();
     drop((hit, other, logs));
-    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let logs = Partitions::open(directory.path(), &broker).expect("opened");
     logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topics.defaults.clone()), Origin::Kept);
     let hit = logs.find(&id, 0).expect("it has just been told of");
     let end = append(&hit).expect("the next start has it in service again").appended.base_offset;
@@ -52,8 +52,8 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
 #[test]
 fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
     logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
@@ -86,8 +86,8 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
 #[test]
 fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
     logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
@@ -119,8 +119,8 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
 #[test]
 fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let logs = Partitions::open(folder.path(), &broker).expect("opened");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
     logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");

@@ -160,9 +160,9 @@ mod tests {
 
     fn opened() -> (TempDir, Arc<Partitions>, TopicConfig) {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), &broker).expect("opened");
-        (folder, logs, broker.topics.defaults)
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let logs = Partitions::open(directory.path(), &broker).expect("opened");
+        (directory, logs, broker.topics.defaults)
     }
 
     /// Returns a batch of one record.
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn flush_ms_and_a_rolled_segment_flush_without_further_requests() {
-        let (_folder, logs, defaults) = opened();
+        let (_directory, logs, defaults) = opened();
         let bytes = sealed(&[1; 700]);
         let wait_for = |partition: &Replica, recovery_point: i64| {
             let start = Instant::now();
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn deleted_partition_is_dropped_before_its_timed_flush() {
-        let (_folder, logs, defaults) = opened();
+        let (_directory, logs, defaults) = opened();
         let bytes = sealed(b"v");
         let yearly = TopicConfig { flush_ms: Some(31_536_000_000), ..defaults.clone() };
         let id = Uuid([1; 16]);
@@ -231,7 +231,7 @@ mod tests {
 
     #[test]
     fn partition_with_a_failed_flush_counts_once_until_its_deletion() {
-        let (_folder, logs, defaults) = opened();
+        let (_directory, logs, defaults) = opened();
         let bytes = sealed(b"v");
         let terms = AppendTerms::in_turn(Acks::Leader, 0);
         let append = |partition: &Arc<Replica>| partition.append(&ValidBatch::unchecked(&bytes), terms).map(drop);

@@ -375,15 +375,15 @@ mod tests {
     /// The disk reserve is only for operations that free space, and a follower's append frees none.
     #[test]
     fn incomplete_reserve_of_the_disk_refuses_a_followers_batches() {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);
         let records = builder.seal(Stamp::NONE).expect("sealed").0.freeze();
         let from = FromLeader { leader_epoch: 0, from: 0, records: &records, high_watermark: 0, log_start: 0 };
-        let space = DiskSpace::without_room(folder.path());
+        let space = DiskSpace::without_room(directory.path());
         let refused = append_in(&space, &from, |_, _| panic!("it is written all the same"));
         assert_eq!(refused, Err(FollowError::Append(AppendError::Full)));
-        let space = DiskSpace::open(folder.path(), 1 << 20);
+        let space = DiskSpace::open(directory.path(), 1 << 20);
         assert_eq!(append_in(&space, &from, |_, batches| Ok(batches.len())), Ok(()));
         append_in(&space, &from, |_, _| Err(AppendError::Full)).expect_err("no room");
         assert!(space.is_full(), "who produces is told, too");

@@ -223,7 +223,7 @@ impl Replica {
                 // The opening of an unwritable partition is tried every second (`check_failing`), and its error was
                 // logged before.
                 if !state.is_unwritable() {
-                    self.tell(&error);
+                    self.log_failure(&error);
                 }
                 if matches!(error, StorageError::Corrupt { .. } | StorageError::Gap { .. }) {
                     state.failed = Some(self.log_dir.flusher.refused.mark());
@@ -246,7 +246,7 @@ impl Replica {
     }
 
     /// Logs why the log cannot be opened. A full disk is logged elsewhere, and passing errors are rate-limited.
-    fn tell(&self, error: &StorageError) {
+    fn log_failure(&self, error: &StorageError) {
         let left_out = match error {
             StorageError::Io { error, .. } if self.log_dir.space.note(error) => None,
             StorageError::Io { error, .. } if is_momentary(error) => self.log_dir.transient_read.due(),

@@ -20,7 +20,7 @@ use fullbore_log::partition::error::AppendError;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Name {
     Free {
-        had_folder: bool,
+        had_directory: bool,
     },
     /// The directory belongs to another topic, and so do the checkpoints under its name.
     Anothers,
@@ -60,13 +60,13 @@ impl Replica {
             self.leave_tails(self.tails_in(&log));
         }
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
-        let given_away = self.give_folder_away(was_open);
+        let given_away = self.give_directory_away(was_open);
         let are_stops_unknown = match given_away {
             // This process has not read the log, so it does not know its producers.
-            Ok(Name::Free { had_folder: true }) => !was_open,
+            Ok(Name::Free { had_directory: true }) => !was_open,
             // A partition without a log has not taken over its predecessor's tails. If those are unknown, so are its
             // own.
-            Ok(Name::Free { had_folder: false }) => {
+            Ok(Name::Free { had_directory: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
             Ok(Name::Anothers) | Err(_) => false,
@@ -105,7 +105,7 @@ impl Replica {
 
     /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
     /// is known to belong to this topic.
-    fn give_folder_away(&self, was_open: bool) -> io::Result<Name> {
+    fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
         if !was_open && self.is_anothers(&dir)? {
             return Ok(Name::Anothers);
@@ -114,10 +114,10 @@ impl Replica {
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
         match fs::rename(&dir, &away) {
             Ok(()) => self.log_dir.remove_after(self.removal_delay(), away),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::Free { had_folder: false }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Name::Free { had_directory: false }),
             Err(error) => return Err(error),
         }
-        Ok(Name::Free { had_folder: true })
+        Ok(Name::Free { had_directory: true })
     }
 
     fn removal_delay(&self) -> Duration {

@@ -51,35 +51,35 @@ enum Step {
 }
 
 struct Broker {
-    folder: TempDir,
+    directory: TempDir,
     logs: Arc<Partitions>,
     partition: Arc<Replica>,
     leader_epoch: Mutex<i32>,
 }
 
 impl Broker {
-    fn start(folder: TempDir, origin: Origin) -> Broker {
-        Broker::start_with(folder, origin, None)
+    fn start(directory: TempDir, origin: Origin) -> Broker {
+        Broker::start_with(directory, origin, None)
     }
 
-    fn start_with(folder: TempDir, origin: Origin, segment_bytes: Option<u64>) -> Broker {
+    fn start_with(directory: TempDir, origin: Origin, segment_bytes: Option<u64>) -> Broker {
         let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let logs = Partitions::open(folder.path(), &config).expect("opened");
+        let logs = Partitions::open(directory.path(), &config).expect("opened");
         let registered = Arc::new(registered(true, 0));
         let mut topic = config.topics.defaults;
         topic.segment_bytes = segment_bytes.unwrap_or(topic.segment_bytes);
         logs.put_topic(("t", ID), &[registered], &Arc::new(topic), origin);
         let partition = logs.find(&ID, 0).expect("it has just been registered");
-        Broker { folder, logs, partition, leader_epoch: Mutex::default() }
+        Broker { directory, logs, partition, leader_epoch: Mutex::default() }
     }
 
     fn restart(self, cleanly: bool) -> Broker {
-        let Broker { folder, logs, partition, .. } = self;
+        let Broker { directory, logs, partition, .. } = self;
         if cleanly {
             logs.close();
         }
         drop((logs, partition));
-        Broker::start(folder, Origin::Kept)
+        Broker::start(directory, Origin::Kept)
     }
 
     fn call(&self, call: Call) {
@@ -185,8 +185,8 @@ fn steps() -> impl Strategy<Value = Step> {
 /// Only an append would end such a failure, and a partition that is handed over gets no appends.
 #[test]
 fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
-    let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
-    let (data, away) = (broker.folder.path().to_owned(), tempfile::tempdir().expect("a folder"));
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
+    let (data, away) = (broker.directory.path().to_owned(), tempfile::tempdir().expect("a directory"));
     fs::rename(&data, away.path().join("data")).expect("moved");
     fs::write(&data, b"").expect("a file in its place");
     let append = || broker.partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0));
@@ -201,7 +201,7 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.
-    let broker = Broker::start_with(tempfile::tempdir().expect("a folder"), Origin::New, Some(14));
+    let broker = Broker::start_with(tempfile::tempdir().expect("a directory"), Origin::New, Some(14));
     let partition = &broker.partition;
     let append =
         || partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0)).map(drop);
@@ -253,7 +253,7 @@ fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
 /// Consumers skip a damaged batch, and all other uses of the log still work.
 #[test]
 fn reads_of_a_damaged_batch_do_not_count_as_failing() {
-    let broker = Broker::start(tempfile::tempdir().expect("a folder"), Origin::New);
+    let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);
     let damaged = io::Error::new(io::ErrorKind::InvalidData, "damaged");
     broker.partition.read_failed_at(0, 1, &damaged);
     assert_eq!(broker.partition.log_dir.failing.count(), 0);
@@ -267,8 +267,8 @@ proptest! {
         origin in any::<bool>(),
         steps in prop::collection::vec(steps(), 1..30),
     ) {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let mut broker = Broker::start(folder, if origin { Origin::New } else { Origin::Kept });
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let mut broker = Broker::start(directory, if origin { Origin::New } else { Origin::Kept });
         for step in steps {
             match step {
                 Step::Call(call) => broker.call(call),
@@ -284,8 +284,8 @@ proptest! {
         first in prop::collection::vec(calls(), 0..3),
         threads in prop::collection::vec(prop::collection::vec(calls(), 1..15), 3),
     ) {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let broker = Broker::start(folder, Origin::New);
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let broker = Broker::start(directory, Origin::New);
         first.into_iter().for_each(|call| broker.call(call));
         thread::scope(|scope| {
             for calls in threads {

@@ -33,7 +33,7 @@ struct Proposal {
 #[derive(Default)]
 pub struct IsrChanges {
     waiting: Mutex<Vec<Proposal>>,
-    told: Notify,
+    requested: Notify,
 }
 
 impl IsrChanges {
@@ -41,7 +41,7 @@ impl IsrChanges {
     pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
         let before = replica.registered().isr.len();
         self.waiting.lock().push(Proposal { replica, proposal, before });
-        self.told.notify_one();
+        self.requested.notify_one();
     }
 
     async fn next(&self) -> Vec<Proposal> {
@@ -53,7 +53,7 @@ impl IsrChanges {
                     return waiting.drain(..gathered).collect();
                 }
             }
-            self.told.notified().await;
+            self.requested.notified().await;
         }
     }
 }
@@ -72,7 +72,7 @@ pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
             if is_unknown(&outcome) {
                 unknown.push(Arc::clone(&wanted.replica));
             }
-            tell(&context, &wanted, outcome);
+            pass_on(&context, &wanted, outcome);
         }
         if !unknown.is_empty() {
             task::spawn(ask_again(Arc::clone(&isr), unknown));
@@ -85,7 +85,7 @@ fn is_unknown(outcome: &Result<Arc<PartitionRegistration>, Refusal>) -> bool {
     matches!(outcome, Err(refusal) if unknown.contains(&refusal.code))
 }
 
-fn tell(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRegistration>, Refusal>) {
+fn pass_on(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRegistration>, Refusal>) {
     let Proposal { replica, proposal, before } = wanted;
     let (topic, partition) = (replica.topic(), replica.index());
     match &outcome {

@@ -269,12 +269,12 @@ impl LeaderFetcher {
     }
 
     /// Spawns a task that notifies this fetcher when a flush is done.
-    fn tell_when_flushed(&self, ticket: FlushTicket, told: LaneEvent) {
+    fn notify_when_flushed(&self, ticket: FlushTicket, event: LaneEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
             // If the flush fails, the log takes no more records, so there is nothing to notify.
             if ticket.wait().await.is_ok() {
-                let _ = sender.send(told);
+                let _ = sender.send(event);
             }
         });
     }
@@ -412,7 +412,7 @@ impl LeaderFetcher {
                 }
                 Naming::Nothing => {}
                 Naming::Opening => self.name_when_open(id),
-                Naming::Unflushed(ticket) => self.tell_when_flushed(ticket, LaneEvent::Ready(id)),
+                Naming::Unflushed(ticket) => self.notify_when_flushed(ticket, LaneEvent::Ready(id)),
                 Naming::Failed => self.name_later(id),
             }
         }
@@ -481,7 +481,7 @@ impl LeaderFetcher {
                 ResponseOutcome::Nothing => {}
                 ResponseOutcome::ToBeNamed => self.name(id),
                 ResponseOutcome::Unflushed(ticket, upto) => {
-                    self.tell_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
+                    self.notify_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
                 }
                 ResponseOutcome::Failed => self.name_later(id),
             }

@@ -7,7 +7,7 @@ use crate::groups::Groups;
 use crate::partitions::{Acks, AnyPartition, AppendStep, AppendTerms, Origin, Replica};
 use bytes::{Bytes, BytesMut};
 use fullbore_config::Properties;
-use fullbore_control::{CreateTopic, CreateTopics, FolderLock, RegistrationInfo};
+use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, RegistrationInfo};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::Verification;
 use fullbore_log::partition::memory_budget::ProducerKey;
@@ -30,18 +30,18 @@ struct Opened {
     control: Control,
     logs: Arc<Partitions>,
     _stop: watch::Sender<bool>,
-    _lock: FolderLock,
+    _lock: DirectoryLock,
 }
 
-async fn opened(folder: &Path, text: &str) -> Opened {
-    let text = format!("log.dirs={}\n{text}", folder.display());
+async fn opened(directory: &Path, text: &str) -> Opened {
+    let text = format!("log.dirs={}\n{text}", directory.display());
     let config = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
-    let lock = FolderLock::take(folder).expect("free");
-    let space = Arc::new(DiskSpace::open(lock.folder(), 0));
+    let lock = DirectoryLock::take(directory).expect("free");
+    let space = Arc::new(DiskSpace::open(lock.directory(), 0));
     let opened = Control::open(Arc::clone(&config), &lock, Arc::clone(&space), RegistrationInfo::nowhere());
     let (control, _) = opened.expect("opens");
-    let logs = Partitions::open_with(folder, &config, Arc::clone(&space)).expect("opens");
+    let logs = Partitions::open_with(directory, &config, Arc::clone(&space)).expect("opens");
     let diskless = Diskless::open(&config, control.cluster_id(), space, Metrics::default()).await.expect("opens");
     logs.serve_diskless(diskless);
     let (followed, of_config) = (Arc::clone(&logs), Arc::clone(&config));
@@ -50,7 +50,7 @@ async fn opened(folder: &Path, text: &str) -> Opened {
     }));
     let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), Metrics::default());
     let shared = (control.clone(), Arc::clone(&logs), Metrics::default());
-    let unsettled = Unsettled::open(folder, PreviousShutdown::Killed);
+    let unsettled = Unsettled::open(directory, PreviousShutdown::Killed);
     let transactions = Transactions::new(&config, shared, groups, unsettled);
     let stop = watch::Sender::new(false);
     transactions.start(&stop);
@@ -141,8 +141,8 @@ fn terms_of_added() -> AppendTerms<'static> {
 #[tokio::test]
 async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered() {
     for (text, is_flushed) in [("fullbore.transaction.flush=true", true), ("", false)] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let opened = opened(folder.path(), text).await;
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let opened = opened(directory.path(), text).await;
         let producer = opened.begin().await;
         assert_eq!(opened.recovery_point(), 0, "only a commit is flushed");
         assert!(opened.commit(producer).await.is_ok());
@@ -159,8 +159,8 @@ async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered
 /// decision, a power loss after the markers would lose it.
 #[tokio::test]
 async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "fullbore.transaction.flush=true").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "fullbore.transaction.flush=true").await;
     opened.begin().await;
     let shard = opened.transactions.serving(ID).expect("loaded");
     let recovery_point = || shard.partition().noted().expect("open").recovery_point;
@@ -173,8 +173,8 @@ async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out()
 
 #[tokio::test]
 async fn transaction_with_unflushable_records_is_not_committed() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "fullbore.transaction.flush=true").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "fullbore.transaction.flush=true").await;
     let producer = opened.begin().await;
     opened.partition().break_down();
     assert_eq!(opened.commit(producer).await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
@@ -184,8 +184,8 @@ async fn transaction_with_unflushable_records_is_not_committed() {
 /// This is the state after a power loss: the index still has its commits, but the log with the ids has lost its end.
 #[tokio::test]
 async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "").await;
     let partitions = [opened.remote(0).await, opened.remote(1).await];
     for (id, partition) in (1_000..).zip([0, 0, 1, 1]) {
         opened.begin_in(&partitions[partition], ProducerIdAndEpoch { id, epoch: 3 }).await;
@@ -206,8 +206,8 @@ async fn transactions_with_lost_state_are_aborted_in_diskless_partitions() {
 
 #[tokio::test]
 async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_answer() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "").await;
     let producer = opened.begin().await;
     let (unwritten, version) = (Unwritten::default(), TransactionVersion::V2);
     let end = EndTxn { producer, is_commit: true, version };
@@ -232,8 +232,8 @@ async fn commit_without_obstacles_is_answered_at_once_and_completed_after_its_an
 #[tokio::test]
 async fn commit_with_many_markers_is_completed_after_its_answer() {
     const PARTITIONS: i32 = 2 * MARKERS_A_TURN as i32;
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "").await;
     let name = Text::from_static("wide");
     let topic = CreateTopic { name: name.to_string(), num_partitions: PARTITIONS, ..Default::default() };
     let topic = CreateTopic { replication_factor: -1, ..topic };
@@ -261,8 +261,8 @@ async fn commit_with_many_markers_is_completed_after_its_answer() {
 
 #[tokio::test]
 async fn commit_during_an_append_of_another_thread_is_answered_and_completed() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let opened = opened(folder.path(), "").await;
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let opened = opened(directory.path(), "").await;
     let producer = opened.begin().await;
     let unwritten = Unwritten::default();
     let end = EndTxn { producer, is_commit: true, version: TransactionVersion::V2 };

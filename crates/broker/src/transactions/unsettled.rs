@@ -62,8 +62,8 @@ impl Unsettled {
         let unsettled = Unsettled { file, sets, changed, is_unclean, has_found, must_search };
         // Any partition counts. The directories of `__transaction_state` may be lost, and diskless partitions have
         // none.
-        let has_folders = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
-        let has_partitions = has_folders || diskless::has_index(data_dir);
+        let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
+        let has_partitions = has_directories || diskless::has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
             unsettled.set();
         }
@@ -84,8 +84,8 @@ impl Unsettled {
     /// Sets the note in memory and on the disk, because transactions may have lost their state.
     pub(super) fn set(&self) {
         let mut sets = self.sets.lock();
-        let folder = self.file.parent().unwrap_or(Path::new("."));
-        let noted = files::replace(&self.file, b"").and_then(|()| files::sync_dir(folder));
+        let directory = self.file.parent().unwrap_or(Path::new("."));
+        let noted = files::replace(&self.file, b"").and_then(|()| files::sync_dir(directory));
         if let Err(error) = noted {
             tracing::error!(%error, "cannot write {}: a kill before transactions are settled may leave some open", self.file.display());
         }
@@ -188,15 +188,18 @@ mod tests {
 
     #[test]
     fn marker_of_possible_loss_stays_until_all_is_settled() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let open = |ended| Unsettled::open(folder.path(), ended);
-        assert!(!open(PreviousShutdown::Lost).is_set(), "a new folder has lost nothing");
-        fs::create_dir(folder.path().join("t-0")).expect("created");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let open = |ended| Unsettled::open(directory.path(), ended);
+        assert!(!open(PreviousShutdown::Lost).is_set(), "a new directory has lost nothing");
+        fs::create_dir(directory.path().join("t-0")).expect("created");
         assert!(!open(PreviousShutdown::Killed).is_set());
         assert!(open(PreviousShutdown::Lost).is_set());
-        let diskless = tempfile::tempdir().expect("temporary folder");
+        let diskless = tempfile::tempdir().expect("temporary directory");
         fs::write(diskless.path().join("diskless.db"), "").expect("written");
-        assert!(Unsettled::open(diskless.path(), PreviousShutdown::Lost).is_set(), "its partitions have no folders");
+        assert!(
+            Unsettled::open(diskless.path(), PreviousShutdown::Lost).is_set(),
+            "its partitions have no directories"
+        );
         let unsettled = open(PreviousShutdown::Killed);
         let seen = unsettled.seen().expect("a kill changes nothing");
         unsettled.set();

@@ -9,12 +9,12 @@ use fullbore_wire::batch::{BatchView, Compression, HEADER_LEN, Stamp};
 use fullbore_wire::{ErrorCode, Uuid};
 use tokio::sync::Notify;
 
-use crate::folder::*;
+use crate::directory::*;
 
 #[test]
 fn appended_batch_is_read_unchanged_except_offset_and_epoch() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let sent: Vec<_> = (1..=200).map(|n| plain(n % 7 + 1, &vec![n as u8; n * 13])).collect();
     let mut next = 0;
     for batch in &sent {
@@ -33,24 +33,24 @@ fn appended_batch_is_read_unchanged_except_offset_and_epoch() {
 
 #[test]
 fn nothing_is_on_the_disk_before_the_first_append() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     assert_eq!(partition.offsets().expect("absent").log_end, 0);
     assert!(partition.read(0, 100, true).expect("absent").records.is_empty());
     assert!(partition.read(1, 100, true).is_err());
-    assert!(!folder.file("").exists());
+    assert!(!directory.file("").exists());
     offset(&partition, &plain(1, b"v"));
-    assert_eq!(folder.files("log"), ["00000000000000000000.log"]);
-    let metadata = std::fs::read_to_string(folder.file("partition.metadata")).expect("read");
+    assert_eq!(directory.files("log"), ["00000000000000000000.log"]);
+    let metadata = std::fs::read_to_string(directory.file("partition.metadata")).expect("read");
     assert_eq!(metadata, format!("version: 0\ntopic_id: {ID}\n"));
-    let epochs = std::fs::read_to_string(folder.file("leader-epoch-checkpoint")).expect("read");
+    let epochs = std::fs::read_to_string(directory.file("leader-epoch-checkpoint")).expect("read");
     assert_eq!(epochs, "0\n1\n0 0\n");
 }
 
 #[test]
 fn log_append_time_replaces_the_producers_and_the_checksum_holds() {
-    let folder = Folder::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
-    let partition = folder.partition();
+    let directory = Directory::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
+    let partition = directory.partition();
     for codec in [Compression::None, Compression::Zstd] {
         let batch = timed(Stamp::NONE, codec, &[5, 6], b"v");
         let appended = append(&partition, &batch).expect("appended");
@@ -65,8 +65,8 @@ fn log_append_time_replaces_the_producers_and_the_checksum_holds() {
 
 #[test]
 fn log_append_time_flag_of_a_client_is_cleared() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let mut batch = plain(1, b"v");
     batch[22] |= 8;
     fullbore_wire::batch::restamp(&mut batch, Stamp::NONE);
@@ -77,13 +77,13 @@ fn log_append_time_flag_of_a_client_is_cleared() {
 
 #[test]
 fn batch_against_the_topics_settings_is_refused_and_changes_nothing() {
-    let folder = Folder::new().with(|config| {
+    let directory = Directory::new().with(|config| {
         config.max_message_bytes = 2000;
         config.segment_bytes = 1000;
         config.message_timestamp_before_max_ms = 100;
         config.message_timestamp_after_max_ms = 50;
     });
-    let partition = folder.partition();
+    let partition = directory.partition();
     let at = |timestamps: &[i64]| timed(Stamp::NONE, Compression::None, timestamps, b"v");
     let mut miscounted = plain(2, b"v");
     miscounted[26] = 9;
@@ -105,8 +105,8 @@ fn batch_against_the_topics_settings_is_refused_and_changes_nothing() {
 
 #[test]
 fn sequences_are_checked_and_duplicates_get_their_first_offset() {
-    let folder = Folder::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
-    let partition = folder.partition();
+    let directory = Directory::new().with(|config| config.message_timestamp_type = TimestampType::LogAppendTime);
+    let partition = directory.partition();
     let refusal = |batch: &[u8]| append(&partition, batch).expect_err("refused").code();
     assert_eq!(refusal(&idempotent(1, 0, 17, 1)), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
     assert_eq!(partition.offsets().expect("open").log_end, 0);
@@ -132,9 +132,9 @@ fn sequences_are_checked_and_duplicates_get_their_first_offset() {
 
 #[test]
 fn segments_roll_by_size_time_index_and_offset() {
-    let by_size = Folder::new().with(|config| config.segment_bytes = 1000);
-    let by_time = Folder::new().with(|config| config.segment_ms = 10);
-    let by_index = Folder::new().with(|config| {
+    let by_size = Directory::new().with(|config| config.segment_bytes = 1000);
+    let by_time = Directory::new().with(|config| config.segment_ms = 10);
+    let by_index = Directory::new().with(|config| {
         config.index_interval_bytes = 0;
         config.segment_index_bytes = 48;
     });
@@ -159,8 +159,8 @@ fn segments_roll_by_size_time_index_and_offset() {
 
 #[test]
 fn a_segment_ends_before_its_relative_offsets_overflow() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let huge = |records: i32| {
         let mut batch = plain(1, b"v");
         batch[23..27].copy_from_slice(&(records - 1).to_be_bytes());
@@ -172,28 +172,28 @@ fn a_segment_ends_before_its_relative_offsets_overflow() {
     assert_eq!(offset(&partition, &huge(half)), 0);
     assert_eq!(offset(&partition, &huge(half)), i64::from(half));
     assert_eq!(offset(&partition, &huge(1)), 2 * i64::from(half));
-    assert_eq!(folder.files("log"), ["00000000000000000000.log", "00000000002147483648.log"]);
+    assert_eq!(directory.files("log"), ["00000000000000000000.log", "00000000002147483648.log"]);
     assert_eq!(read_all(&partition, 0).len(), 3);
 }
 
 #[tokio::test]
 async fn a_waiter_is_woken_by_an_append_and_by_deletion() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let waiter = Arc::new(Notify::new());
     let registration = partition.register(&waiter);
     offset(&partition, &plain(1, b"v"));
     waiter.notified().await;
-    folder.logs.delete_topic(ID);
+    directory.logs.delete_topic(ID);
     waiter.notified().await;
-    folder.logs.deleted(ID).await;
+    directory.logs.deleted(ID).await;
     drop(registration);
     assert_eq!(append(&partition, &plain(1, b"v")).expect_err("deleted"), AppendError::Gone);
 }
 
 #[tokio::test]
 async fn topic_with_flush_settings_returns_tickets_that_resolve() {
-    let every = Folder::new().with(|config| config.flush_messages = Some(1));
+    let every = Directory::new().with(|config| config.flush_messages = Some(1));
     let partition = every.partition();
     for n in 0..50 {
         let durability = append_with(&partition, &idempotent(1, 0, n, 1), Acks::Leader).expect("appended").durability;
@@ -204,7 +204,7 @@ async fn topic_with_flush_settings_returns_tickets_that_resolve() {
             assert!(retry.durability.is_nothing(), "it is on the disk already");
         }
     }
-    let each_third = Folder::new().with(|config| config.flush_messages = Some(3));
+    let each_third = Directory::new().with(|config| config.flush_messages = Some(3));
     let partition = each_third.partition();
     let written = || append_with(&partition, &plain(1, b"v"), Acks::Leader).expect("appended");
     let waits = [(); 3].map(|()| !written().durability.is_nothing());
@@ -213,21 +213,21 @@ async fn topic_with_flush_settings_returns_tickets_that_resolve() {
 
 #[test]
 fn recreated_topic_starts_empty_and_the_old_directory_is_removed() {
-    let folder = Folder::new().with(|config| config.file_delete_delay_ms = 0);
-    let old = folder.partition();
+    let directory = Directory::new().with(|config| config.file_delete_delay_ms = 0);
+    let old = directory.partition();
     offset(&old, &plain(3, b"v"));
-    folder.logs.delete_topic(ID);
-    let new = folder.partition_of(TOPIC, Uuid([8; 16]), 0);
+    directory.logs.delete_topic(ID);
+    let new = directory.partition_of(TOPIC, Uuid([8; 16]), 0);
     assert_eq!(offset(&new, &plain(1, b"v")), 0);
     assert!(old.read(0, 100, true).is_err());
-    wait_until("the deleted folder is removed", || folder.partition_folders() == 1);
+    wait_until("the deleted directory is removed", || directory.partition_directories() == 1);
     assert_eq!(read_all(&new, 0).len(), 1);
 }
 
 #[test]
 fn batch_without_records_is_refused() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let batch = plain(0, b"");
     assert_eq!(batch.len(), HEADER_LEN);
     assert_eq!(append(&partition, &batch).expect_err("no records"), AppendError::Invalid(InvalidBatch::Header));

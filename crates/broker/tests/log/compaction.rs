@@ -11,7 +11,7 @@ use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchBuilder, BatchView, Compression, Header, RecordIter, Stamp, batches, decompress};
 use proptest::prelude::*;
 
-use crate::folder::*;
+use crate::directory::*;
 
 const KEYS: u8 = 6;
 const DELETE_RETENTION_MS: i64 = 1000;
@@ -51,7 +51,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 struct World {
-    folder: Folder,
+    directory: Directory,
     partition: Arc<Replica>,
     history: Vec<Row>,
     now_ms: i64,
@@ -63,8 +63,8 @@ struct World {
     appended_ms: Vec<i64>,
 }
 
-fn compacted(segment_bytes: u64, map_bytes: usize) -> Folder {
-    let mut folder = Folder::new().with(|config| {
+fn compacted(segment_bytes: u64, map_bytes: usize) -> Directory {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = segment_bytes;
         config.index_interval_bytes = 60;
         config.cleanup = CleanupPolicy { delete: false, compact: true };
@@ -72,22 +72,22 @@ fn compacted(segment_bytes: u64, map_bytes: usize) -> Folder {
         config.delete_retention_ms = DELETE_RETENTION_MS;
         config.file_delete_delay_ms = 0;
     });
-    folder.settings.storage.cleaner.threads = 0;
-    folder.settings.storage.cleaner.dedupe_buffer_bytes = map_bytes;
-    folder.settings.storage.cleaner.io_buffer_bytes = 0;
-    folder.crash();
-    folder
+    directory.settings.storage.cleaner.threads = 0;
+    directory.settings.storage.cleaner.dedupe_buffer_bytes = map_bytes;
+    directory.settings.storage.cleaner.io_buffer_bytes = 0;
+    directory.crash();
+    directory
 }
 
 impl World {
     fn new(segment_bytes: u64, map_bytes: usize, append_time: bool) -> World {
-        let mut folder = compacted(segment_bytes, map_bytes);
+        let mut directory = compacted(segment_bytes, map_bytes);
         if append_time {
-            folder.config.message_timestamp_type = TimestampType::LogAppendTime;
+            directory.config.message_timestamp_type = TimestampType::LogAppendTime;
         }
-        let partition = folder.partition();
+        let partition = directory.partition();
         let mut world = World {
-            folder,
+            directory,
             partition,
             history: Vec::new(),
             now_ms: NOW,
@@ -107,7 +107,7 @@ impl World {
         };
         let mut builder = BatchBuilder::new(BytesMut::new(), CODECS[codec], None);
         let base_offset = self.history.len() as i64;
-        let is_append_time = self.folder.config.message_timestamp_type == TimestampType::LogAppendTime;
+        let is_append_time = self.directory.config.message_timestamp_type == TimestampType::LogAppendTime;
         for (at, &(key, len)) in rows.iter().enumerate() {
             let value = (len > 0).then(|| vec![len ^ key; usize::from(len)]);
             let timestamp = self.now_ms - i64::from(len % 7);
@@ -130,14 +130,14 @@ impl World {
     }
 
     fn clean(&mut self) {
-        while self.folder.logs.clean_dirtiest(self.now_ms) {}
-        assert_eq!(self.folder.logs.cleaner_status().failures, 0);
+        while self.directory.logs.clean_dirtiest(self.now_ms) {}
+        assert_eq!(self.directory.logs.cleaner_status().failures, 0);
         self.check_clean();
     }
 
     /// Checks that each key occurs only once in the closed segments.
     fn check_clean(&self) {
-        let active_base: i64 = self.folder.files(".log").last().expect("one")[..20].parse().expect("an offset");
+        let active_base: i64 = self.directory.files(".log").last().expect("one")[..20].parse().expect("an offset");
         let mut newest = HashMap::new();
         for (offset, row) in self.history.iter().enumerate().take(active_base as usize) {
             newest.insert(row.0, offset as i64);
@@ -206,7 +206,7 @@ impl World {
             let found = found.map(|found| (found.offset, found.timestamp));
             // With LogAppendTime, the records of a batch share one timestamp. A lookup finds the batch's first offset,
             // even if that record is gone.
-            match self.folder.config.message_timestamp_type {
+            match self.directory.config.message_timestamp_type {
                 TimestampType::CreateTime => assert_eq!(found, expected, "time {time}"),
                 TimestampType::LogAppendTime => assert_eq!(found.is_some(), expected.is_some(), "time {time}"),
             }
@@ -223,10 +223,10 @@ impl World {
     }
 
     fn reopen(&mut self, without_snapshots: bool) {
-        self.partition = self.folder.crash();
+        self.partition = self.directory.crash();
         if without_snapshots {
-            for name in self.folder.files(".snapshot") {
-                std::fs::remove_file(self.folder.file(&name)).expect("removed");
+            for name in self.directory.files(".snapshot") {
+                std::fs::remove_file(self.directory.file(&name)).expect("removed");
             }
         }
         if self.log_start > 0 {
@@ -242,14 +242,14 @@ impl World {
             Step::Clean => self.clean(),
             Step::Wait(ms) => self.now_ms += ms,
             Step::Restart => {
-                self.folder.logs.close();
+                self.directory.logs.close();
                 self.reopen(false);
             }
             Step::Crash => self.reopen(false),
             Step::CrashWithoutSnapshots => self.reopen(true),
             Step::SegmentBytes(bytes) => {
-                self.folder.config.segment_bytes = *bytes;
-                self.partition = self.folder.partition();
+                self.directory.config.segment_bytes = *bytes;
+                self.partition = self.directory.partition();
             }
             Step::DeleteBefore(part) => {
                 let span = self.history.len() as i64 - self.log_start;
@@ -307,29 +307,29 @@ fn compacted_log_without_its_last_segment_opens_after_a_kill() {
         world.append(3, 0, &[(0, 3)]);
     }
     world.clean();
-    let logs = world.folder.files(".log");
+    let logs = world.directory.files(".log");
     let active: i64 = logs.last().expect("one")[..20].parse().expect("an offset");
     let left: Vec<_> = world.records().into_iter().filter(|record| record.0 < active).collect();
     let last = left.last().expect("some").0;
     assert!(left.iter().rev().zip(0..).any(|(record, nth)| record.0 != last - nth), "no gap: nothing is tried here");
-    for name in std::fs::read_dir(world.folder.file("")).expect("listed") {
+    for name in std::fs::read_dir(world.directory.file("")).expect("listed") {
         let path = name.expect("listed").path();
         if path.file_stem().is_some_and(|stem| *stem == *format!("{active:020}")) {
             std::fs::remove_file(path).expect("moved away");
         }
     }
-    world.partition = world.folder.crash();
+    world.partition = world.directory.crash();
     world.history.truncate(last as usize + 1);
     assert_eq!(world.records(), left);
 }
 
 #[test]
 fn records_are_cleaned_after_the_minimum_lag_and_by_the_maximum_lag_without_writes() {
-    let mut folder = compacted(1 << 20, 1 << 20);
-    folder.config.min_cleanable_dirty_ratio = Ratio(1.0);
-    folder.config.min_compaction_lag_ms = 1000;
-    folder.config.max_compaction_lag_ms = 5000;
-    let partition = folder.partition();
+    let mut directory = compacted(1 << 20, 1 << 20);
+    directory.config.min_cleanable_dirty_ratio = Ratio(1.0);
+    directory.config.min_compaction_lag_ms = 1000;
+    directory.config.max_compaction_lag_ms = 5000;
+    let partition = directory.partition();
     for n in 0..20 {
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
     }
@@ -342,19 +342,19 @@ fn records_are_cleaned_after_the_minimum_lag_and_by_the_maximum_lag_without_writ
         }
         count
     };
-    assert!(!folder.logs.clean_dirtiest(NOW + 5000), "not yet too old");
-    assert!(folder.logs.clean_dirtiest(NOW + 5001), "its oldest record is, and its segment is closed for that");
+    assert!(!directory.logs.clean_dirtiest(NOW + 5000), "not yet too old");
+    assert!(directory.logs.clean_dirtiest(NOW + 5001), "its oldest record is, and its segment is closed for that");
     assert_eq!((records(&partition), partition.offsets().expect("offsets").log_end), (1, 20));
-    assert!(!folder.logs.clean_dirtiest(NOW + 60_000), "there is nothing new");
+    assert!(!directory.logs.clean_dirtiest(NOW + 60_000), "there is nothing new");
 
-    folder.config.max_compaction_lag_ms = i64::MAX;
-    folder.config.min_cleanable_dirty_ratio = Ratio(0.0);
-    folder.config.segment_bytes = 300;
-    let partition = folder.partition();
+    directory.config.max_compaction_lag_ms = i64::MAX;
+    directory.config.min_cleanable_dirty_ratio = Ratio(0.0);
+    directory.config.segment_bytes = 300;
+    let partition = directory.partition();
     for n in 20..40 {
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
     }
-    assert!(!folder.logs.clean_dirtiest(NOW + 1020), "all of them are too new");
-    assert!(folder.logs.clean_dirtiest(NOW + 1039));
+    assert!(!directory.logs.clean_dirtiest(NOW + 1020), "all of them are too new");
+    assert!(directory.logs.clean_dirtiest(NOW + 1039));
     assert!(records(&partition) < 21);
 }

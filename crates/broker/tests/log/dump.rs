@@ -7,7 +7,7 @@ use std::process::Command;
 use fullbore_config::{CleanupPolicy, Ratio};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 
-use crate::folder::*;
+use crate::directory::*;
 
 fn jars() -> Option<PathBuf> {
     let default = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/kafka-peer/lib"));
@@ -28,10 +28,10 @@ fn dump(lib: &std::path::Path, files: &[String], flags: &[&str]) -> String {
     text
 }
 
-fn paths(folder: &Folder, suffix: &str) -> Vec<String> {
-    let names = folder.files(suffix);
+fn paths(directory: &Directory, suffix: &str) -> Vec<String> {
+    let names = directory.files(suffix);
     assert!(!names.is_empty(), "no {suffix}");
-    names.iter().map(|name| folder.file(name).display().to_string()).collect()
+    names.iter().map(|name| directory.file(name).display().to_string()).collect()
 }
 
 #[test]
@@ -40,11 +40,11 @@ fn kafka_reads_segments_indexes_and_snapshots() {
         eprintln!("skipped: no Kafka jars");
         return;
     };
-    let mut folder = Folder::new().with(|config| {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = 30_000;
         config.index_interval_bytes = 500;
     });
-    let partition = folder.partition();
+    let partition = directory.partition();
     for n in 0..200 {
         let stamp = Stamp { producer_id: 1, producer_epoch: 0, base_sequence: n * 2 };
         let times = [NOW + i64::from(n * 7 % 100), NOW + i64::from(n)];
@@ -53,23 +53,23 @@ fn kafka_reads_segments_indexes_and_snapshots() {
         offset(&partition, &timed(stamp, codec[n as usize % 5], &times, &value));
     }
     drop(partition);
-    folder.crash().offsets().expect("recovered");
-    folder.logs.close();
-    assert!(folder.files(".log").len() > 2);
+    directory.crash().offsets().expect("recovered");
+    directory.logs.close();
+    assert!(directory.files(".log").len() > 2);
 
-    let records = dump(&lib, &paths(&folder, ".log"), &["--deep-iteration", "--print-data-log"]);
+    let records = dump(&lib, &paths(&directory, ".log"), &["--deep-iteration", "--print-data-log"]);
     assert_eq!(records.matches("| offset: ").count(), 400, "{records}");
     assert_eq!(records.matches("isvalid: true").count(), 200);
     assert!(!records.contains("isvalid: false"));
     for suffix in [".index", ".timeindex"] {
-        let entries = dump(&lib, &paths(&folder, suffix), &[]);
+        let entries = dump(&lib, &paths(&directory, suffix), &[]);
         for complaint in ["Mismatch", "mismatch", "not found", "Found", "out of order"] {
             assert!(!entries.contains(complaint), "{entries}");
         }
-        let sane = dump(&lib, &paths(&folder, suffix), &["--index-sanity-check"]);
-        assert_eq!(sane.matches("passed sanity check").count(), folder.files(suffix).len(), "{sane}");
+        let sane = dump(&lib, &paths(&directory, suffix), &["--index-sanity-check"]);
+        assert_eq!(sane.matches("passed sanity check").count(), directory.files(suffix).len(), "{sane}");
     }
-    let snapshot = dump(&lib, &paths(&folder, ".snapshot"), &[]);
+    let snapshot = dump(&lib, &paths(&directory, ".snapshot"), &[]);
     assert!(snapshot.contains("producerId: 1 producerEpoch: 0"), "{snapshot}");
 }
 
@@ -79,16 +79,16 @@ fn kafka_reads_compacted_segments_tombstones_and_batches_without_records() {
         eprintln!("skipped: no Kafka jars");
         return;
     };
-    let mut folder = Folder::new().with(|config| {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = 6000;
         config.index_interval_bytes = 200;
         config.cleanup = CleanupPolicy { delete: false, compact: true };
         config.min_cleanable_dirty_ratio = Ratio(0.0);
         config.delete_retention_ms = 5000;
     });
-    folder.settings.storage.cleaner.threads = 0;
-    folder.crash();
-    let partition = folder.partition();
+    directory.settings.storage.cleaner.threads = 0;
+    directory.crash();
+    let partition = directory.partition();
     let codecs = [Compression::None, Compression::Gzip, Compression::Snappy, Compression::Lz4, Compression::Zstd];
     for n in 0..200_u8 {
         let mut builder = BatchBuilder::new(Default::default(), codecs[usize::from(n % 5)], None);
@@ -100,17 +100,17 @@ fn kafka_reads_compacted_segments_tombstones_and_batches_without_records() {
         let stamp = if n == 20 { Stamp { producer_id: 7, producer_epoch: 0, base_sequence: 0 } } else { Stamp::NONE };
         offset(&partition, &builder.seal(stamp).expect("sealed").0);
     }
-    while folder.logs.clean_dirtiest(NOW + 1000) {}
-    folder.logs.close();
+    while directory.logs.clean_dirtiest(NOW + 1000) {}
+    directory.logs.close();
 
-    let records = dump(&lib, &paths(&folder, ".log"), &["--deep-iteration", "--print-data-log"]);
+    let records = dump(&lib, &paths(&directory, ".log"), &["--deep-iteration", "--print-data-log"]);
     assert!(!records.contains("isvalid: false"), "{records}");
     assert!(records.matches("| offset: ").count() < 300, "{records}");
     let lines = |what: &str| records.lines().filter(|line| line.contains(what)).count();
     assert!(lines("producerId: 7 ") == 1 && lines(" count: 0 ") >= 1, "{records}");
     assert!(lines(&format!("deleteHorizonMs: OptionalLong[{}]", NOW + 6000)) > 0, "{records}");
     for suffix in [".index", ".timeindex"] {
-        let entries = dump(&lib, &paths(&folder, suffix), &[]);
+        let entries = dump(&lib, &paths(&directory, suffix), &[]);
         for complaint in ["Mismatch", "mismatch", "not found", "Found", "out of order"] {
             assert!(!entries.contains(complaint), "{entries}");
         }

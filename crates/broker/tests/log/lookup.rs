@@ -5,7 +5,7 @@ use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchView, Compression, Stamp, batches};
 use proptest::prelude::*;
 
-use crate::folder::*;
+use crate::directory::*;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
@@ -17,20 +17,20 @@ proptest! {
         max_bytes in 1u32..5000,
         clean in any::<bool>(),
     ) {
-        let mut folder = Folder::new().with(|config| {
+        let mut directory = Directory::new().with(|config| {
             config.segment_bytes = segment_bytes.max(3000);
             config.index_interval_bytes = index_interval_bytes;
         });
-        let partition = folder.partition();
+        let partition = directory.partition();
         for (records, size) in &sizes {
             offset(&partition, &plain(*records, &vec![1; *size]));
         }
         drop(partition);
         for reopened in [false, true] {
             let partition = match (reopened, clean) {
-                (false, _) => folder.partition(),
-                (true, true) => folder.restart(),
-                (true, false) => folder.crash(),
+                (false, _) => directory.partition(),
+                (true, true) => directory.restart(),
+                (true, false) => directory.crash(),
             };
             let end = partition.offsets().expect("open").log_end;
             prop_assert_eq!(end, sizes.iter().map(|(records, _)| *records as i64).sum::<i64>());
@@ -60,11 +60,11 @@ proptest! {
         codec in prop::sample::select(vec![Compression::None, Compression::Lz4]),
         clean in any::<bool>(),
     ) {
-        let mut folder = Folder::new().with(|config| {
+        let mut directory = Directory::new().with(|config| {
             config.segment_bytes = segment_bytes;
             config.index_interval_bytes = index_interval_bytes;
         });
-        let partition = folder.partition();
+        let partition = directory.partition();
         for timestamps in &times {
             offset(&partition, &timed(Stamp::NONE, codec, timestamps, b"v"));
         }
@@ -72,9 +72,9 @@ proptest! {
         let records: Vec<i64> = times.concat();
         for reopened in [false, true] {
             let partition = match (reopened, clean) {
-                (false, _) => folder.partition(),
-                (true, true) => folder.restart(),
-                (true, false) => folder.crash(),
+                (false, _) => directory.partition(),
+                (true, true) => directory.restart(),
+                (true, false) => directory.crash(),
             };
             for wanted in -1..501 {
                 let linear = records.iter().position(|timestamp| *timestamp >= wanted);
@@ -91,8 +91,8 @@ proptest! {
 
 #[test]
 fn batch_that_cannot_be_decompressed_is_found_by_its_header() {
-    let folder = Folder::new().with(|config| config.max_message_bytes = 10_000);
-    let partition = folder.partition();
+    let directory = Directory::new().with(|config| config.max_message_bytes = 10_000);
+    let partition = directory.partition();
     offset(&partition, &plain(1, b"older"));
     let bomb = timed(Stamp::NONE, Compression::Gzip, &[NOW + 1, NOW + 2], &[0; 200_000]);
     assert_eq!(offset(&partition, &bomb), 1);
@@ -111,16 +111,16 @@ fn batch_that_cannot_be_decompressed_is_found_by_its_header() {
 
 #[test]
 fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
-    let mut folder = Folder::new().with(|config| {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = 20_000;
         config.index_interval_bytes = 100;
     });
-    let partition = folder.partition();
+    let partition = directory.partition();
     (0..300).for_each(|_| _ = append(&partition, &plain(1, &[1; 200])).expect("appended"));
     let before = read_all(&partition, 0);
     drop(partition);
-    folder.logs.close();
-    let index = folder.file("00000000000000000000.index");
+    directory.logs.close();
+    let index = directory.file("00000000000000000000.index");
     let good = std::fs::read(&index).expect("read");
     for damage in ["gone", "odd", "foreign", "zeros"] {
         match damage {
@@ -129,19 +129,19 @@ fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
             "foreign" => std::fs::write(&index, [0, 0, 0, 9, 0, 0, 0, 9].repeat(10)).expect("written"),
             _ => std::fs::write(&index, vec![0; good.len()]).expect("written"),
         }
-        let partition = folder.crash();
+        let partition = directory.crash();
         // The log was closed cleanly, so a damaged index must not change what is read.
         assert_eq!(read_all(&partition, 0), before, "{damage}");
         drop(partition);
-        folder.logs.close();
+        directory.logs.close();
         assert_eq!(std::fs::read(&index).expect("read"), good, "{damage}");
     }
 }
 
 #[test]
 fn end_of_an_epoch_is_the_start_of_the_next_even_without_the_file() {
-    let mut folder = Folder::new();
-    let partition = folder.partition();
+    let mut directory = Directory::new();
+    let partition = directory.partition();
     for epoch in [0, 0, 2, 5] {
         lead(&partition, epoch);
         offset(&partition, &plain(2, b"v"));
@@ -149,9 +149,9 @@ fn end_of_an_epoch_is_the_start_of_the_next_even_without_the_file() {
     drop(partition);
     for lose in [false, true] {
         if lose {
-            std::fs::remove_file(folder.file("leader-epoch-checkpoint")).expect("removed");
+            std::fs::remove_file(directory.file("leader-epoch-checkpoint")).expect("removed");
         }
-        let partition = folder.crash();
+        let partition = directory.crash();
         lead(&partition, 5);
         let ends = [(0, 0, 4), (1, 0, 4), (2, 2, 6), (4, 2, 6), (5, 5, 8), (6, -1, -1)];
         for (asked, leader_epoch, end_offset) in ends {
@@ -163,8 +163,8 @@ fn end_of_an_epoch_is_the_start_of_the_next_even_without_the_file() {
 
 #[test]
 fn earliest_offset_has_the_epoch_of_its_record() {
-    let mut folder = Folder::new();
-    let partition = folder.partition();
+    let mut directory = Directory::new();
+    let partition = directory.partition();
     let earliest = |partition: &Replica| {
         let TimestampOffset { offset, timestamp, leader_epoch } = partition.earliest().expect("open");
         assert_eq!(timestamp, -1);
@@ -182,7 +182,7 @@ fn earliest_offset_has_the_epoch_of_its_record() {
         assert_eq!(earliest(&partition), (log_start, epoch));
     }
     drop(partition);
-    let partition = folder.crash();
+    let partition = directory.crash();
     lead(&partition, 12);
     assert_eq!(earliest(&partition), (4, 9));
     partition.delete_records_before(6).expect("deleted");

@@ -6,7 +6,7 @@ use fullbore_broker::partitions::Partitions;
 use fullbore_log::partition::read::Isolation;
 use fullbore_wire::batch::{BatchView, Compression, Stamp};
 
-use crate::folder::*;
+use crate::directory::*;
 
 const INDEX: &str = "00000000000000000000.index";
 const TIMES: &str = "00000000000000000000.timeindex";
@@ -14,20 +14,20 @@ const BATCHES: i64 = 60;
 
 /// Returns a log that was stopped cleanly. Each batch has one record, the timestamps are a millisecond apart, and
 /// nearly every batch has an index entry.
-fn stopped() -> Folder {
-    let folder = Folder::new().with(|config| config.index_interval_bytes = 0);
-    let partition = folder.partition();
+fn stopped() -> Directory {
+    let directory = Directory::new().with(|config| config.index_interval_bytes = 0);
+    let partition = directory.partition();
     for n in 0..BATCHES {
         offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + n], b"value"));
     }
     drop(partition);
-    folder.logs.close();
-    folder
+    directory.logs.close();
+    directory
 }
 
 /// Checks that every record is found both by offset and by time.
-fn check(folder: &mut Folder) {
-    let partition = folder.crash();
+fn check(directory: &mut Directory) {
+    let partition = directory.crash();
     for n in 0..BATCHES {
         let read = bytes(&partition.read(n, 1, true).expect("read").records);
         assert_eq!(BatchView::first(&read).expect("a batch").base_offset(), n);
@@ -40,61 +40,61 @@ fn check(folder: &mut Folder) {
 }
 
 /// Decreases the number at position `at` of most entries, which are `len` bytes long.
-fn lessen(folder: &Folder, name: &str, len: usize, at: usize) {
-    let mut bytes = fs::read(folder.file(name)).expect("read");
+fn lessen(directory: &Directory, name: &str, len: usize, at: usize) {
+    let mut bytes = fs::read(directory.file(name)).expect("read");
     let count = bytes.len() / len;
     // The last entry stays as it is, because it is checked when the log is opened.
     for entry in bytes.chunks_exact_mut(len).take(count - 1).skip(5) {
         let old = u32::from_be_bytes(entry[at..at + 4].try_into().expect("4 bytes"));
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
     }
-    fs::write(folder.file(name), bytes).expect("damaged");
+    fs::write(directory.file(name), bytes).expect("damaged");
 }
 
 #[test]
 fn index_entry_with_a_wrong_offset_skips_no_record() {
-    let mut folder = stopped();
-    lessen(&folder, INDEX, 8, 0);
-    check(&mut folder);
+    let mut directory = stopped();
+    lessen(&directory, INDEX, 8, 0);
+    check(&mut directory);
 }
 
 #[test]
 fn time_index_entry_with_a_wrong_time_skips_no_record() {
-    let mut folder = stopped();
-    lessen(&folder, TIMES, 12, 4);
-    check(&mut folder);
+    let mut directory = stopped();
+    lessen(&directory, TIMES, 12, 4);
+    check(&mut directory);
 }
 
 /// Retention uses the last entry. After the cut, that entry is too old.
 #[test]
 fn time_index_cut_between_two_entries_is_rebuilt() {
     for entries in [1, 10, 40] {
-        let mut folder = stopped();
-        let bytes = fs::read(folder.file(TIMES)).expect("read");
-        fs::write(folder.file(TIMES), &bytes[..entries * 12]).expect("cut");
-        check(&mut folder);
+        let mut directory = stopped();
+        let bytes = fs::read(directory.file(TIMES)).expect("read");
+        fs::write(directory.file(TIMES), &bytes[..entries * 12]).expect("cut");
+        check(&mut directory);
     }
 }
 
 #[test]
 fn log_start_known_to_the_epochs_only_hides_no_record() {
-    let mut folder = stopped();
-    fs::write(folder.file("leader-epoch-checkpoint"), "0\n1\n0 40\n").expect("damaged");
-    check(&mut folder);
-    assert_eq!(folder.partition().offsets().expect("open").log_start, 0);
+    let mut directory = stopped();
+    fs::write(directory.file("leader-epoch-checkpoint"), "0\n1\n0 40\n").expect("damaged");
+    check(&mut directory);
+    assert_eq!(directory.partition().offsets().expect("open").log_start, 0);
 }
 
 #[test]
 fn acknowledged_log_start_survives_the_loss_of_either_file() {
     for name in ["leader-epoch-checkpoint", "../log-start-offset-checkpoint"] {
-        let mut folder = Folder::new();
-        let partition = folder.partition();
+        let mut directory = Directory::new();
+        let partition = directory.partition();
         (0..9).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
         partition.delete_records_before(4).expect("moved");
-        folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("written");
+        directory.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("written");
         drop(partition);
-        fs::write(folder.file(name), "nonsense").expect("damaged");
-        assert_eq!(folder.crash().offsets().expect("open").log_start, 4, "{name}");
+        fs::write(directory.file(name), "nonsense").expect("damaged");
+        assert_eq!(directory.crash().offsets().expect("open").log_start, 4, "{name}");
     }
 }
 
@@ -102,30 +102,30 @@ fn acknowledged_log_start_survives_the_loss_of_either_file() {
 /// cannot be read.
 #[test]
 fn damaged_list_of_unrecovered_partitions_counts_as_an_unclean_shutdown() {
-    let mut folder = Folder::new();
-    let partition = folder.partition();
+    let mut directory = Directory::new();
+    let partition = directory.partition();
     (0..2).for_each(|n| assert_eq!(offset(&partition, &plain(1, b"v")), n));
     drop(partition);
-    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
-    folder.logs.close();
-    let path = folder.file("00000000000000000000.log");
+    directory.logs = Partitions::open(&directory.dir, &directory.settings).expect("opened");
+    directory.logs.close();
+    let path = directory.file("00000000000000000000.log");
     let mut bytes = fs::read(&path).expect("read");
     *bytes.last_mut().expect("not empty") ^= 1;
     fs::write(&path, bytes).expect("damaged");
-    fs::write(folder.dir.join("unrecovered-checkpoint"), "nonsense").expect("damaged");
-    assert_eq!(folder.crash().offsets().expect("recovered").log_end, 1);
+    fs::write(directory.dir.join("unrecovered-checkpoint"), "nonsense").expect("damaged");
+    assert_eq!(directory.crash().offsets().expect("recovered").log_end, 1);
 }
 
 /// The log was stopped cleanly, so its records are checked only while an index is rebuilt. The test removes the time
 /// index to make this happen.
 #[test]
 fn offset_out_of_range_after_a_clean_stop_causes_no_panic() {
-    let mut folder = stopped();
-    let path = folder.file("00000000000000000000.log");
+    let mut directory = stopped();
+    let path = directory.file("00000000000000000000.log");
     let mut bytes = fs::read(&path).expect("read");
     bytes[1] = 0x10;
     fs::write(&path, bytes).expect("damaged");
-    fs::remove_file(folder.file(TIMES)).expect("removed");
-    let refused = folder.crash().read(0, 1, true);
+    fs::remove_file(directory.file(TIMES)).expect("removed");
+    let refused = directory.crash().read(0, 1, true);
     assert!(refused.is_err(), "records follow the damage");
 }

@@ -11,7 +11,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_rules::sequence::SequenceRefusal;
 use fullbore_wire::ErrorCode;
 
-use super::folder::{Folder, NOW, append_with, idempotent, offset, read_all, valid};
+use super::directory::{Directory, NOW, append_with, idempotent, offset, read_all, valid};
 
 fn reordering(settings: &str) -> Arc<ReorderBuffer> {
     let typed = Properties::parse(settings).expect("properties");
@@ -44,8 +44,8 @@ fn park(partition: &Arc<Replica>, batch: &[u8], reordering: &Arc<ReorderBuffer>)
 #[tokio::test]
 async fn parked_batch_is_counted_until_it_leaves() {
     let reordering = reordering("fullbore.reorder.wait.ms=20");
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     // The parked batch is appended when the batch before it arrives.
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     let one = reordering.bytes();
@@ -70,7 +70,7 @@ async fn parked_batch_is_counted_until_it_leaves() {
     assert_eq!(reordering.bytes(), 0);
     // The parked batch is refused when the log is stopped.
     let answer = park(&partition, &idempotent(1, 1, 9, 1), &reordering);
-    folder.logs.close();
+    directory.logs.close();
     assert_eq!(answer.wait().await.expect_err("stopped"), AppendError::Gone);
     assert_eq!(reordering.bytes(), 0);
 }
@@ -80,8 +80,8 @@ async fn parked_batch_is_counted_until_it_leaves() {
 #[tokio::test]
 async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let reordering = reordering("fullbore.reorder.wait.ms=1000");
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
     // This one is parked last, so it expires after the other two.
@@ -100,11 +100,11 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
 #[tokio::test]
 async fn closed_reorder_buffer_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let answer = park(&partition, &idempotent(1, 0, 2, 1), &reordering);
     reordering.close();
-    folder.logs.dismiss_waiting();
+    directory.logs.dismiss_waiting();
     assert_eq!(answer.wait().await.expect_err("dismissed"), AppendError::Gone);
     assert_eq!(admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("closed"), AppendError::Gone);
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0, "what is in its turn is still taken");
@@ -115,12 +115,12 @@ async fn closed_reorder_buffer_parks_nothing() {
 #[tokio::test]
 async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     let large = park(&partition, &idempotent(1, 0, 2, 40), &reordering);
     let behind = park(&partition, &idempotent(1, 0, 42, 1), &reordering);
     let size = idempotent(1, 0, 2, 40).len();
-    let smaller = TopicConfig { max_message_bytes: size - 1, ..folder.config.clone() };
+    let smaller = TopicConfig { max_message_bytes: size - 1, ..directory.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(smaller));
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
     assert_eq!(large.wait().await.expect("appended").base_offset, 2);
@@ -133,8 +133,8 @@ async fn parked_batch_is_appended_with_the_settings_at_its_arrival() {
 #[tokio::test]
 async fn batch_that_cannot_be_appended_is_not_parked() {
     let reordering = reordering("");
-    let folder = Folder::new().with(|config| config.max_message_bytes = 100);
-    let partition = folder.partition();
+    let directory = Directory::new().with(|config| config.max_message_bytes = 100);
+    let partition = directory.partition();
     let refused = admit(&partition, &idempotent(1, 0, 2, 40), &reordering).expect_err("too large");
     assert_eq!((refused.code(), reordering.bytes()), (ErrorCode::MESSAGE_TOO_LARGE, 0));
 }
@@ -144,8 +144,8 @@ async fn batches_of_a_partition_share_one_expiry_task() {
     let small = idempotent(1, 0, 2, 1).len();
     let reordering =
         reordering(&format!("fullbore.reorder.wait.ms=3600000\nfullbore.reorder.bytes.max={}", 2 * (small + 1000)));
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     for at in [0, 3, 6, 9] {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
@@ -162,12 +162,12 @@ async fn batches_of_a_partition_share_one_expiry_task() {
 #[tokio::test]
 async fn partition_with_a_failed_fsync_parks_nothing() {
     let reordering = reordering("fullbore.reorder.wait.ms=3600000");
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     assert_eq!(offset(&partition, &idempotent(1, 0, 0, 2)), 0);
     // The open files can still be written, but the directory that must be flushed is gone.
-    std::fs::remove_dir_all(folder.file("")).expect("removed");
-    let flushing = TopicConfig { flush_messages: Some(1), ..folder.config.clone() };
+    std::fs::remove_dir_all(directory.file("")).expect("removed");
+    let flushing = TopicConfig { flush_messages: Some(1), ..directory.config.clone() };
     partition.follow(&partition.registered(), &Arc::new(flushing));
     let to_be_flushed = append_with(&partition, &idempotent(1, 0, 2, 1), Acks::Leader).expect("appended").durability;
     assert_eq!(to_be_flushed.wait(tokio::time::Instant::now()).await, Err(AppendError::Storage));

@@ -9,7 +9,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::ErrorCode;
 
-use super::folder::{Folder, NOW, idempotent, valid};
+use super::directory::{Directory, NOW, idempotent, valid};
 
 /// The metadata of a partition with broker 1 and a follower.
 struct Metadata {
@@ -18,8 +18,8 @@ struct Metadata {
 }
 
 impl Metadata {
-    fn of(folder: &Folder) -> Metadata {
-        Metadata { partition: folder.partition(), epoch: 1 }
+    fn of(directory: &Directory) -> Metadata {
+        Metadata { partition: directory.partition(), epoch: 1 }
     }
 
     fn tell(&mut self, leader: i32, isr: &[i32]) {
@@ -59,8 +59,8 @@ async fn batches_behind_a_refused_one_get_its_error_until_its_retry() {
     for ((leader, isr), code) in
         [((1, &[1][..]), ErrorCode::NOT_ENOUGH_REPLICAS), ((2, &[1, 2]), ErrorCode::NOT_LEADER_OR_FOLLOWER)]
     {
-        let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
-        let mut metadata = Metadata::of(&folder);
+        let directory = Directory::new().with(|config| config.min_insync_replicas = 2);
+        let mut metadata = Metadata::of(&directory);
         metadata.tell(leader, isr);
         assert_eq!(metadata.error(0), code);
         metadata.tell(WELL.0, WELL.1);
@@ -80,8 +80,8 @@ async fn batch_waiting_for_a_refused_one_gets_its_error() {
     let typed = Properties::parse("fullbore.reorder.wait.ms=20").expect("properties");
     let reordering =
         ReorderBuffer::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());
-    let folder = Folder::new().with(|config| config.min_insync_replicas = 2);
-    let mut metadata = Metadata::of(&folder);
+    let directory = Directory::new().with(|config| config.min_insync_replicas = 2);
+    let mut metadata = Metadata::of(&directory);
     metadata.tell(1, &[1]);
     let refused = metadata.in_turn(0, Some(&reordering)).expect_err("too few in sync");
     assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);

@@ -15,14 +15,14 @@ use fullbore_wire::ErrorCode;
 use proptest::prelude::*;
 use tokio::time::{Instant, timeout};
 
-use crate::folder::*;
+use crate::directory::*;
 
 /// The broker epoch of all brokers. A restarted broker keeps it.
 const EPOCH: i64 = 7;
 
 struct Broker {
     id: i32,
-    folder: Folder,
+    directory: Directory,
     partition: Arc<Replica>,
 }
 
@@ -38,10 +38,10 @@ impl Cluster {
         let registered =
             PartitionRegistration { replicas: ids.clone(), isr: ids, leader: Some(1), ..Default::default() };
         let broker = |id| {
-            let mut folder = Folder::new().with(&change);
-            folder.settings.node.id = id;
-            let partition = open(&mut folder, &registered, count);
-            Broker { id, folder, partition }
+            let mut directory = Directory::new().with(&change);
+            directory.settings.node.id = id;
+            let partition = open(&mut directory, &registered, count);
+            Broker { id, directory, partition }
         };
         Cluster { brokers: registered.replicas.iter().copied().map(broker).collect(), registered }
     }
@@ -78,11 +78,11 @@ impl Cluster {
         let (count, registered) = (self.brokers.len(), self.registered.clone());
         let broker = &mut self.brokers[usize::try_from(id - 1).expect("from 1 on")];
         if cleanly {
-            broker.folder.logs.close();
+            broker.directory.logs.close();
         } else {
-            broker.folder.kill();
+            broker.directory.kill();
         }
-        broker.partition = open(&mut broker.folder, &registered, i32::try_from(count).expect("few"));
+        broker.partition = open(&mut broker.directory, &registered, i32::try_from(count).expect("few"));
     }
 
     /// Performs one fetch of a follower. Returns how many records it has appended. The number is negative if it has
@@ -127,14 +127,14 @@ impl Cluster {
     }
 }
 
-fn open(folder: &mut Folder, registered: &PartitionRegistration, count: i32) -> Arc<Replica> {
-    folder.logs = Partitions::open(&folder.dir, &folder.settings).expect("opened");
+fn open(directory: &mut Directory, registered: &PartitionRegistration, count: i32) -> Arc<Replica> {
+    directory.logs = Partitions::open(&directory.dir, &directory.settings).expect("opened");
     let alive = BrokerRegistration { epoch: EPOCH, ..Default::default() };
     let brokers: Brokers = (1..=count).map(|id| (id, alive)).collect::<BTreeMap<_, _>>();
-    folder.logs.put_brokers(&Arc::new(brokers));
+    directory.logs.put_brokers(&Arc::new(brokers));
     let registered = [Arc::new(registered.clone())];
-    folder.logs.put_topic((TOPIC, ID), &registered, &Arc::new(folder.config.clone()), Origin::Kept);
-    folder.logs.find(&ID, 0).expect("it has just been told of")
+    directory.logs.put_topic((TOPIC, ID), &registered, &Arc::new(directory.config.clone()), Origin::Kept);
+    directory.logs.find(&ID, 0).expect("it has just been told of")
 }
 
 fn waits(written: WrittenBatch) -> Durability {
@@ -202,7 +202,7 @@ async fn stopping_broker_ends_waits_for_replicas() {
     let ticket = waits(cluster.append(&plain(1, b"v"), Acks::All).expect("appended"));
     let waiting = tokio::spawn(ticket.wait(far()));
     tokio::task::yield_now().await;
-    cluster.of(1).folder.logs.dismiss_waiting();
+    cluster.of(1).directory.logs.dismiss_waiting();
     assert_eq!(waiting.await.expect("no panic"), Err(AppendError::Gone));
 }
 
@@ -377,7 +377,7 @@ fn leader_that_failed_to_append_in_its_epoch_follows_the_next_leader() {
     cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
     cluster.elect(1);
-    let in_the_way = cluster.of(1).folder.dir.join(format!("{TOPIC}-0/producer-window-checkpoint.tmp"));
+    let in_the_way = cluster.of(1).directory.dir.join(format!("{TOPIC}-0/producer-window-checkpoint.tmp"));
     std::fs::create_dir(&in_the_way).expect("made");
     cluster.append(&idempotent(1, 0, 0, 1), Acks::Leader).expect_err("its window cannot be granted");
     std::fs::remove_dir(&in_the_way).expect("removed");
@@ -397,7 +397,7 @@ fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     (0..3).for_each(|_| drop(cluster.append(&plain(1, b"lost"), Acks::Leader).expect("appended")));
     cluster.elect(2);
     cluster.append(&plain(1, b"w"), Acks::Leader).expect("appended");
-    let epochs = cluster.of(1).folder.dir.join(format!("{TOPIC}-0/leader-epoch-checkpoint.tmp"));
+    let epochs = cluster.of(1).directory.dir.join(format!("{TOPIC}-0/leader-epoch-checkpoint.tmp"));
     std::os::unix::fs::symlink("/dev/full", &epochs).expect("made");
     let (leader, follower) = (cluster.partition(2), cluster.partition(1));
     let (asked, leader_epoch) = (follower.position().expect("open"), cluster.registered.leader_epoch);
@@ -417,13 +417,13 @@ fn failed_checkpoints_of_a_truncation_are_written_before_the_next_append() {
     let cluster = Cluster::new(2, |_| {});
     cluster.append(&plain(4, b"v"), Acks::Leader).expect("appended");
     cluster.catch_up(2);
-    let dir = cluster.of(2).folder.dir.clone();
+    let dir = cluster.of(2).directory.dir.clone();
     let (in_the_way, log_starts) = ("recovery-point-offset-checkpoint", dir.join("log-start-offset-checkpoint"));
     let in_the_way = dir.join(in_the_way);
     let _ = std::fs::remove_file(&in_the_way);
     std::fs::create_dir(&in_the_way).expect("made");
     let follower = Arc::clone(cluster.partition(2));
-    follower.truncate_fully_and_start_at(0, 100).expect_err("a folder has the name");
+    follower.truncate_fully_and_start_at(0, 100).expect_err("a directory has the name");
     let nothing = Bytes::new();
     let from = FromLeader { leader_epoch: 0, from: 100, records: &nothing, high_watermark: 100, log_start: 100 };
     follower.append_from_leader(from).expect_err("the checkpoints may still say more than there is");
@@ -438,7 +438,7 @@ fn truncated_log_is_not_clean_past_its_end() {
     let mut cluster = Cluster::new(2, |_| {});
     (0..8).for_each(|_| drop(cluster.append(&plain(1, b"v"), Acks::Leader).expect("appended")));
     cluster.catch_up(2);
-    let file = cluster.of(2).folder.dir.join("cleaner-offset-checkpoint");
+    let file = cluster.of(2).directory.dir.join("cleaner-offset-checkpoint");
     std::fs::write(&file, format!("0\n1\n{TOPIC} 0 7\n")).expect("written");
     cluster.restart(2, true);
     cluster.partition(2).truncate_fully_and_start_at(0, 5).expect("begun anew");
@@ -464,14 +464,14 @@ fn read_all_bytes(leader: &Arc<Replica>) -> Vec<u8> {
 }
 
 fn files_of(cluster: &Cluster, id: i32) -> Vec<(String, Vec<u8>)> {
-    let folder = &cluster.of(id).folder;
-    let names = folder.files(".log").into_iter();
-    names.map(|name| (name.clone(), std::fs::read(folder.file(&name)).expect("read"))).collect()
+    let directory = &cluster.of(id).directory;
+    let names = directory.files(".log").into_iter();
+    names.map(|name| (name.clone(), std::fs::read(directory.file(&name)).expect("read"))).collect()
 }
 
 /// Returns the recovery point that the checkpoint file contains.
 fn recovery_point(cluster: &Cluster, id: i32) -> i64 {
-    let file = cluster.of(id).folder.dir.join("recovery-point-offset-checkpoint");
+    let file = cluster.of(id).directory.dir.join("recovery-point-offset-checkpoint");
     let text = std::fs::read_to_string(file).expect("read");
     let line = text.lines().last().expect("a partition");
     line.rsplit(' ').next().and_then(|offset| offset.parse().ok()).expect("an offset")

@@ -5,13 +5,13 @@ use std::fs;
 use fullbore_broker::partitions::{AppendError, ReadError};
 use fullbore_wire::{ErrorCode, Uuid};
 
-use crate::folder::*;
+use crate::directory::*;
 
 /// Checks the state of two producers: their last batches are known, older ones are recognised, and new ones are
 /// accepted.
-fn check_windows(folder: &Folder, batches: i32) {
-    let partition = folder.partition();
-    let window = folder.config.producer_state_batches_to_retain as i32;
+fn check_windows(directory: &Directory, batches: i32) {
+    let partition = directory.partition();
+    let window = directory.config.producer_state_batches_to_retain as i32;
     for producer_id in [1, 2] {
         for n in batches - window..batches {
             let expected = i64::from(n) * 4 + (producer_id - 1) * 2;
@@ -27,29 +27,29 @@ fn check_windows(folder: &Folder, batches: i32) {
 
 /// Restarts cleanly and uncleanly, with intact, damaged and old snapshots, and checks the producers after each.
 fn check_restarts(window: usize, segment_bytes: u64) {
-    let mut folder = Folder::new().with(|config| {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = segment_bytes;
         config.producer_state_batches_to_retain = window;
     });
-    let partition = folder.crash();
+    let partition = directory.crash();
     for n in 0..100 {
         for producer_id in [1, 2] {
             offset(&partition, &idempotent(producer_id, 0, n * 2, 2));
         }
     }
     drop(partition);
-    check_windows(&folder, 100);
-    folder.crash();
-    check_windows(&folder, 100);
-    folder.restart();
-    check_windows(&folder, 100);
-    folder.restart();
-    for snapshot in folder.files("snapshot") {
-        fs::write(folder.file(&snapshot), b"torn").expect("written");
+    check_windows(&directory, 100);
+    directory.crash();
+    check_windows(&directory, 100);
+    directory.restart();
+    check_windows(&directory, 100);
+    directory.restart();
+    for snapshot in directory.files("snapshot") {
+        fs::write(directory.file(&snapshot), b"torn").expect("written");
     }
-    check_windows(&folder, 100);
-    folder.crash();
-    check_windows(&folder, 100);
+    check_windows(&directory, 100);
+    directory.crash();
+    check_windows(&directory, 100);
 }
 
 #[test]
@@ -63,19 +63,19 @@ fn windows_of_5_and_64_batches_survive_any_restart() {
 
 #[test]
 fn clean_shutdown_leaves_a_marker_that_the_next_start_removes() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(3, b"v"));
-    let marker = folder.dir.join(".kafka_cleanshutdown");
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(3, b"v"));
+    let marker = directory.dir.join(".kafka_cleanshutdown");
     assert!(!marker.exists());
-    folder.logs.close();
+    directory.logs.close();
     assert!(marker.exists());
-    let points = fs::read_to_string(folder.dir.join("recovery-point-offset-checkpoint")).expect("read");
+    let points = fs::read_to_string(directory.dir.join("recovery-point-offset-checkpoint")).expect("read");
     assert_eq!(points, "0\n1\ntopic 0 3\n");
     assert_eq!(
-        append(&folder.partition(), &plain(1, b"v")).err().map(|error| error.code()),
+        append(&directory.partition(), &plain(1, b"v")).err().map(|error| error.code()),
         Some(ErrorCode::NOT_LEADER_OR_FOLLOWER)
     );
-    let partition = folder.crash();
+    let partition = directory.crash();
     assert!(!marker.exists());
     assert_eq!(partition.offsets().expect("open").log_end, 3);
     assert_eq!(offset(&partition, &plain(1, b"v")), 3);
@@ -83,13 +83,13 @@ fn clean_shutdown_leaves_a_marker_that_the_next_start_removes() {
 
 #[test]
 fn unfinished_files_of_a_crash_are_removed() {
-    let mut folder = Folder::new().with(|config| config.segment_bytes = 1000);
-    let partition = folder.partition();
+    let mut directory = Directory::new().with(|config| config.segment_bytes = 1000);
+    let partition = directory.partition();
     (0..10).for_each(|_| _ = append(&partition, &plain(1, &[1; 400])).expect("appended"));
     // Nothing has been flushed, so no snapshot may be removed. A restarted broker may need any of them to find the
     // aborted transactions.
     let kept = [2, 4, 6, 8].map(|offset| format!("{offset:020}.snapshot"));
-    assert_eq!((folder.files("log").len(), folder.files("snapshot")), (5, kept.to_vec()));
+    assert_eq!((directory.files("log").len(), directory.files("snapshot")), (5, kept.to_vec()));
     let leftovers = [
         "00000000000000000010.snapshot.tmp",
         "producer-window-checkpoint.tmp",
@@ -97,50 +97,52 @@ fn unfinished_files_of_a_crash_are_removed() {
         "00000000000000000099.timeindex",
         "00000000000000000099.log.deleted",
     ];
-    leftovers.iter().for_each(|name| fs::write(folder.file(name), b"left").expect("written"));
-    let partition = folder.crash();
+    leftovers.iter().for_each(|name| fs::write(directory.file(name), b"left").expect("written"));
+    let partition = directory.crash();
     assert_eq!(read_all(&partition, 0).len(), 10);
     for name in leftovers {
-        assert!(!folder.file(name).exists(), "{name}");
+        assert!(!directory.file(name).exists(), "{name}");
     }
 }
 
 #[test]
 fn partition_not_opened_after_a_crash_is_recovered_after_later_clean_runs() {
-    let mut folder = Folder::new();
-    let partition = folder.partition();
+    let mut directory = Directory::new();
+    let partition = directory.partition();
     offset(&partition, &plain(1, b"v"));
     offset(&partition, &plain(1, b"v"));
     drop(partition);
-    let path = folder.file("00000000000000000000.log");
-    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, &folder.settings).expect("opened");
-    folder.logs.close();
+    let path = directory.file("00000000000000000000.log");
+    directory.logs =
+        fullbore_broker::partitions::Partitions::open(&directory.dir, &directory.settings).expect("opened");
+    directory.logs.close();
     let len = fs::metadata(&path).expect("there").len();
     fs::File::options().write(true).open(&path).expect("opened").set_len(len - 1).expect("cut");
-    let partition = folder.crash();
+    let partition = directory.crash();
     assert_eq!(partition.offsets().expect("recovered").log_end, 1);
 }
 
 #[test]
 fn partition_is_recovered_after_a_crash_without_a_request() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(1, &[0; 100]));
-    let path = folder.file("00000000000000000000.log");
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(1, &[0; 100]));
+    let path = directory.file("00000000000000000000.log");
     let whole = fs::metadata(&path).expect("there").len();
     fs::File::options().write(true).open(&path).expect("opened").set_len(whole + 10).expect("torn");
-    drop(folder.crash());
+    drop(directory.crash());
     wait_until("the torn tail is cut off", || fs::metadata(&path).expect("there").len() == whole);
 }
 
 #[test]
 fn directory_of_another_topic_id_is_set_aside() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(3, b"v"));
-    folder.restart();
-    folder.logs = fullbore_broker::partitions::Partitions::open(&folder.dir, &folder.settings).expect("opened");
-    let other = folder.partition_of(TOPIC, Uuid([9; 16]), 0);
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(3, b"v"));
+    directory.restart();
+    directory.logs =
+        fullbore_broker::partitions::Partitions::open(&directory.dir, &directory.settings).expect("opened");
+    let other = directory.partition_of(TOPIC, Uuid([9; 16]), 0);
     assert_eq!(offset(&other, &plain(1, b"v")), 0);
-    let aside = fs::read_dir(&folder.dir).expect("listed").filter(|entry| {
+    let aside = fs::read_dir(&directory.dir).expect("listed").filter(|entry| {
         let name = entry.as_ref().expect("listed").file_name();
         name.to_string_lossy().ends_with("-stray")
     });
@@ -149,36 +151,36 @@ fn directory_of_another_topic_id_is_set_aside() {
 
 #[test]
 fn directory_with_records_and_no_topic_id_is_set_aside_unchanged() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(3, b"v"));
-    folder.restart();
-    fs::remove_file(folder.file("partition.metadata")).expect("removed");
-    let log = fs::read(folder.file("00000000000000000000.log")).expect("read");
-    let partition = folder.crash();
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(3, b"v"));
+    directory.restart();
+    fs::remove_file(directory.file("partition.metadata")).expect("removed");
+    let log = fs::read(directory.file("00000000000000000000.log")).expect("read");
+    let partition = directory.crash();
     assert_eq!(offset(&partition, &plain(1, b"v")), 0);
-    let mut entries = fs::read_dir(&folder.dir).expect("listed").map(|entry| entry.expect("listed").path());
+    let mut entries = fs::read_dir(&directory.dir).expect("listed").map(|entry| entry.expect("listed").path());
     let aside = entries.find(|path| path.to_string_lossy().ends_with("-stray")).expect("kept aside");
     assert_eq!(fs::read(aside.join("00000000000000000000.log")).expect("read"), log);
 }
 
 #[test]
 fn ten_thousand_partitions_open_nothing_at_start() {
-    let mut folder = Folder::new();
+    let mut directory = Directory::new();
     for topic in 0..20 {
         for index in 0..10 {
-            let partition = folder.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
+            let partition = directory.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
             offset(&partition, &plain(1, b"v"));
         }
     }
-    assert!(open_files_in(&folder.dir) > 0, "the count sees files");
-    folder.restart();
+    assert!(open_files_in(&directory.dir) > 0, "the count sees files");
+    directory.restart();
     for topic in 0..20 {
         for index in 0..500 {
-            folder.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
+            directory.partition_of(&format!("t{topic}"), Uuid([topic; 16]), index);
         }
     }
-    assert_eq!(open_files_in(&folder.dir), 0);
-    let one = folder.partition_of("t3", Uuid([3; 16]), 4);
+    assert_eq!(open_files_in(&directory.dir), 0);
+    let one = directory.partition_of("t3", Uuid([3; 16]), 4);
     assert_eq!(one.offsets().expect("opened").log_end, 1);
 }
 
@@ -191,32 +193,32 @@ fn open_files_in(dir: &std::path::Path) -> usize {
 
 #[test]
 fn stopped_log_refuses_batches() {
-    let folder = Folder::new();
-    let partition = folder.partition();
+    let directory = Directory::new();
+    let partition = directory.partition();
     offset(&partition, &plain(1, b"v"));
-    folder.logs.close();
-    folder.logs.close();
+    directory.logs.close();
+    directory.logs.close();
     assert_eq!(append(&partition, &plain(1, b"v")).expect_err("stopped"), AppendError::Gone);
 }
 
 #[test]
 fn directories_of_unknown_partitions_are_listed() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(1, b"v"));
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(1, b"v"));
     for name in ["zz-0", "a.b-c-12", "no-number", "k-0.5ab-stray"] {
-        fs::create_dir(folder.dir.join(name)).expect("made");
+        fs::create_dir(directory.dir.join(name)).expect("made");
     }
-    folder.restart();
-    assert_eq!(folder.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
+    directory.restart();
+    assert_eq!(directory.logs.strays().expect("listed"), ["a.b-c-12", "zz-0"]);
 }
 
 #[test]
 fn stopping_broker_opens_no_log() {
-    let mut folder = Folder::new();
-    offset(&folder.partition(), &plain(1, b"v"));
-    let partition = folder.restart();
-    folder.logs.dismiss_waiting();
+    let mut directory = Directory::new();
+    offset(&directory.partition(), &plain(1, b"v"));
+    let partition = directory.restart();
+    directory.logs.dismiss_waiting();
     assert_eq!(partition.offsets(), Err(ReadError::Gone));
-    folder.logs.close();
-    assert_eq!(folder.restart().offsets().expect("open").log_end, 1);
+    directory.logs.close();
+    assert_eq!(directory.restart().offsets().expect("open").log_end, 1);
 }

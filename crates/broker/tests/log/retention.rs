@@ -11,19 +11,19 @@ use fullbore_wire::Uuid;
 use fullbore_wire::batch::{Compression, Stamp};
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 
-use crate::folder::*;
+use crate::directory::*;
 
 /// Returns a directory in which retention is checked every millisecond. Two batches fill a segment.
-fn folder() -> Folder {
-    let mut folder = Folder::new().with(|config| {
+fn directory() -> Directory {
+    let mut directory = Directory::new().with(|config| {
         config.segment_bytes = 1000;
         config.retention_ms = None;
         config.file_delete_delay_ms = 0;
     });
-    folder.logs.close();
-    folder.settings.storage.retention_check_interval_ms = 1;
-    folder.crash();
-    folder
+    directory.logs.close();
+    directory.settings.storage.retention_check_interval_ms = 1;
+    directory.crash();
+    directory
 }
 
 fn fill(partition: &Arc<Replica>, timestamps: impl IntoIterator<Item = i64>) {
@@ -43,88 +43,88 @@ fn wall_clock() -> i64 {
 
 #[test]
 fn segments_past_retention_are_removed_and_later_their_files() {
-    let folder = folder().with(|config| config.retention_ms = Some(3_600_000));
-    let partition = folder.partition();
+    let directory = directory().with(|config| config.retention_ms = Some(3_600_000));
+    let partition = directory.partition();
     let now = wall_clock();
     fill(&partition, (0..6).map(|_| now - 7_200_000).chain((0..4).map(|_| now)));
     wait_until("old segments are gone", || log_start(&partition) == 6);
-    wait_until("their files are gone", || folder.files("").iter().all(|name| !name.ends_with("deleted")));
-    assert_eq!(folder.files(".log")[0], "00000000000000000006.log");
+    wait_until("their files are gone", || directory.files("").iter().all(|name| !name.ends_with("deleted")));
+    assert_eq!(directory.files(".log")[0], "00000000000000000006.log");
     assert_eq!(partition.read(5, 100, true).err(), Some(ReadError::OffsetOutOfRange));
     assert_eq!(read_all(&partition, 6).len(), 4);
 }
 
 #[test]
 fn active_segment_past_retention_is_removed_and_offsets_continue() {
-    let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
-    let partition = folder.partition();
+    let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));
+    let partition = directory.partition();
     fill(&partition, (0..3).map(|_| wall_clock() - 7_200_000));
     offset(&partition, &idempotent(5, 0, 0, 1));
     wait_until("everything is gone", || log_start(&partition) == 4);
     assert_eq!(offset(&partition, &idempotent(5, 0, 0, 1)), 3, "the producer is still known");
     drop(partition);
-    let partition = folder.crash();
+    let partition = directory.crash();
     assert_eq!(offset(&partition, &idempotent(5, 0, 0, 1)), 3, "and after a crash");
     assert_eq!(offset(&partition, &idempotent(5, 0, 1, 1)), 4);
 }
 
 #[test]
 fn a_partition_keeps_about_its_retention_bytes() {
-    let folder = folder().with(|config| config.retention_bytes = Some(2500));
-    let partition = folder.partition();
+    let directory = directory().with(|config| config.retention_bytes = Some(2500));
+    let partition = directory.partition();
     fill(&partition, (0..20).map(|_| NOW));
-    let size = |name: &String| std::fs::metadata(folder.file(name)).map_or(0, |file| file.len());
-    let kept = || folder.files(".log").iter().map(size).sum::<u64>();
+    let size = |name: &String| std::fs::metadata(directory.file(name)).map_or(0, |file| file.len());
+    let kept = || directory.files(".log").iter().map(size).sum::<u64>();
     wait_until("the excess is gone", || log_start(&partition) > 0 && kept() < 2500 + 1000);
     assert!(kept() >= 2500, "{} bytes kept", kept());
 }
 
 #[test]
 fn closed_partition_is_opened_when_its_retention_is_due() {
-    let mut folder = folder();
-    fill(&folder.partition(), (0..20).map(|_| NOW));
-    folder.config.retention_bytes = Some(1000);
-    drop(folder.restart());
-    wait_until("the excess is gone", || folder.files(".log").len() <= 2);
+    let mut directory = directory();
+    fill(&directory.partition(), (0..20).map(|_| NOW));
+    directory.config.retention_bytes = Some(1000);
+    drop(directory.restart());
+    wait_until("the excess is gone", || directory.files(".log").len() <= 2);
 }
 
 #[test]
 fn retention_of_other_logs_continues_while_one_is_being_opened() {
-    let mut folder = folder();
-    fill(&folder.partition(), (0..20).map(|_| NOW));
-    folder.logs.close();
-    let epochs = folder.file("leader-epoch-checkpoint");
+    let mut directory = directory();
+    fill(&directory.partition(), (0..20).map(|_| NOW));
+    directory.logs.close();
+    let epochs = directory.file("leader-epoch-checkpoint");
     fs::remove_file(&epochs).expect("removed");
     // Opening the log hangs here, because a reader of the pipe blocks until a writer opens it.
     mknodat(CWD, &epochs, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a named pipe");
-    folder.config.retention_bytes = Some(1000);
-    drop(folder.crash());
+    directory.config.retention_bytes = Some(1000);
+    drop(directory.crash());
     let mut pipe = None;
     wait_until("the log is being opened", || {
         pipe = rustix::fs::open(&epochs, OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty()).ok();
         pipe.is_some()
     });
-    let other = folder.partition_of("other", Uuid([9; 16]), 0);
+    let other = directory.partition_of("other", Uuid([9; 16]), 0);
     fill(&other, (0..20).map(|_| NOW));
     wait_until("the other's excess is gone", || log_start(&other) > 0);
     drop(pipe);
-    wait_until("and then its own", || folder.files(".log").len() <= 2);
+    wait_until("and then its own", || directory.files(".log").len() <= 2);
 }
 
 #[test]
 fn deleted_records_are_gone_at_once_and_after_a_restart() {
-    let mut folder = folder();
-    let partition = folder.partition();
+    let mut directory = directory();
+    let partition = directory.partition();
     fill(&partition, (0..10).map(|_| NOW));
     let before = partition.read(0, 1 << 20, true).expect("read");
     assert_eq!(partition.delete_records_before(5).expect("moved"), 5);
     assert_eq!(partition.read(4, 100, true).err(), Some(ReadError::OffsetOutOfRange));
     assert_eq!(partition.delete_records_before(3).expect("not back"), 5);
     assert_eq!(partition.delete_records_before(11).err(), Some(ReadError::OffsetOutOfRange));
-    wait_until("whole segments are gone", || folder.files(".log")[0] == "00000000000000000004.log");
+    wait_until("whole segments are gone", || directory.files(".log")[0] == "00000000000000000004.log");
     assert_eq!(bytes(&before.records).len() as u32, before.records.len() as u32, "a slice being sent still is");
     drop(partition);
-    let partition = folder.restart();
+    let partition = directory.restart();
     assert_eq!(log_start(&partition), 5);
     assert_eq!(
         partition.offset_for_timestamp(Isolation::ReadUncommitted, 0).expect("read").map(|found| found.offset),
@@ -138,44 +138,45 @@ fn deleted_records_are_gone_at_once_and_after_a_restart() {
 /// same.
 #[test]
 fn segments_whose_records_have_no_timestamp_are_as_old_as_their_files() {
-    let mut folder = folder().with(|config| config.retention_ms = Some(3_600_000));
-    let mut partition = folder.partition();
+    let mut directory = directory().with(|config| config.retention_ms = Some(3_600_000));
+    let mut partition = directory.partition();
     fill(&partition, [-1; 8]);
-    let age = |folder: &Folder, base: i64| {
-        let file = std::fs::File::options().write(true).open(folder.file(&format!("{base:020}.log"))).expect("there");
+    let age = |directory: &Directory, base: i64| {
+        let file =
+            std::fs::File::options().write(true).open(directory.file(&format!("{base:020}.log"))).expect("there");
         file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).expect("set");
     };
     for base in [0, 2, 4] {
-        age(&folder, base);
+        age(&directory, base);
         wait_until("the old segment is gone, and no other", || log_start(&partition) == base + 2);
         assert_eq!(read_all(&partition, base + 2).len() as i64, 6 - base);
         drop(partition);
-        partition = folder.restart();
+        partition = directory.restart();
         assert_eq!(log_start(&partition), base + 2);
     }
 }
 
 #[test]
 fn larger_log_start_of_two_concurrent_deletions_stays_on_disk() {
-    let mut folder = Folder::new();
-    let partition = folder.partition();
+    let mut directory = Directory::new();
+    let partition = directory.partition();
     (0..20).for_each(|_| _ = offset(&partition, &plain(1, b"v")));
     // The first deletion has moved the log start. Before it writes the checkpoint, a second one moves it further.
     partition.delete_records_before(5).expect("moved");
     partition.delete_records_before(10).expect("moved");
-    folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");
-    folder.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept");
+    directory.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept by the other");
+    directory.logs.keep_log_starts(std::slice::from_ref(&partition)).expect("kept");
     drop(partition);
-    folder.kill();
-    assert_eq!(folder.partition().offsets().expect("recovered").log_start, 10);
+    directory.kill();
+    assert_eq!(directory.partition().offsets().expect("recovered").log_start, 10);
 }
 
 #[test]
 fn producers_past_the_broker_limit_are_removed_longest_idle_first() {
-    let mut folder = Folder::new();
-    folder.logs.close();
-    folder.settings.storage.producers_max = 10;
-    let partitions = [folder.crash(), folder.partition_of("another", Uuid([31; 16]), 0)];
+    let mut directory = Directory::new();
+    directory.logs.close();
+    directory.settings.storage.producers_max = 10;
+    let partitions = [directory.crash(), directory.partition_of("another", Uuid([31; 16]), 0)];
     for (now_ms, partition) in (NOW..).zip(&partitions) {
         for producer_id in 0..8 {
             let batch = idempotent(producer_id, 0, 0, 1);

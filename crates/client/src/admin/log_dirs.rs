@@ -60,7 +60,7 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
         ));
     }
     let known = |bytes: i64| (bytes >= 0).then_some(bytes);
-    let folder = |found: DescribeLogDirsResult| {
+    let directory = |found: DescribeLogDirsResult| {
         let logs = found.topics.into_iter().flat_map(|topic| {
             let name = topic.name;
             topic.partitions.into_iter().map(move |log| LogDirPartition {
@@ -81,7 +81,7 @@ pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, Cli
             usable_bytes: known(found.usable_bytes),
         }
     };
-    Ok(answer.results.into_iter().map(folder).collect())
+    Ok(answer.results.into_iter().map(directory).collect())
 }
 
 /// Files that are kept beside a log. A power loss has separated their records from the log.
@@ -118,20 +118,20 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     };
     let request = DescribeLogDirsRequest { topics: Some(topics.iter().map(of_topic).collect()), ..Default::default() };
     let request = Arc::new(request);
-    let (tells, told) = channel();
+    let (sender, receiver) = channel();
     for broker in cluster.brokers()? {
-        let (mut cluster, request, tells) = (cluster.detached(), request.clone(), tells.clone());
+        let (mut cluster, request, sender) = (cluster.detached(), request.clone(), sender.clone());
         let asking = move || {
             // The send fails if the answer comes too late.
-            let _ = tells.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
+            let _ = sender.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
         };
         // If no thread can be started for a broker, the broker is left out, as if it had not answered.
         let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
     }
-    drop(tells);
+    drop(sender);
     let until = Instant::now() + ANSWER_WITHIN;
     let mut found = DamagedLogs::new();
-    while let Ok((broker, answer)) = told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+    while let Ok((broker, answer)) = receiver.recv_timeout(until.saturating_duration_since(Instant::now())) {
         for (of, damage) in answer.map(damaged).unwrap_or_default() {
             found.entry(of).or_default().insert(broker, damage);
         }
@@ -141,7 +141,7 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
 
 /// Reads the response of one broker.
 fn damaged(answer: DescribeLogDirsResponse) -> Vec<((Text, i32), LogDamage)> {
-    let topics = answer.results.into_iter().flat_map(|folder| folder.topics);
+    let topics = answer.results.into_iter().flat_map(|directory| directory.topics);
     let partitions = topics.flat_map(|topic| {
         let name = topic.name;
         topic.partitions.into_iter().map(move |partition| (name.clone(), partition))

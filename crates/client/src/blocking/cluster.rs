@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 struct Bootstrap {
     addresses: Vec<String>,
     /// The brokers of the newest metadata, for when those of the list are gone. Detached clusters share them.
-    told: Arc<Mutex<Vec<String>>>,
+    learned: Arc<Mutex<Vec<String>>>,
     client_id: String,
     security: Security,
     /// How long a broker may be silent during a request.
@@ -94,7 +94,7 @@ impl Cluster {
             None => Ok(Cluster {
                 bootstrap: Bootstrap {
                     addresses,
-                    told: Arc::default(),
+                    learned: Arc::default(),
                     client_id: client_id.to_owned(),
                     security: Security::default(),
                     patience: READ_TIMEOUT,
@@ -133,10 +133,10 @@ impl Cluster {
     /// Returns a cluster of the same brokers with its own connections.
     #[must_use]
     pub fn detached(&self) -> Self {
-        let Bootstrap { addresses, told, client_id, security, patience, awaited, turn } = &self.bootstrap;
+        let Bootstrap { addresses, learned, client_id, security, patience, awaited, turn } = &self.bootstrap;
         let bootstrap = Bootstrap {
             addresses: addresses.clone(),
-            told: told.clone(),
+            learned: learned.clone(),
             client_id: client_id.clone(),
             security: security.clone(),
             patience: *patience,
@@ -346,7 +346,7 @@ impl Bootstrap {
     /// ignored.
     fn learn(&self, response: &MetadataResponse) {
         if !response.brokers.is_empty() {
-            *self.told.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
+            *self.learned.lock() = response.brokers.iter().map(|broker| host_port(&broker.host, broker.port)).collect();
         }
     }
 
@@ -356,9 +356,9 @@ impl Bootstrap {
         let mut addresses = self.addresses.clone();
         let turn = self.turn.fetch_add(1, Ordering::Relaxed) % addresses.len();
         addresses.rotate_left(turn);
-        for told in &*self.told.lock() {
-            if !addresses.contains(told) {
-                addresses.push(told.clone());
+        for address in &*self.learned.lock() {
+            if !addresses.contains(address) {
+                addresses.push(address.clone());
             }
         }
         addresses
@@ -370,17 +370,17 @@ impl Bootstrap {
     fn first(&self) -> Result<Connection, ClientError> {
         let until = Instant::now() + self.patience;
         let mut addresses = self.candidates().into_iter();
-        let (tells, told) = channel();
+        let (sender, receiver) = channel();
         let (mut waiting, mut outcome) = (0, Err(ClientError::Address(String::new())));
         loop {
             let next = addresses.next();
             let has_next = next.is_some();
             if let Some(address) = next {
                 let (client_id, security, patience) = (self.client_id.clone(), self.security.clone(), self.patience);
-                let tells = tells.clone();
+                let sender = sender.clone();
                 let attempt = move || {
                     // The send fails if another attempt was faster.
-                    let _ = tells.send(Connection::connect_within(&address, &client_id, &security, patience));
+                    let _ = sender.send(Connection::connect_within(&address, &client_id, &security, patience));
                 };
                 let begun = std::thread::Builder::new().name("connect".to_owned()).spawn(attempt);
                 begun.map_err(|source| ClientError::Connect { address: self.addresses.join(","), source })?;
@@ -389,7 +389,7 @@ impl Bootstrap {
                 return outcome;
             }
             let left = until.saturating_duration_since(Instant::now());
-            match told.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
+            match receiver.recv_timeout(if has_next { PATIENCE.min(left) } else { left + PATIENCE }) {
                 Ok(Ok(connection)) => return Ok(connection),
                 Ok(failed) => (waiting, outcome) = (waiting - 1, failed),
                 Err(_) if Instant::now() >= until => {

@@ -183,7 +183,7 @@ impl Connection {
     ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
         let version = self.version::<ListOffsetsRequest>()?;
         self.ask_offsets_at(of, timestamp, read_committed, version)?;
-        self.told_offsets_at(of, version)
+        self.receive_offsets_at(of, version)
     }
 
     /// Returns offsets like [`Connection::offsets_at`], for several timestamps with their partitions. Short requests
@@ -204,7 +204,7 @@ impl Connection {
         for (timestamp, of) in each {
             self.ask_offsets_at(of, *timestamp, read_committed, version)?;
         }
-        each.iter().map(|(_, of)| self.told_offsets_at(of, version)).collect()
+        each.iter().map(|(_, of)| self.receive_offsets_at(of, version)).collect()
     }
 
     fn ask_offsets_at(
@@ -228,7 +228,7 @@ impl Connection {
     }
 
     /// Receives the response to the oldest [`Connection::ask_offsets_at`], which requested these partitions.
-    fn told_offsets_at(
+    fn receive_offsets_at(
         &mut self,
         of: &[(Text, i32)],
         version: i16,

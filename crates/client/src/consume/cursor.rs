@@ -308,8 +308,8 @@ struct Aborted {
 }
 
 impl Aborted {
-    fn new(told: &[AbortedTransaction]) -> Self {
-        let mut ahead: Vec<_> = told.iter().map(|of| (of.first_offset, of.producer_id)).collect();
+    fn new(transactions: &[AbortedTransaction]) -> Self {
+        let mut ahead: Vec<_> = transactions.iter().map(|of| (of.first_offset, of.producer_id)).collect();
         ahead.sort_unstable_by(|a, b| b.cmp(a));
         Aborted { ahead, open: HashSet::new() }
     }

@@ -102,7 +102,7 @@ impl<'a, S: Sink> Run<'a, S> {
         growth: Option<Growth<S>>,
     ) -> Self {
         let events = channel();
-        let tells = events.0.clone();
+        let sender = events.0.clone();
         let due = Instant::now();
         Run {
             plan,
@@ -118,7 +118,7 @@ impl<'a, S: Sink> Run<'a, S> {
             spare: HashMap::new(),
             scout: Scout::new(cluster.handed_over(), plan.places.clone(), move |answer| {
                 // The send fails if the run is over.
-                drop(tells.send(Event::Found(Box::new(answer))));
+                drop(sender.send(Event::Found(Box::new(answer))));
             }),
             events,
             look_at: due,
@@ -190,8 +190,8 @@ impl<'a, S: Sink> Run<'a, S> {
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
                 // The caller gets the error, so its notice is not shown as well.
-                let told = error.to_string();
-                self.progress.take_back(&told);
+                let text = error.to_string();
+                self.progress.take_back(&text);
                 Err(error)
             }
             None => Ok(false),
@@ -557,10 +557,10 @@ impl<'a, S: Sink> Run<'a, S> {
 
     /// Ends the read of a partition and shows the reason.
     fn give_up(&mut self, cursor: Cursor<S>, error: ConsumeError) {
-        let told = error.to_string();
+        let text = error.to_string();
         // If the reason applies to a whole topic, it is shown only once.
-        if self.given_up.iter().all(|(_, known)| known.to_string() != told) {
-            self.progress.notice(told);
+        if self.given_up.iter().all(|(_, known)| known.to_string() != text) {
+            self.progress.notice(text);
         }
         self.given_up.push((cursor, error));
     }

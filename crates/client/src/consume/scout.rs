@@ -28,7 +28,7 @@ pub(super) struct Scout {
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
     known: BTreeMap<Text, Vec<PartitionPlace>>,
     looks_since: Option<Instant>,
-    tells: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
+    report: Arc<dyn Fn(ScoutAnswer) + Send + Sync>,
 }
 
 /// The report of a thread.
@@ -47,15 +47,15 @@ pub(super) type Connected = (Connection, Vec<Result<OffsetBounds, ClientError>>)
 pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 
 impl Scout {
-    /// Creates a scout that sends its reports to `tells`.
+    /// Creates a scout whose threads call `report`.
     pub(super) fn new(
         mut asked: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,
-        tells: impl Fn(ScoutAnswer) + Send + Sync + 'static,
+        report: impl Fn(ScoutAnswer) + Send + Sync + 'static,
     ) -> Self {
         let (cluster, servers, kept) = (asked.detached(), asked.servers(), asked.take_connection());
-        let (asked, kept, tells) = (Some(asked), Arc::new(Mutex::new(kept)), Arc::new(tells));
-        Scout { cluster, servers, asked, kept, known, looks_since: None, tells }
+        let (asked, kept, report) = (Some(asked), Arc::new(Mutex::new(kept)), Arc::new(report));
+        Scout { cluster, servers, asked, kept, known, looks_since: None, report }
     }
 
     /// Returns the bootstrap list.
@@ -72,7 +72,7 @@ impl Scout {
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
         let Some(mut cluster) = self.asked.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
-        let tells = self.tells.clone();
+        let report = self.report.clone();
         let mut known = std::mem::take(&mut self.known);
         if let Some(connection) = taken(&self.kept) {
             cluster.keep_connection(connection);
@@ -93,7 +93,7 @@ impl Scout {
                 let places = known.remove(&topic).map_or_else(|| cluster.partitions(&topic), Ok);
                 (topic, places)
             }));
-            tells((ScoutReport::Topics(found), Some(cluster)));
+            report((ScoutReport::Topics(found), Some(cluster)));
         })
     }
 
@@ -107,7 +107,7 @@ impl Scout {
         to_end: bool,
         read_committed: bool,
     ) -> io::Result<()> {
-        let (cluster, tells, leader) = (self.cluster.detached(), self.tells.clone(), leader.to_owned());
+        let (cluster, report, leader) = (self.cluster.detached(), self.report.clone(), leader.to_owned());
         let kept = self.kept.clone();
         begin("connect", move || {
             let spare = spare.or_else(|| leading_to(&kept, &leader));
@@ -120,7 +120,7 @@ impl Scout {
                 Some(Ok(connected)) => Ok(connected),
                 _ => cluster.connect(&leader).and_then(placed),
             };
-            tells((ScoutReport::Connection { leader, outcome }, None));
+            report((ScoutReport::Connection { leader, outcome }, None));
         })
     }
 

@@ -59,7 +59,7 @@ pub(super) fn place(
         timestamps.dedup();
         timestamps.into_iter().for_each(|timestamp| wanted.entry(timestamp).or_default().push(at));
     }
-    let mut told: HashMap<(usize, i64), i64> = HashMap::new();
+    let mut offsets: HashMap<(usize, i64), i64> = HashMap::new();
     let mut refused: HashMap<usize, ClientError> = HashMap::new();
     let named = |at: &usize| (of[*at].topic.clone(), of[*at].partition);
     let each = wanted.iter().map(|(timestamp, partitions)| (*timestamp, partitions.iter().map(named).collect()));
@@ -68,7 +68,7 @@ pub(super) fn place(
     for ((timestamp, partitions), found) in wanted.into_iter().zip(found) {
         for (at, offset) in partitions.into_iter().zip(found) {
             match offset {
-                Ok(offset) => drop(told.insert((at, timestamp), offset)),
+                Ok(offset) => drop(offsets.insert((at, timestamp), offset)),
                 Err(error) => drop(refused.insert(at, error)),
             }
         }
@@ -76,7 +76,7 @@ pub(super) fn place(
     let placed = |(at, unplaced): (usize, &Unplaced)| match refused.remove(&at) {
         Some(error) => Err(error),
         None => {
-            let at_time = |timestamp| told.get(&(at, timestamp)).copied().unwrap_or(0);
+            let at_time = |timestamp| offsets.get(&(at, timestamp)).copied().unwrap_or(0);
             Ok((offset(unplaced.start, at_time), to_end.then(|| at_time(LATEST))))
         }
     };

@@ -45,7 +45,7 @@ pub(super) struct Consumer<'a> {
     interval: Duration,
     /// The reader's partitions in the last heartbeat that was answered. `None` if the next heartbeat must have all
     /// fields.
-    told: Option<Vec<TopicPartition>>,
+    reported: Option<Vec<TopicPartition>>,
     /// The last assignment from the coordinator.
     assigned: Option<Vec<TopicPartitions>>,
     empty: EmptySince,
@@ -61,7 +61,7 @@ impl<'a> Consumer<'a> {
             member_id: random_id(),
             epoch: JOINS,
             interval: RETRY_BACKOFF,
-            told: None,
+            reported: None,
             assigned: None,
             empty: EmptySince::default(),
             ids: HashMap::new(),
@@ -95,19 +95,19 @@ impl<'a> Consumer<'a> {
             let (step, answer) = self.beat(&held)?;
             match step {
                 Next::Go => {
-                    self.told = Some(held.clone());
+                    self.reported = Some(held.clone());
                     self.take(answer);
                     self.aim()?;
                     self.shared.wait_for_other_than(&held, self.interval);
                 }
                 Next::Again | Next::Find | Next::Rejoin => {
                     // The coordinator may not have received this heartbeat, so the next one has all fields.
-                    self.told = None;
+                    self.reported = None;
                     self.empty.end();
                     self.shared.pause(RETRY_BACKOFF);
                 }
                 Next::RejoinLost | Next::RejoinNew | Next::Fatal => {
-                    (self.epoch, self.told, self.assigned) = (JOINS, None, None);
+                    (self.epoch, self.reported, self.assigned) = (JOINS, None, None);
                     self.empty.end();
                     self.shared.set_identity(&self.member_id, LEAVES);
                     self.shared.lose();
@@ -120,10 +120,10 @@ impl<'a> Consumer<'a> {
 
     fn beat(&mut self, held: &[TopicPartition]) -> Result<(Next, ConsumerGroupHeartbeatResponse), ClientError> {
         let mut request = self.identity();
-        if self.told.as_deref() != Some(held) {
+        if self.reported.as_deref() != Some(held) {
             request.topic_partitions = Some(self.by_id(held));
         }
-        if self.told.is_none() {
+        if self.reported.is_none() {
             let timeout_ms = i32::try_from(self.config.rebalance_timeout.as_millis());
             request.rebalance_timeout_ms = timeout_ms.unwrap_or(i32::MAX);
             request.subscribed_topic_names = Some(self.config.topics.clone());
@@ -206,7 +206,7 @@ impl<'a> Consumer<'a> {
         let has_some = assigned.iter().any(|topic| !topic.partitions.is_empty());
         // The assignment is not final as long as this member has not given up all partitions. The coordinator may
         // withhold new ones until then.
-        let has_any = has_some || self.told.as_ref().is_some_and(|told| !told.is_empty());
+        let has_any = has_some || self.reported.as_ref().is_some_and(|reported| !reported.is_empty());
         if has_any {
             self.empty.end();
         }

@@ -9,7 +9,7 @@ pub struct TestBroker {
     pub address: String,
     broker: Option<Broker>,
     runtime: tokio::runtime::Runtime,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl TestBroker {
@@ -19,9 +19,9 @@ impl TestBroker {
 
     /// Starts a broker with these settings. With a proxy, the broker advertises the proxy's address.
     pub fn start_with(proxy: Option<&Proxy>, settings: &[(&str, &str)]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut properties = Properties::default();
-        properties.set("log.dirs", folder.path().join("data").display().to_string());
+        properties.set("log.dirs", directory.path().join("data").display().to_string());
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
         properties.set("fullbore.admin.listener", "");
         properties.set("auto.create.topics.enable", "false");
@@ -39,7 +39,7 @@ impl TestBroker {
             }
             None => broker.addr().to_string(),
         };
-        TestBroker { address, broker: Some(broker), runtime, _folder: folder }
+        TestBroker { address, broker: Some(broker), runtime, _directory: directory }
     }
 }
 

@@ -21,8 +21,8 @@ use super::super::internal::is_internal;
 use super::features::update_features;
 use super::{
     ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker,
-    check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, resign, settle_all,
-    settle_these, tell_log_ends,
+    check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, report_log_ends,
+    resign, settle_all, settle_these,
 };
 use fullbore_config::BrokerConfig;
 
@@ -135,7 +135,7 @@ impl<'a> Draft<'a> {
                 Some(settled)
             }
             ChangeCommand::ReportLogEnds(broker, ends) => {
-                let changes = tell_log_ends(&self.drafted.image, broker, ends);
+                let changes = report_log_ends(&self.drafted.image, broker, ends);
                 Some(changes.and_then(|changes| self.make_all(changes)))
             }
             ChangeCommand::Resign(broker, partitions) => {

@@ -63,7 +63,7 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     brokers.insert(wanted.id, member.registration);
     let node = RegisteredBroker {
         registration: member.registration,
-        folder: Uuid(member.folder.to_be_bytes()),
+        directory: Uuid(member.directory.to_be_bytes()),
         process: Uuid(member.process.to_be_bytes()),
         rack: wanted.rack.clone(),
         serves_diskless: wanted.serves_diskless,
@@ -157,17 +157,17 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.
-pub fn tell_log_ends(
+pub fn report_log_ends(
     image: &Image,
     broker: &BrokerState,
-    told: &[(Uuid, i32, Position)],
+    reported: &[(Uuid, i32, Position)],
 ) -> Result<Vec<Change>, Refusal> {
     let is_current = |node: &RegisteredBroker| node.registration.epoch == broker.broker_epoch;
     if !image.node(broker.broker_id).is_some_and(is_current) {
         return Err(Refusal::new(ErrorCode::STALE_BROKER_EPOCH, ErrorCode::STALE_BROKER_EPOCH.message()));
     }
     let mut changes = Vec::new();
-    for (topic, index, position) in told {
+    for (topic, index, position) in reported {
         let Some(topic) = image.topic_by_id(*topic) else { continue };
         let Some(partition) = topic.partition(*index) else { continue };
         if !contenders(partition).contains(&broker.broker_id) {
@@ -183,7 +183,7 @@ pub fn tell_log_ends(
                 let partitions = Partitions::unit(Arc::new(elected));
                 Change::PartitionsChanged { topic: topic.id, first, partitions }
             }
-            _ => Change::LogEndTold { topic: topic.id, partition: *index, end },
+            _ => Change::LogEndReported { topic: topic.id, partition: *index, end },
         });
     }
     Ok(changes)

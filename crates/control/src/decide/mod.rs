@@ -33,7 +33,7 @@ use grow::grow;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use known::{check_asked, check_total, known};
 use lead::{alter_isrs, elect};
-use members::{Registering, change_broker, register, relaxed, resign, tell_log_ends};
+use members::{Registering, change_broker, register, relaxed, report_log_ends, resign};
 pub use place::check_replicas;
 use place::{place, registered};
 #[cfg(test)]

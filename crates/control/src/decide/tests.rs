@@ -12,7 +12,7 @@ use crate::command::{
 };
 use crate::{DeletedTopic, RegisteredBroker};
 use fullbore_config::Properties;
-use fullbore_rules::cluster::{FolderMarks, Joining, PreviousShutdown, ResignedLog};
+use fullbore_rules::cluster::{DirectoryMarks, Joining, PreviousShutdown, ResignedLog};
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, BrokerState, PartitionRegistration};
 use proptest::prelude::*;
@@ -266,7 +266,8 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 }
 
 fn join(image: &mut Image, id: i32, process: u128, ended: PreviousShutdown) -> Result<(), Refusal> {
-    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
     let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     done(image, &ChangeCommand::RegisterBroker(wanted))
 }
@@ -444,8 +445,13 @@ fn broker_with_truncated_logs_leads_only_if_no_other_has_the_records() {
 #[test]
 fn live_broker_stays_registered_against_another_directory() {
     let mut image = cluster();
-    let joining =
-        Joining { folder: 99, process: 99, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 99,
+        process: 99,
+        ended: PreviousShutdown::Clean,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
     let register = ChangeCommand::RegisterBroker(wanted);
     let refusal = done(&mut image, &register).expect_err("refused");
@@ -546,8 +552,8 @@ fn longest_of_all_truncated_logs_leads() {
         ];
         let broker = BrokerState { broker_id: id, broker_epoch };
         let stale = BrokerState { broker_epoch: broker_epoch - 1, ..broker };
-        assert_eq!(tell_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
-        let changes = tell_log_ends(&image, &broker, &told).expect("taken");
+        assert_eq!(report_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
+        let changes = report_log_ends(&image, &broker, &told).expect("taken");
         apply(&mut image, changes);
     }
     assert_eq!(state(&image), (Some(3), 6, vec![3], vec![], vec![]));

@@ -82,7 +82,7 @@ impl Image {
                 self.past.hold(name);
             }
             Change::PartitionsChanged { topic, .. } => self.change_partitions(*topic, std::slice::from_ref(change))?,
-            Change::LogEndTold { topic, partition, end } => {
+            Change::LogEndReported { topic, partition, end } => {
                 let ends = self.log_ends.entry((*topic, *partition)).or_default();
                 ends.retain(|other| other.broker_id != end.broker_id);
                 ends.push(*end);

@@ -75,10 +75,11 @@ impl Beats {
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (stop, mut stopped) = watch::channel(());
-        let (tell, heard) = watch::channel(Beaten::default());
+        let (sender, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (behind, vain, went_back) = (Arc::new(behind), LogRateLimit::default(), LogRateLimit::default());
-        let mut beating = Beating { server, who, every, number: 0, notes, known, behind, heard: tell, vain, went_back };
+        let mut beating =
+            Beating { server, who, every, number: 0, notes, known, behind, heard: sender, vain, went_back };
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -114,7 +115,7 @@ where
             if self.number > before {
                 pause = PAUSE_MIN;
             }
-            tell(&self.vain, &error.words);
+            log_failure(&self.vain, &error.words);
             sleep(pause).await;
             pause = (pause * 2).min(PAUSE_MAX);
         }
@@ -146,7 +147,7 @@ where
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
                 self.count(CountedCalls::beat_failed);
-                tell(&self.went_back, &StoreError::WentBack(known.number).to_string());
+                log_failure(&self.went_back, &StoreError::WentBack(known.number).to_string());
                 continue;
             }
             if known.is_none_or(|known| known.number < answer.newest.number) {
@@ -192,7 +193,7 @@ where
     }
 }
 
-fn tell(kind: &LogRateLimit, reason: &str) {
+fn log_failure(kind: &LogRateLimit, reason: &str) {
     if let Some(left_out) = kind.due() {
         tracing::warn!(
             reason,

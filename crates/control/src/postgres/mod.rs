@@ -9,11 +9,11 @@
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
 //! - `beat` has the second connection, with heartbeats and notifications of new commits.
-//! - `check` examines a database, and `of_folder` returns what the database knows of a broker's data directory.
+//! - `check` examines a database, and `of_directory` returns what the database knows of a broker's data directory.
 
 mod beat;
 mod check;
-mod of_folder;
+mod of_directory;
 mod read;
 mod record;
 mod registrations;
@@ -38,7 +38,7 @@ use read::Since;
 
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
-pub use of_folder::{FolderInDatabase, RegisteredFolder, identity_of, look_up_folder};
+pub use of_directory::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 
 /// How long a schema upgrade may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);
@@ -116,7 +116,7 @@ impl Postgres {
         let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
         let mut answers = answers.into_iter();
         check_schema(&next(&mut answers)?)?;
-        match self.told(at, &mut answers)? {
+        match self.progress(at, &mut answers)? {
             Some(progress) => Ok(progress),
             None => {
                 let answers = self.connection.ask(&read::ask_everything()).map_err(AskError::failed)?;
@@ -127,14 +127,14 @@ impl Postgres {
 
     /// Returns the commits after version `at` one by one. Returns `None` if the caller must read the whole state
     /// instead, because `at` is `None` or too much has changed since.
-    fn told(
+    fn progress(
         &self,
         at: Option<Version>,
         answers: &mut std::vec::IntoIter<Rows>,
     ) -> Result<Option<Progress>, StoreError> {
         let Some(at) = at else { return Ok(None) };
         match read::since(at, &next(answers)?)? {
-            Since::Told(commits) => Ok(Some(Progress::Since(commits))),
+            Since::Commits(commits) => Ok(Some(Progress::Since(commits))),
             Since::TooMuch => Ok(None),
             Since::WentBack => Err(StoreError::WentBack(at.number)),
         }
@@ -148,7 +148,7 @@ impl Postgres {
             let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
             let mut answers = answers.map_err(AskError::failed)?.into_iter();
             check_schema(&next(&mut answers)?)?;
-            if let Some(progress) = self.told(at, &mut answers)? {
+            if let Some(progress) = self.progress(at, &mut answers)? {
                 return Ok(progress);
             }
         }

@@ -30,7 +30,7 @@ type Answers = std::vec::IntoIter<Rows>;
 /// The commits after a version, as far as the database can list them.
 pub enum Since {
     /// All commits after the version, in order.
-    Told(Vec<Commit>),
+    Commits(Vec<Commit>),
     /// There are too many commits to read one by one, or some are no longer kept. The caller should read the whole
     /// state.
     TooMuch,
@@ -69,7 +69,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
         let unreadable = |reason| damaged(format!("what version {} changed: {reason}", version.number));
         commits.push(Commit { version, changes: record::read(changes).map_err(unreadable)? });
     }
-    Ok(Since::Told(commits))
+    Ok(Since::Commits(commits))
 }
 
 /// Queries number and nonce of the newest version. Its answer is read by [`version`].
@@ -145,7 +145,7 @@ fn brokers(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Store
         };
         let node = RegisteredBroker {
             registration,
-            folder: id(&row, 4)?,
+            directory: id(&row, 4)?,
             process: id(&row, 5)?,
             rack: optional(&row, 6)?.map(|rack| Text::from(as_typed(rack))),
             serves_diskless: flag(&row, 7)?,
@@ -217,7 +217,7 @@ fn log_ends(answers: &mut Answers, changes: &mut Vec<Change>) -> Result<(), Stor
     for row in next(answers)? {
         let position = Position { last_epoch: optional_number(&row, 4)?, offset: number(&row, 5)? };
         let end = LogEndReport { broker_id: number(&row, 2)?, broker_epoch: number(&row, 3)?, position };
-        changes.push(Change::LogEndTold { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
+        changes.push(Change::LogEndReported { topic: id(&row, 0)?, partition: number(&row, 1)?, end });
     }
     Ok(())
 }

@@ -40,7 +40,8 @@ enum ChangeRecord {
         first: usize,
         partitions: Vec<RunRecord>,
     },
-    LogEndTold {
+    #[serde(rename = "log_end_told")]
+    LogEndReported {
         id: String,
         partition: i32,
         broker: i32,
@@ -86,7 +87,8 @@ enum ChangeRecord {
 #[derive(Serialize, Deserialize)]
 struct NodeRecord {
     epoch: i64,
-    folder: String,
+    #[serde(rename = "folder")]
+    directory: String,
     process: String,
     fenced: bool,
     shutting_down: bool,
@@ -163,7 +165,7 @@ fn record(change: &Change) -> ChangeRecord {
             let partitions = run_records(partitions);
             ChangeRecord::PartitionsChanged { id: topic.to_string(), first: *first, partitions }
         }
-        Change::LogEndTold { topic, partition, end } => ChangeRecord::LogEndTold {
+        Change::LogEndReported { topic, partition, end } => ChangeRecord::LogEndReported {
             id: topic.to_string(),
             partition: *partition,
             broker: end.broker_id,
@@ -206,10 +208,10 @@ fn change(record: ChangeRecord) -> Result<Change, String> {
         ChangeRecord::PartitionsChanged { id, first, partitions } => {
             Change::PartitionsChanged { topic: self::id(&id)?, first, partitions: self::partitions(partitions)? }
         }
-        ChangeRecord::LogEndTold { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
+        ChangeRecord::LogEndReported { id, partition, broker, broker_epoch, last_epoch, end_offset } => {
             let position = Position { last_epoch, offset: end_offset };
             let end = LogEndReport { broker_id: broker, broker_epoch, position };
-            Change::LogEndTold { topic: self::id(&id)?, partition, end }
+            Change::LogEndReported { topic: self::id(&id)?, partition, end }
         }
         ChangeRecord::TopicConfigured { id, configs } => {
             Change::TopicConfigured { topic: self::id(&id)?, overrides: configs }
@@ -261,7 +263,7 @@ fn past_topic(record: PastRecord) -> Result<PastTopic, String> {
 fn node_record(node: &RegisteredBroker) -> NodeRecord {
     NodeRecord {
         epoch: node.registration.epoch,
-        folder: node.folder.to_string(),
+        directory: node.directory.to_string(),
         process: node.process.to_string(),
         fenced: node.registration.is_fenced,
         shutting_down: node.registration.is_shutting_down,
@@ -281,7 +283,7 @@ fn node(record: NodeRecord) -> Result<RegisteredBroker, String> {
             is_shutting_down: record.shutting_down,
             is_full: record.disk_full,
         },
-        folder: id(&record.folder)?,
+        directory: id(&record.directory)?,
         process: id(&record.process)?,
         rack: record.rack.map(Text::from),
         serves_diskless: record.serves_diskless,

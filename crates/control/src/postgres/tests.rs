@@ -76,8 +76,8 @@ fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
 fn connection_is_encrypted_by_the_parameters_of_its_url() {
     let database = with_roles();
     let (address, name) = (database.server().address(), database.name());
-    let folder = tempfile::tempdir().expect("tempdir");
-    let (authority, other) = (folder.path().join("authority.pem"), folder.path().join("other.pem"));
+    let directory = tempfile::tempdir().expect("tempdir");
+    let (authority, other) = (directory.path().join("authority.pem"), directory.path().join("other.pem"));
     std::fs::write(&authority, database.server().authority()).expect("written");
     std::fs::write(&other, Authority::new("another").pem()).expect("written");
     let url = |parameters: &str| settings(&format!("postgres://encrypted:{PASSWORD}@{address}/{name}?{parameters}"));
@@ -98,7 +98,7 @@ fn connection_is_encrypted_by_the_parameters_of_its_url() {
         assert!(told.contains("certificate"), "{told}");
         assert!(matches!(check(&bad)[..], [Finding::Encryption(_)]), "{:?}", check(&bad));
     }
-    let socket = database.server().socket_folder().display().to_string().replace('/', "%2F");
+    let socket = database.server().socket_directory().display().to_string().replace('/', "%2F");
     open(&settings(&format!("postgres://postgres@{socket}:{}/{name}", address.port()))).expect("a Unix socket");
 }
 
@@ -259,7 +259,7 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     wait_until("both beat", HANGS, || beats_beyond(7, 3) && beats_beyond(8, 3));
     for (at, noted) in [(0, 40), (1, 41)] {
         let told = store.noted_by(7 + at, beating[at as usize].1).expect("answered");
-        assert_eq!(told, noted, "the number that the folder has, since nobody writes another");
+        assert_eq!(told, noted, "the number that the directory has, since nobody writes another");
     }
     assert_eq!(store.noted_by(7, random_id()).expect("answered"), 0, "this process has not beaten");
     let hears = |at: usize, of: Uuid| beating[at].0.heard().borrow().peers.iter().any(|peer| peer.process == of);
@@ -322,11 +322,11 @@ fn settings_hold_in_each_transaction_behind_a_pooler() {
 fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
     let database = with_roles();
     let (address, name) = (database.server().address(), database.name());
-    let folder = tempfile::tempdir().expect("tempdir");
-    let authority = folder.path().join("authority.pem");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let authority = directory.path().join("authority.pem");
     std::fs::write(&authority, database.server().authority()).expect("written");
     let own = Authority::new("clients").client("fullbore");
-    let (certificate, key) = (folder.path().join("own.pem"), folder.path().join("own.key"));
+    let (certificate, key) = (directory.path().join("own.pem"), directory.path().join("own.key"));
     std::fs::write(&certificate, &own.chain).expect("written");
     std::fs::write(&key, &own.key).expect("written");
     let (certificate, key) = (certificate.display(), key.display());

@@ -62,7 +62,7 @@ fn one(statements: &mut Statements, change: &Change) {
             topic_configs(statements, *topic, overrides);
         }
         Change::PartitionsChanged { .. } => unreachable!("they are gathered"),
-        Change::LogEndTold { topic, partition, end } => log_end(statements, *topic, *partition, end),
+        Change::LogEndReported { topic, partition, end } => log_end(statements, *topic, *partition, end),
         Change::TopicConfigured { topic, overrides } => {
             statements.add("DELETE FROM fullbore.topic_configs WHERE topic_id = ?", &[topic]);
             topic_configs(statements, *topic, overrides);
@@ -138,7 +138,8 @@ fn broker(statements: &mut Statements, id: i32, node: &RegisteredBroker) {
     let rack = node.rack.as_ref();
     let (fenced, stopping, full) = (of.is_fenced, of.is_shutting_down, of.is_full);
     let serves = node.serves_diskless;
-    statements.add(insert, &[&id, &of.epoch, &node.folder, &node.process, &fenced, &stopping, &full, &rack, &serves]);
+    statements
+        .add(insert, &[&id, &of.epoch, &node.directory, &node.process, &fenced, &stopping, &full, &rack, &serves]);
     statements.add("DELETE FROM fullbore.broker_endpoints WHERE broker_id = ?", &[&id]);
     let insert = "INSERT INTO fullbore.broker_endpoints (broker_id, listener, host, port) VALUES (?, ?, ?, ?)";
     for (listener, at) in &node.endpoints {
@@ -158,11 +159,11 @@ fn log_end(statements: &mut Statements, topic: Uuid, partition: i32, end: &LogEn
 fn stamp(statements: &mut Statements, changes: &[Change], version: Version) {
     let newest = i64::try_from(version.number).expect("fewer than 2^63 changes were ever made");
     let nonce = version.nonce.cast_signed();
-    let told = record::write(changes);
+    let serialized = record::write(changes);
     let insert = "INSERT INTO fullbore.versions (version, mark, at, changes) VALUES (?, ?, clock_timestamp(), ";
     statements.fill(insert, &[&newest, &nonce]);
-    match told.len() <= CHANGES_BYTES_MAX {
-        true => statements.add("?)", &[&told]),
+    match serialized.len() <= CHANGES_BYTES_MAX {
+        true => statements.add("?)", &[&serialized]),
         false => statements.add("null)", &[]),
     }
     statements.add("DELETE FROM fullbore.versions WHERE version <= ?", &[&(newest - MARKS_MAX)]);

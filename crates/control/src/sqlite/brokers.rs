@@ -30,7 +30,7 @@ fn broker(row: &Row<'_>, endpoints: BTreeMap<String, Endpoint>) -> rusqlite::Res
     let rack: Option<String> = row.get(6)?;
     Ok(RegisteredBroker {
         registration,
-        folder: Uuid(row.get(4)?),
+        directory: Uuid(row.get(4)?),
         process: Uuid(row.get(5)?),
         rack: rack.as_deref().map(Text::from),
         // A standalone broker always serves diskless topics.
@@ -59,7 +59,7 @@ pub fn put(connection: &Connection, id: i32, node: &RegisteredBroker) -> rusqlit
     let insert = "INSERT OR REPLACE INTO brokers (broker_id, epoch, folder, process, fenced, shutting_down, rack)
                   VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)";
     let rack = node.rack.as_ref().map(Text::as_str);
-    let row = params![id, of.epoch, node.folder.0, node.process.0, of.is_fenced, of.is_shutting_down, rack];
+    let row = params![id, of.epoch, node.directory.0, node.process.0, of.is_fenced, of.is_shutting_down, rack];
     connection.prepare_cached(insert)?.execute(row)?;
     let insert = "INSERT INTO broker_endpoints (broker_id, listener, host, port) VALUES (?1, ?2, ?3, ?4)";
     let mut insert = connection.prepare_cached(insert)?;

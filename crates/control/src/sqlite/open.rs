@@ -32,19 +32,19 @@ impl Sqlite {
     /// Opens `control.db` in the directory. If the file does not exist, creates it with the id `new_cluster_id`. The
     /// disk reserve is used if the disk is full.
     pub fn open(
-        folder: &Path,
+        directory: &Path,
         broker: &BrokerConfig,
         space: Arc<DiskSpace>,
         new_cluster_id: Uuid,
     ) -> Result<(Self, Identity), OpenError> {
-        let open = || open(folder, broker, new_cluster_id);
+        let open = || open(directory, broker, new_cluster_id);
         let (connection, identity) = space.freeing(|error: &OpenError| error.is_full(&space), open)?;
         Ok((Self { connection, space, node_id: broker.node.id }, identity))
     }
 }
 
-fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Connection, Identity), OpenError> {
-    let file = folder.join(FILE);
+fn open(directory: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(Connection, Identity), OpenError> {
+    let file = directory.join(FILE);
     let unusable = |error: rusqlite::Error| refused(&file, &error);
     let mut connection = connect(&file).map_err(unusable)?;
     check_file(&connection, &file)?;
@@ -60,7 +60,7 @@ fn open(folder: &Path, broker: &BrokerConfig, new_cluster_id: Uuid) -> Result<(C
     transaction.commit().map_err(unusable)?;
     connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
     // A standalone broker has only one data directory, so the cluster's id is also used as the directory's id.
-    Ok((connection, Identity { cluster_id, folder: cluster_id, used: None, store: file.into() }))
+    Ok((connection, Identity { cluster_id, directory: cluster_id, used: None, store: file.into() }))
 }
 
 fn connect(file: &Path) -> rusqlite::Result<Connection> {

@@ -117,7 +117,7 @@ pub fn load_ends(connection: &Connection, changes: &mut Vec<Change>) -> rusqlite
     while let Some(row) = rows.next()? {
         let position = Position { last_epoch: row.get(4)?, offset: row.get(5)? };
         let end = LogEndReport { broker_id: row.get(2)?, broker_epoch: row.get(3)?, position };
-        changes.push(Change::LogEndTold { topic: Uuid(row.get(0)?), partition: row.get(1)?, end });
+        changes.push(Change::LogEndReported { topic: Uuid(row.get(0)?), partition: row.get(1)?, end });
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ fn one(connection: &Connection, change: &Change) -> rusqlite::Result<()> {
         Change::PartitionsChanged { topic, first, partitions } => {
             partitions::replace(connection, *topic, *first, partitions)
         }
-        Change::LogEndTold { topic, partition, end } => partitions::put_end(connection, *topic, *partition, end),
+        Change::LogEndReported { topic, partition, end } => partitions::put_end(connection, *topic, *partition, end),
         Change::TopicConfigured { topic, overrides } => {
             let delete = "DELETE FROM topic_configs WHERE topic_id = ?1";
             connection.prepare_cached(delete)?.execute(params![topic.0])?;

@@ -41,10 +41,10 @@ impl Control {
         broker: Arc<BrokerConfig>,
         arrival: RegistrationInfo,
         memory: &Memory,
-        folder: Uuid,
+        directory: Uuid,
     ) -> Result<Self, OpenError> {
         let (memory, store) = (memory.clone(), PathBuf::from("memory").into());
-        let identity = Identity { cluster_id: Uuid([1; 16]), folder, used: None, store };
+        let identity = Identity { cluster_id: Uuid([1; 16]), directory, used: None, store };
         Control::start(broker, arrival, move || Ok((memory, identity)))
     }
 
@@ -87,14 +87,14 @@ pub async fn create(control: &Control, topics: Vec<CreateTopic>) -> Vec<Result<A
 }
 
 /// Opens the control plane of a broker that shares a store with others. The broker has the data directory with id
-/// `folder`, and a single listener on this machine.
+/// `directory`, and a single listener on this machine.
 ///
 /// # Errors
 /// Returns [`OpenError`] if the settings contradict those in the store.
-pub fn member(memory: &Memory, id: i32, folder: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
+pub fn member(memory: &Memory, id: i32, directory: u128, listener: &str, port: u16) -> Result<Control, OpenError> {
     let (memory, cluster_id) = (memory.clone(), random_id());
-    let folder = Uuid(folder.to_be_bytes());
-    let identity = Identity { cluster_id, folder, used: None, store: PathBuf::from("memory").into() };
+    let directory = Uuid(directory.to_be_bytes());
+    let identity = Identity { cluster_id, directory, used: None, store: PathBuf::from("memory").into() };
     let at = Endpoint { host: Text::from("127.0.0.1"), port };
     let arrival = RegistrationInfo { endpoints: [(listener.to_owned(), at)].into(), ..RegistrationInfo::nowhere() };
     Control::start(broker(&format!("node.id={id}")), arrival, move || Ok((memory, identity)))

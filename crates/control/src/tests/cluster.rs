@@ -6,17 +6,17 @@ use fullbore_tests::{Proxy, wait_until};
 
 use super::postgres::store_of;
 use super::*;
-use crate::identity::{ClusterFolder, FILE};
+use crate::identity::{ClusterDirectory, FILE};
 use fullbore_tests::postgres::Database;
 
 const HANGS: Duration = Duration::from_secs(30);
 
-fn of_cluster(folder: &Path, id: i32, url: &str, more: &str) -> Result<Opened, OpenError> {
-    try_open(folder, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
+fn of_cluster(directory: &Path, id: i32, url: &str, more: &str) -> Result<Opened, OpenError> {
+    try_open(directory, &format!("node.id={id}\ncontrol.plane={url}\n{more}"))
 }
 
-fn refused(folder: &Path, id: i32, url: &str) -> String {
-    let told = of_cluster(folder, id, url, "").err().expect("refused").to_string();
+fn refused(directory: &Path, id: i32, url: &str) -> String {
+    let told = of_cluster(directory, id, url, "").err().expect("refused").to_string();
     assert!(!told.contains('\n'), "{told}");
     told
 }
@@ -24,9 +24,9 @@ fn refused(folder: &Path, id: i32, url: &str) -> String {
 /// Starts brokers with the ids 1 to `count`.
 fn cluster(database: &Database, count: i32) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let opened = of_cluster(folder.path(), id, &database.url(), "").expect("opens");
-        (folder, opened)
+        let directory = tempfile::tempdir().expect("tempdir");
+        let opened = of_cluster(directory.path(), id, &database.url(), "").expect("opens");
+        (directory, opened)
     };
     (1..=count).map(start).collect()
 }
@@ -138,33 +138,33 @@ async fn directory_belongs_to_one_broker_of_one_cluster() {
 #[tokio::test]
 async fn silent_broker_is_replaced_from_another_directory_without_a_running_broker() {
     let database = Database::create();
-    let folders = [tempfile::tempdir(), tempfile::tempdir()].map(|folder| folder.expect("tempdir"));
+    let directories = [tempfile::tempdir(), tempfile::tempdir()].map(|directory| directory.expect("tempdir"));
     let setting = "broker.session.timeout.ms=1000\n";
-    let opened = of_cluster(folders[0].path(), 1, &database.url(), setting).expect("opens");
+    let opened = of_cluster(directories[0].path(), 1, &database.url(), setting).expect("opens");
     let (epoch, process) = (opened.control.broker_epoch(), opened.control.process());
     let beats = opened.control.beats().expect("a cluster");
     wait_until("it beats", HANGS, || beats.borrow().peers.iter().any(|peer| peer.process == process));
     // Dropping the control plane ends the broker without a controlled shutdown, as if it were killed.
     drop(opened);
-    let opened = of_cluster(folders[1].path(), 1, &database.url(), setting).expect("opens");
+    let opened = of_cluster(directories[1].path(), 1, &database.url(), setting).expect("opens");
     assert!(opened.control.broker_epoch() > epoch);
-    assert!(folders[1].path().join(FILE).exists());
+    assert!(directories[1].path().join(FILE).exists());
 }
 
 #[tokio::test]
 async fn database_restored_from_an_older_copy_is_not_used() {
     let database = Database::create();
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = of_cluster(directory.path(), 1, &database.url(), "").expect("opens");
     create(&opened.control, vec![wanted("t")]).await.remove(0).expect("created");
     let seen = opened.control.image().version().expect("there");
     drop(opened);
-    assert_eq!(ClusterFolder::read(folder.path()).expect("readable").expect("there").seen, Some(seen));
+    assert_eq!(ClusterDirectory::read(directory.path()).expect("readable").expect("there").seen, Some(seen));
     // Now the database looks like a restored copy with as many versions as before, but with another nonce.
     let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(other_nonce);
-    let told = refused(folder.path(), 1, &database.url());
+    let told = refused(directory.path(), 1, &database.url());
     assert!(
         told.ends_with(&format!(
             "the database does not know version {}: it was set back to an older state, or it is another database",
@@ -174,7 +174,7 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     );
     assert!(told.starts_with("postgres://127.0.0.1:"), "{told}");
     database.run(other_nonce);
-    let opened = of_cluster(folder.path(), 1, &database.url(), "").expect("opens");
+    let opened = of_cluster(directory.path(), 1, &database.url(), "").expect("opens");
     database.run(other_nonce);
     let refused = create(&opened.control, vec![wanted("u")]).await;
     assert_eq!(codes(&refused), [Some(ErrorCode::REQUEST_TIMED_OUT)]);
@@ -187,8 +187,8 @@ async fn commands_are_refused_in_time_while_the_database_is_silent() {
     let relay = Proxy::start();
     relay.lead_to(database.server().address());
     let url = format!("postgres://postgres@{}/{}", relay.address, database.name());
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = of_cluster(folder.path(), 1, &url, "control.plane.timeout.ms=500").expect("opens");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = of_cluster(directory.path(), 1, &url, "control.plane.timeout.ms=500").expect("opens");
     relay.stall(Duration::from_secs(3600));
     let started = Instant::now();
     let commands: Vec<_> = (0..2_000)

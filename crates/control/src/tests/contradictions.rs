@@ -11,20 +11,20 @@ fn of_config<T>(outcome: Result<T, Refusal>) -> Option<ErrorCode> {
 }
 
 /// Starts a broker whose file contradicts a setting of the topic `t`.
-async fn contradicted(folder: &Path) -> Opened {
-    let first = open(folder);
+async fn contradicted(directory: &Path) -> Opened {
+    let first = open(directory);
     let lag = |name: &str, lag: &str| CreateTopic { configs: vec![(LEAST.into(), Some(lag.into()))], ..wanted(name) };
     for topic in [lag("t", "100000"), lag("u", "45000"), wanted("v")] {
         create(&first.control, vec![topic]).await.remove(0).expect("created");
     }
     drop(first);
-    try_open(folder, &format!("{MOST}=50000")).expect("it starts")
+    try_open(directory, &format!("{MOST}=50000")).expect("it starts")
 }
 
 #[tokio::test]
 async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = contradicted(folder.path()).await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = contradicted(directory.path()).await;
     let control = &opened.control;
     let refused = Some(ErrorCode::INVALID_CONFIG);
     for scope in [BrokerScope::Every, BrokerScope::This] {
@@ -46,11 +46,11 @@ async fn a_topic_that_contradicts_the_broker_leaves_its_other_settings_alone() {
 /// If a diskless topic got the compact policy, its records would never be deleted.
 #[tokio::test]
 async fn diskless_topic_of_a_compacting_broker_has_the_delete_policy() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let first = try_open(folder.path(), "log.diskless.enable=true").expect("opens");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let first = try_open(directory.path(), "log.diskless.enable=true").expect("opens");
     create(&first.control, vec![wanted("t")]).await.remove(0).expect("created");
     drop(first);
-    let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
+    let opened = try_open(directory.path(), "log.cleanup.policy=compact").expect("opens");
     let cleanup = opened.control.image().topic("t").expect("there").config.cleanup;
     assert_eq!((cleanup.delete, cleanup.compact), (true, false));
     alter_broker(&opened.control, BrokerScope::Every, "max.connections", set("10")).await.expect("another matter");

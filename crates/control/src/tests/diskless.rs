@@ -11,13 +11,13 @@ fn is_diskless(control: &Control, name: &str) -> bool {
 
 #[tokio::test]
 async fn a_restart_with_another_default_changes_no_topic() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let first = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let first = open(directory.path());
     let inkless = CreateTopic { configs: vec![("inkless.enable".into(), Some("true".into()))], ..wanted("inkless") };
     assert!(create(&first.control, vec![wanted("classic"), inkless]).await.iter().all(Result::is_ok));
     drop(first);
 
-    let second = try_open(folder.path(), BY_DEFAULT).expect("opens");
+    let second = try_open(directory.path(), BY_DEFAULT).expect("opens");
     let control = &second.control;
     create(control, vec![wanted("default")]).await.remove(0).expect("created");
     let all = |control: &Control| ["classic", "inkless", "default"].map(|name| is_diskless(control, name));
@@ -26,7 +26,7 @@ async fn a_restart_with_another_default_changes_no_topic() {
     assert_eq!(all(control), [false, true, true]);
     drop(second);
 
-    let third = open(folder.path());
+    let third = open(directory.path());
     assert_eq!(all(&third.control), [false, true, true]);
     let stored = |name| third.control.image().topic(name).expect("there").overrides.get(ENABLE).cloned();
     assert_eq!(["classic", "inkless", "default"].map(stored), [None, Some("true".into()), Some("true".into())]);
@@ -34,8 +34,8 @@ async fn a_restart_with_another_default_changes_no_topic() {
 
 #[tokio::test]
 async fn refused_change_applies_nothing_also_with_validate_only() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &try_open(folder.path(), BY_DEFAULT).expect("opens").control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &try_open(directory.path(), BY_DEFAULT).expect("opens").control;
     create(control, vec![wanted("t")]).await.remove(0).expect("created");
     let epoch = control.image().epoch();
     let asked = |validate_only, change: &ConfigChange| {
@@ -66,8 +66,8 @@ async fn refused_change_applies_nothing_also_with_validate_only() {
 /// compacted.
 #[tokio::test]
 async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = try_open(folder.path(), BY_DEFAULT).expect("opens");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = try_open(directory.path(), BY_DEFAULT).expect("opens");
     let own = CreateTopic { configs: vec![("cleanup.policy".into(), Some("delete".into()))], ..wanted("own") };
     create(&opened.control, vec![own]).await.remove(0).expect("created");
     let compact = "log.cleanup.policy";
@@ -80,6 +80,6 @@ async fn brokers_cannot_be_set_to_compact_while_a_diskless_topic_follows_them() 
     assert_eq!(refused.expect_err("t has it from there").code, ErrorCode::INVALID_CONFIG);
     drop(opened);
     // A broker with such a file starts all the same, because another broker may have created the topic.
-    let opened = try_open(folder.path(), "log.cleanup.policy=compact").expect("opens");
+    let opened = try_open(directory.path(), "log.cleanup.policy=compact").expect("opens");
     assert!(!opened.control.image().topic("t").expect("there").config.cleanup.compact);
 }

@@ -20,9 +20,9 @@ const PARTITIONS: i32 = 3_000;
 /// Starts the brokers 1 to 3.
 fn brokers(database: &Database, more: &str) -> Vec<(tempfile::TempDir, Opened)> {
     let start = |id| {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let opened = start_in(folder.path(), &database.url(), id, more).expect("opens");
-        (folder, opened)
+        let directory = tempfile::tempdir().expect("tempdir");
+        let opened = start_in(directory.path(), &database.url(), id, more).expect("opens");
+        (directory, opened)
     };
     (1..=3).map(start).collect()
 }
@@ -97,7 +97,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     let mut brokers = brokers(&database, "control.plane.timeout.ms=1000");
     create_many(&database, &brokers[0].1.control);
     slow_down(&database, Duration::from_millis(1));
-    let (folder, stopping) = brokers.pop().expect("the third");
+    let (directory, stopping) = brokers.pop().expect("the third");
     let own = stopping.control.broker_state();
     let began = Instant::now();
     while block_on(stopping.control.change_broker(own, BrokerChange::ShutDown, [].into())).is_err() {
@@ -112,7 +112,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     let (killed, opened) = brokers.pop().expect("the second");
     let epoch = opened.control.broker_epoch();
     drop(opened);
-    let third = start_in(folder.path(), &database.url(), 3, "").expect("opens");
+    let third = start_in(directory.path(), &database.url(), 3, "").expect("opens");
     let second = start_in(killed.path(), &database.url(), 2, "").expect("opens");
     assert!(second.control.broker_epoch() > epoch);
     let image = second.control.image();
@@ -158,11 +158,11 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
 /// Creates the registration of a broker's process that has its own directory.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
     let joining = Joining {
-        folder: id.unsigned_abs().into(),
+        directory: id.unsigned_abs().into(),
         process,
         ended: PreviousShutdown::Killed,
-        marks: FolderMarks::default(),
-        told: 0,
+        marks: DirectoryMarks::default(),
+        reported: 0,
     };
     let endpoints = BTreeMap::new();
     ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })

@@ -23,8 +23,8 @@ const SESSION: &str = "consumer.session.timeout.ms";
 
 #[tokio::test]
 async fn group_settings_are_in_force_survive_a_restart_and_can_be_removed() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
     let session = |control: &Control, group: &str| control.image().group_timeouts(group).consumer_session_timeout_ms;
     assert_eq!(session(&opened.control, "g"), 45_000);
     set(&opened.control, Resource::Group, "g", &[(SESSION, to("46000"))]).await.expect("set");
@@ -32,31 +32,35 @@ async fn group_settings_are_in_force_survive_a_restart_and_can_be_removed() {
     drop(opened);
 
     let file = "group.consumer.session.timeout.ms=50000";
-    let opened = try_open(folder.path(), file).expect("opens");
+    let opened = try_open(directory.path(), file).expect("opens");
     assert_eq!([session(&opened.control, "g"), session(&opened.control, "other")], [46_000, 50_000]);
     assert_eq!(opened.control.image().resource_names(Resource::Group).collect::<Vec<_>>(), ["g"]);
     drop(opened);
     let limits = "group.consumer.min.session.timeout.ms=47000\ngroup.consumer.session.timeout.ms=47000";
-    assert_eq!(session(&try_open(folder.path(), limits).expect("opens").control, "g"), 47_000, "within the new limits");
+    assert_eq!(
+        session(&try_open(directory.path(), limits).expect("opens").control, "g"),
+        47_000,
+        "within the new limits"
+    );
 
-    let opened = open(folder.path());
+    let opened = open(directory.path());
     set(&opened.control, Resource::Group, "g", &[(SESSION, ConfigChange::Delete)]).await.expect("deleted");
     assert_eq!(session(&opened.control, "g"), 45_000);
     assert!(opened.control.image().resource(Resource::Group, "g").is_none());
     drop(opened);
-    assert!(open(folder.path()).control.image().resource_names(Resource::Group).next().is_none());
+    assert!(open(directory.path()).control.image().resource_names(Resource::Group).next().is_none());
 }
 
 #[tokio::test]
 async fn subscription_and_group_of_one_name_are_separate() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path());
     let changes =
         [("metrics", to("org.a")), ("metrics", ConfigChange::Append("org.b".into())), ("interval.ms", to("500"))];
     set(&opened.control, Resource::ClientMetrics, "same", &changes).await.expect("set");
     set(&opened.control, Resource::Group, "same", &[(SESSION, to("46000"))]).await.expect("set");
     drop(opened);
-    let opened = open(folder.path());
+    let opened = open(directory.path());
     let image = opened.control.image();
     let (name, config) = image.client_metrics().next().expect("kept");
     assert_eq!((name, config.metrics.join(" "), config.interval_ms), ("same", "org.a org.b".to_owned(), 500));
@@ -65,8 +69,8 @@ async fn subscription_and_group_of_one_name_are_separate() {
 
 #[tokio::test]
 async fn a_refused_change_changes_nothing() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let changes = [(SESSION, to("46000")), ("no.such", to("1"))];
     let refusal = set(control, Resource::Group, "g", &changes).await.expect_err("refused");
     assert_eq!((refusal.code, &*refusal.message), (ErrorCode::INVALID_CONFIG, "no.such: unknown group config name"));
@@ -80,8 +84,8 @@ async fn a_refused_change_changes_nothing() {
 /// If a list did not fit into a response, every client that requests it would be disconnected.
 #[tokio::test]
 async fn list_setting_grows_up_to_the_size_of_a_response() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let more = |letter: &str| [("metrics", ConfigChange::Append(letter.repeat(20_000)))];
     set(control, Resource::ClientMetrics, "m", &more("a")).await.expect("appended");
     let refusal = set(control, Resource::ClientMetrics, "m", &more("b")).await.expect_err("too long");
@@ -90,8 +94,8 @@ async fn list_setting_grows_up_to_the_size_of_a_response() {
 
 #[tokio::test]
 async fn number_of_client_metrics_subscriptions_is_limited() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let control = &open(folder.path()).control;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let control = &open(directory.path()).control;
     let interval = |value: &str| [("interval.ms", to(value))];
     for number in 0..100 {
         set(control, Resource::ClientMetrics, &number.to_string(), &interval("500")).await.expect("set");

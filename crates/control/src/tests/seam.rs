@@ -26,9 +26,9 @@ pub(super) fn counted() -> Box<dyn FnMut() -> Uuid + Send> {
     })
 }
 
-pub(super) fn sqlite(folder: &Path) -> Sqlite {
-    let space = Arc::new(DiskSpace::open(folder, 0));
-    Sqlite::open(folder, &broker(""), space, random_id()).expect("opens").0
+pub(super) fn sqlite(directory: &Path) -> Sqlite {
+    let space = Arc::new(DiskSpace::open(directory, 0));
+    Sqlite::open(directory, &broker(""), space, random_id()).expect("opens").0
 }
 
 type Notes = Arc<Mutex<Vec<Commit>>>;
@@ -139,11 +139,11 @@ proptest! {
             proptest::collection::vec(prop_oneof![2 => topic_commands(), 1 => other_commands()], 1..5), 1..20),
         tells_whole in any::<bool>(),
     ) {
-        let folder = tempfile::tempdir().expect("tempdir");
+        let directory = tempfile::tempdir().expect("tempdir");
         let memory = Memory::default().telling(tells_whole);
         let database = Database::emptied("both");
         let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
-        let (mut file_owner, file_image) = registered(Noted(sqlite(folder.path()), Arc::clone(&of_file)), counted());
+        let (mut file_owner, file_image) = registered(Noted(sqlite(directory.path()), Arc::clone(&of_file)), counted());
         let (mut memory_owner, memory_image) = registered(Noted(memory.clone(), Arc::clone(&of_memory)), counted());
         let (mut other_owner, other_image) = registered(Noted(store_of(&database), Arc::clone(&of_database)), counted());
         let mut late = MetadataWriter::new(store_of(&database), broker(""), Box::new(random_id)).expect("valid");
@@ -164,7 +164,7 @@ proptest! {
         late.0.catch_up();
         prop_assert_eq!(&format!("{:?}", late.1.borrow()), &image, "what was told one by one");
         prop_assert_eq!(&afresh(store_of(&database)), &image);
-        prop_assert_eq!(&afresh(sqlite(folder.path())), &image);
+        prop_assert_eq!(&afresh(sqlite(directory.path())), &image);
         prop_assert_eq!(&afresh(memory.clone()), &image);
         prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
     }
@@ -175,8 +175,8 @@ proptest! {
     fn changed_partitions_are_read_as_written(
         changed in proptest::collection::vec((0..12_usize, proptest::collection::vec(0..3_i32, 1..5)), 1..20),
     ) {
-        let folder = tempfile::tempdir().expect("tempdir");
-        let of_file = changed_and_afresh(|| sqlite(folder.path()), &changed);
+        let directory = tempfile::tempdir().expect("tempdir");
+        let of_file = changed_and_afresh(|| sqlite(directory.path()), &changed);
         prop_assert_eq!(&of_file.0, &of_file.1);
         let database = Database::emptied("partitions");
         let of_database = changed_and_afresh(|| store_of(&database), &changed);
@@ -206,7 +206,7 @@ fn changed_and_afresh<S: Store>(open: impl Fn() -> S, changed: &[(usize, Vec<i32
             let position = Position { last_epoch: (*at > 5).then_some(3), offset: *at as i64 };
             let end = LogEndReport { broker_id: (*at % 3) as i32, broker_epoch: 9, position };
             let partition = (*at).min(count) as i32;
-            commit_beside(&mut owner.store, image.version(), Change::LogEndTold { topic, partition, end });
+            commit_beside(&mut owner.store, image.version(), Change::LogEndReported { topic, partition, end });
             owner.catch_up();
         }
     }
@@ -254,8 +254,8 @@ fn decision_is_based_on_changes_of_another_writer() {
         let memory = Memory::default().telling(tells_whole);
         two_writers([memory.clone(), memory]);
     }
-    let folder = tempfile::tempdir().expect("tempdir");
-    two_writers([sqlite(folder.path()), sqlite(folder.path())]);
+    let directory = tempfile::tempdir().expect("tempdir");
+    two_writers([sqlite(directory.path()), sqlite(directory.path())]);
     let database = Database::create();
     two_writers([store_of(&database), store_of(&database)]);
 }
@@ -264,8 +264,8 @@ fn decision_is_based_on_changes_of_another_writer() {
 /// are removed.
 #[test]
 fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let (mut owner, images) = registered(sqlite(folder.path()), counted());
+    let directory = tempfile::tempdir().expect("tempdir");
+    let (mut owner, images) = registered(sqlite(directory.path()), counted());
     let (create, delete) = (create_command("t"), TopicsCommand::Delete(vec![TopicRef::Name("t".into())]));
     let mut each = |commands: &[&TopicsCommand]| {
         let done = owner.transact(|draft| commands.iter().all(|command| created(draft.topics(command)).is_ok()));
@@ -276,16 +276,16 @@ fn topic_created_and_deleted_in_one_transaction_leaves_no_deleted_topic() {
     let last = images.borrow().topic("t").expect("there").id;
     each(&[&delete, &create, &delete]);
     let left: Vec<_> = images.borrow().deleted().keys().copied().collect();
-    assert_eq!(left, [last], "it may have folders");
-    assert_eq!(afresh(sqlite(folder.path())), format!("{:?}", images.borrow()));
+    assert_eq!(left, [last], "it may have directories");
+    assert_eq!(afresh(sqlite(directory.path())), format!("{:?}", images.borrow()));
 }
 
 /// Names must be remembered and forgotten in the same way in the rows, in the stored versions and in the image.
 #[test]
 fn names_of_deleted_topics_are_read_as_written() {
-    let folder = tempfile::tempdir().expect("tempdir");
+    let directory = tempfile::tempdir().expect("tempdir");
     let database = Database::create();
-    remembered_and_afresh(|| sqlite(folder.path()));
+    remembered_and_afresh(|| sqlite(directory.path()));
     remembered_and_afresh(|| store_of(&database));
     assert_eq!(database.run("SELECT name, partitions, diskless FROM fullbore.past_topics"), "t|8|f\nt|5|f");
 }
@@ -373,14 +373,14 @@ fn store_restored_from_an_older_copy_is_not_followed() {
     for name in ["t", "u"] {
         owner.transact(|draft| draft.topics(&create_command(name))).expect("done");
     }
-    let folder = tempfile::tempdir().expect("tempdir");
-    let (mut file_owner, file_images) = registered(sqlite(folder.path()), Box::new(random_id));
+    let directory = tempfile::tempdir().expect("tempdir");
+    let (mut file_owner, file_images) = registered(sqlite(directory.path()), Box::new(random_id));
     file_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     let database = Database::create();
     let (mut other_owner, other_images) = registered(store_of(&database), Box::new(random_id));
     other_owner.transact(|draft| draft.topics(&create_command("t"))).expect("done");
     memory.restore(2);
-    sqlite(folder.path()).mark_otherwise();
+    sqlite(directory.path()).mark_otherwise();
     database.run("UPDATE fullbore.versions SET mark = mark # 1");
     for more in 0..2 {
         let create = |draft: &mut Draft<'_>| created(draft.topics(&create_command("v")));
@@ -398,8 +398,12 @@ fn store_restored_from_an_older_copy_is_not_followed() {
 /// Starts a control plane with a store in memory.
 fn control(memory: &Memory) -> Control {
     let (memory, cluster_id) = (memory.clone(), random_id());
-    let identity =
-        Identity { cluster_id, folder: Uuid(7_u128.to_be_bytes()), used: None, store: PathBuf::from("memory").into() };
+    let identity = Identity {
+        cluster_id,
+        directory: Uuid(7_u128.to_be_bytes()),
+        used: None,
+        store: PathBuf::from("memory").into(),
+    };
     Control::start(broker(""), RegistrationInfo::nowhere(), move || Ok((memory, identity))).expect("starts")
 }
 

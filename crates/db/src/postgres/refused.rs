@@ -30,9 +30,9 @@ fn what(server: &Server, error: &AskError) -> String {
 fn sockets(server: &Server) -> Option<String> {
     let ports = server.config.get_ports();
     let socket = |(at, host): (usize, &Host)| match host {
-        Host::Unix(folder) => {
+        Host::Unix(directory) => {
             let port = ports.get(at).or(ports.first()).copied().unwrap_or(PORT);
-            Some(folder.join(format!(".s.PGSQL.{port}")).display().to_string())
+            Some(directory.join(format!(".s.PGSQL.{port}")).display().to_string())
         }
         Host::Tcp(_) => None,
     };

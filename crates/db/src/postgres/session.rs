@@ -88,8 +88,8 @@ impl PostgresSession {
         let (client, mut connection) = connected?;
         let driven = task::spawn(async move {
             while let Some(Ok(message)) = poll_fn(|cx| connection.poll_message(cx)).await {
-                if let AsyncMessage::Notification(told) = message
-                    && let Ok(version) = told.payload().parse::<u64>()
+                if let AsyncMessage::Notification(notification) = message
+                    && let Ok(version) = notification.payload().parse::<u64>()
                 {
                     notified.send_if_modified(|newest| {
                         let is_newer = version > *newest;

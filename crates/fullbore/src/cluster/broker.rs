@@ -32,9 +32,9 @@ impl BrokerFile {
     ///
     /// # Errors
     /// Fails if a file cannot be read.
-    pub fn all(folder: &Path) -> Result<Vec<BrokerFile>, Failure> {
+    pub fn all(directory: &Path) -> Result<Vec<BrokerFile>, Failure> {
         let mut found = BTreeMap::new();
-        for entry in fs::read_dir(folder)? {
+        for entry in fs::read_dir(directory)? {
             let path = entry?.path();
             let id = path.file_name().and_then(|name| id_of(name.to_str()?));
             if let Some(id) = id {
@@ -70,8 +70,8 @@ impl BrokerFile {
     ///
     /// # Errors
     /// Returns the system's error if the file cannot be written.
-    pub fn write(&self, folder: &Path) -> Result<(), Failure> {
-        write(folder, self.id, &format!("{HEAD}{}", self.properties.to_text()))
+    pub fn write(&self, directory: &Path) -> Result<(), Failure> {
+        write(directory, self.id, &format!("{HEAD}{}", self.properties.to_text()))
     }
 }
 
@@ -79,8 +79,8 @@ impl BrokerFile {
 ///
 /// # Errors
 /// Returns [`Failure`] if the file cannot be written.
-pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
-    let (path, new) = (path(folder, id), folder.join(format!(".broker-{id}.properties.new")));
+pub fn write(directory: &Path, id: u32, text: &str) -> Result<(), Failure> {
+    let (path, new) = (path(directory, id), directory.join(format!(".broker-{id}.properties.new")));
     let write = || -> io::Result<()> {
         // A file that a killed command has left is removed, because it would keep its permissions.
         if new.exists() {
@@ -98,8 +98,8 @@ pub fn write(folder: &Path, id: u32, text: &str) -> Result<(), Failure> {
 ///
 /// # Errors
 /// Returns the system's error if the file cannot be read.
-pub fn text(folder: &Path, id: u32) -> Result<String, Failure> {
-    let path = path(folder, id);
+pub fn text(directory: &Path, id: u32) -> Result<String, Failure> {
+    let path = path(directory, id);
     fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
@@ -110,29 +110,29 @@ fn id_of(name: &str) -> Option<u32> {
 }
 
 /// Returns the path of a broker's file.
-pub fn path(folder: &Path, id: u32) -> PathBuf {
-    folder.join(format!("broker-{id}.properties"))
+pub fn path(directory: &Path, id: u32) -> PathBuf {
+    directory.join(format!("broker-{id}.properties"))
 }
 
 /// Returns the process of a broker.
-pub fn daemon(folder: &Path, id: u32) -> Daemon {
+pub fn daemon(directory: &Path, id: u32) -> Daemon {
     Daemon {
         name: format!("broker {id}"),
-        pid_file: folder.join(format!("broker-{id}.pid")),
-        words: words(folder, id),
-        log: folder.join(format!("broker-{id}.log")),
+        pid_file: directory.join(format!("broker-{id}.pid")),
+        words: words(directory, id),
+        log: directory.join(format!("broker-{id}.log")),
     }
 }
 
 /// Returns the command that starts a broker with `program`.
-pub fn command(program: &Path, folder: &Path, id: u32) -> Command {
+pub fn command(program: &Path, directory: &Path, id: u32) -> Command {
     let mut command = Command::new(program);
-    command.args(words(folder, id));
+    command.args(words(directory, id));
     command
 }
 
-fn words(folder: &Path, id: u32) -> Vec<OsString> {
-    vec!["serve".into(), "--config".into(), path(folder, id).into()]
+fn words(directory: &Path, id: u32) -> Vec<OsString> {
+    vec!["serve".into(), "--config".into(), path(directory, id).into()]
 }
 
 #[cfg(test)]
@@ -142,21 +142,21 @@ mod tests {
 
     #[test]
     fn files_are_readable_by_their_owner_only_and_read_back() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut properties = Properties::default();
         properties.set("listeners", "PLAINTEXT://127.0.0.1:9093");
         properties.set("control.plane", "postgres://ann:pass\\word#=@db/x");
         let brokers = [12, 2].map(|id| BrokerFile { id, properties: properties.clone() });
-        fs::write(folder.path().join(".broker-2.properties.new"), "of a kill").expect("written");
+        fs::write(directory.path().join(".broker-2.properties.new"), "of a kill").expect("written");
         for broker in &brokers {
-            broker.write(folder.path()).expect("written");
-            let mode = fs::metadata(path(folder.path(), broker.id)).expect("there").permissions().mode();
+            broker.write(directory.path()).expect("written");
+            let mode = fs::metadata(path(directory.path(), broker.id)).expect("there").permissions().mode();
             assert_eq!(mode & 0o777, 0o600);
         }
         for other in ["broker-1.log", "broker-x.properties", "broker-01.properties", "broker-0.properties"] {
-            fs::write(folder.path().join(other), "node.id=1").expect("written");
+            fs::write(directory.path().join(other), "node.id=1").expect("written");
         }
-        let found = BrokerFile::all(folder.path()).expect("read");
+        let found = BrokerFile::all(directory.path()).expect("read");
         let ids: Vec<u32> = found.iter().map(|broker| broker.id).collect();
         assert_eq!(ids, [2, 12]);
         let values = |properties: &Properties| properties.iter().map(|(k, v)| (k.to_owned(), v.to_owned())).collect();
@@ -167,9 +167,9 @@ mod tests {
 
     #[test]
     fn a_malformed_file_is_named_in_the_error() {
-        let folder = tempfile::tempdir().expect("a folder");
-        fs::write(path(folder.path(), 1), "a=\\u1").expect("written");
-        let told = BrokerFile::all(folder.path()).expect_err("broken").to_string();
+        let directory = tempfile::tempdir().expect("a directory");
+        fs::write(path(directory.path(), 1), "a=\\u1").expect("written");
+        let told = BrokerFile::all(directory.path()).expect_err("broken").to_string();
         assert!(told.contains("broker-1.properties:1: a"), "{told}");
     }
 }

@@ -1,7 +1,7 @@
 //! `cluster down` stops the brokers, and then the PostgreSQL that they need to hand over their partitions.
 
 use super::broker;
-use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
+use super::directory::{ClusterDirectory, ClusterPatience, DirectoryArg};
 use super::postgres::OwnPostgres;
 use super::process::{Daemon, wait_until_gone};
 use super::startup::{forget, still_runs};
@@ -15,7 +15,7 @@ use std::time::Duration;
 #[derive(Args, Debug)]
 pub struct Down {
     #[command(flatten)]
-    folder: FolderArg,
+    directory: DirectoryArg,
     #[command(flatten)]
     patience: ClusterPatience,
     #[command(flatten)]
@@ -25,26 +25,26 @@ pub struct Down {
 /// Stops the cluster. PostgreSQL keeps running if a broker that needs it does not end.
 pub fn run(down: &Down) -> Result<(), Failure> {
     down.format.choose();
-    let (folder, brokers) = ClusterFolder::existing(&down.folder.data_dir)?;
+    let (directory, brokers) = ClusterDirectory::existing(&down.directory.data_dir)?;
     let daemons: Vec<(u32, Daemon)> =
-        brokers.iter().map(|broker| (broker.id, broker::daemon(&folder.path, broker.id))).collect();
+        brokers.iter().map(|broker| (broker.id, broker::daemon(&directory.path, broker.id))).collect();
     let asked: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
     let within = down.patience.duration();
     end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
     for (_, daemon) in &daemons {
         match daemon.may_run_elsewhere() {
-            true => output::tell(runs_elsewhere(daemon)),
+            true => output::remark(runs_elsewhere(daemon)),
             false => forget(daemon),
         }
     }
-    let postgres = OwnPostgres::of(&folder.path);
+    let postgres = OwnPostgres::of(&directory.path);
     let had_postgres = postgres.end();
     end(&[&postgres.daemon], within)?;
     let stopped: Vec<String> = asked.iter().map(|(id, _)| id.to_string()).collect();
     if down.format.json {
         line(&object([("stopped", list(stopped))]));
     } else {
-        line(&told(&stopped, had_postgres, &folder.path.display().to_string()));
+        line(&summary(&stopped, had_postgres, &directory.path.display().to_string()));
     }
     Ok(())
 }
@@ -68,7 +68,7 @@ fn runs_elsewhere(daemon: &Daemon) -> String {
     )
 }
 
-fn told(stopped: &[String], had_postgres: bool, folder: &str) -> String {
+fn summary(stopped: &[String], had_postgres: bool, directory: &str) -> String {
     let brokers = match stopped {
         [] => None,
         [one] => Some(format!("broker {one}")),
@@ -76,8 +76,8 @@ fn told(stopped: &[String], had_postgres: bool, folder: &str) -> String {
     };
     let all = brokers.into_iter().chain(had_postgres.then(|| "PostgreSQL".to_owned())).collect::<Vec<_>>();
     match all.is_empty() {
-        true => format!("No process of the cluster in {folder} runs."),
-        false => format!("Stopped {}; the data stay in {folder}.", all.join(" and ")),
+        true => format!("No process of the cluster in {directory} runs."),
+        false => format!("Stopped {}; the data stay in {directory}.", all.join(" and ")),
     }
 }
 
@@ -88,8 +88,8 @@ mod tests {
     #[test]
     fn the_sentence_names_the_stopped_processes() {
         let ids = ["1".to_owned(), "2".to_owned()];
-        assert_eq!(told(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
-        assert_eq!(told(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
-        assert_eq!(told(&[], false, "/c"), "No process of the cluster in /c runs.");
+        assert_eq!(summary(&ids, true, "/c"), "Stopped brokers 1, 2 and PostgreSQL; the data stay in /c.");
+        assert_eq!(summary(&ids[..1], false, "/c"), "Stopped broker 1; the data stay in /c.");
+        assert_eq!(summary(&[], false, "/c"), "No process of the cluster in /c runs.");
     }
 }

@@ -1,6 +1,6 @@
 //! `fullbore cluster` runs several brokers on this machine, each in its own process, and the PostgreSQL they share.
 //!
-//! - `folder`: the layout and the lock of the cluster's directory.
+//! - `directory`: the layout and the lock of the cluster's directory.
 //! - `process`: processes that outlive the command.
 //! - `broker`: a broker's file and its process.
 //! - `postgres/`: the cluster's own PostgreSQL.
@@ -9,8 +9,8 @@
 //! - `up`, `down`, `status`: the commands.
 
 mod broker;
+mod directory;
 mod down;
-mod folder;
 mod plan;
 mod postgres;
 mod process;
@@ -46,7 +46,7 @@ enum ClusterCommand {
     /// broker's plus N-1 (fullbore.admin.listener).
     ///
     /// In an existing directory, the command starts the brokers that do not run; a larger --brokers adds brokers.
-    /// --json prints {"folder", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
+    /// --json prints {"directory", "bootstrap_servers", "brokers": [{"id", "address", "metrics", "pid", "log"}],
     /// "postgres": {"pid", "log"}}; postgres is null with --control-plane.
     #[command(after_help = "Examples:
   fullbore cluster up --brokers 3

@@ -62,7 +62,7 @@ pub struct WantedCluster {
 /// The present state of the directory.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
-    pub folder: &'a Path,
+    pub directory: &'a Path,
     pub brokers: &'a [BrokerFile],
     /// The ids of the brokers that run.
     pub running: BTreeSet<u32>,
@@ -123,10 +123,10 @@ impl Plan {
             if !runs {
                 // The URL is written again, because the directory may have been moved.
                 if present.running.is_empty() && !has_other_store(properties) {
-                    properties.set(STORAGE, present.folder.join(STORE).display().to_string());
+                    properties.set(STORAGE, present.directory.join(STORE).display().to_string());
                 }
                 properties.set("node.id", id.to_string());
-                properties.set("log.dirs", present.folder.join(format!("broker-{id}")).display().to_string());
+                properties.set("log.dirs", present.directory.join(format!("broker-{id}")).display().to_string());
                 properties.set(CONTROL_PLANE, control_plane.as_str());
             }
             let file = BrokerFile { id, properties: properties.clone() };
@@ -136,9 +136,9 @@ impl Plan {
         let brokers = (1..=count).map(broker).collect::<Result<Vec<PlannedBroker>, Failure>>()?;
         match brokers.iter().find(|broker| broker.runs && broker.is_changed) {
             Some(broker) => {
-                let folder = shell_word(&present.folder.display().to_string());
+                let directory = shell_word(&present.directory.display().to_string());
                 Err(Failure::new(format!(
-                    "broker {} runs without these settings; `fullbore cluster down --data-dir {folder}` first",
+                    "broker {} runs without these settings; `fullbore cluster down --data-dir {directory}` first",
                     broker.file.id
                 )))
             }
@@ -178,7 +178,7 @@ fn set_for_size(properties: &mut Properties, brokers: u32) {
 
 /// Returns true if a broker's settings name another object store than the one in the cluster's directory.
 fn has_other_store(properties: &Properties) -> bool {
-    let beside = properties.get("log.dirs").and_then(|folder| Some(Path::new(folder).parent()?.join(STORE)));
+    let beside = properties.get("log.dirs").and_then(|directory| Some(Path::new(directory).parent()?.join(STORE)));
     properties.get(STORAGE).is_some_and(|set| beside.is_none_or(|beside| beside != Path::new(set)))
 }
 
@@ -188,7 +188,7 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
         (None, there) => Ok(there.unwrap_or(BROKERS_DEFAULT)),
         (Some(wanted), Some(there)) if wanted < there => Err(Failure::new(format!(
             "{} has {there} brokers, which hold replicas; --brokers can only add brokers",
-            present.folder.display()
+            present.directory.display()
         ))),
         (Some(wanted), _) => Ok(wanted),
     }
@@ -196,11 +196,11 @@ fn count(present: &Present<'_>, wanted: Option<u32>) -> Result<u32, Failure> {
 
 /// Returns the URL of the control plane, and true if it is the directory's own PostgreSQL.
 fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String, bool), Failure> {
-    let folder = present.folder.display();
+    let directory = present.directory.display();
     if present.has_postgres && !(wanted.is_some() && present.brokers.is_empty()) {
         return match wanted {
             Some(_) => Err(Failure::new(format!(
-                "the brokers of {folder} have a PostgreSQL of their own; leave --control-plane out, or give another --data-dir"
+                "the brokers of {directory} have a PostgreSQL of their own; leave --control-plane out, or give another --data-dir"
             ))),
             None => Ok((present.postgres_url.clone(), true)),
         };
@@ -209,8 +209,8 @@ fn control_plane(present: &Present<'_>, wanted: Option<&str>) -> Result<(String,
     let there = present.brokers.first().and_then(|broker| broker.properties.get(CONTROL_PLANE));
     match (wanted, there) {
         (Some(wanted), Some(there)) if wanted != there => Err(Failure::new(format!(
-            "the brokers of {folder} have another control plane: leave --control-plane out, give another --data-dir, or, if the \
-             database is the same, change {CONTROL_PLANE} in {folder}/broker-*.properties"
+            "the brokers of {directory} have another control plane: leave --control-plane out, give another --data-dir, or, if the \
+             database is the same, change {CONTROL_PLANE} in {directory}/broker-*.properties"
         ))),
         (Some(url), _) | (None, Some(url)) => Ok((url.to_owned(), false)),
         (None, None) => Ok((present.postgres_url.clone(), true)),
@@ -225,7 +225,7 @@ fn first_port(present: &Present<'_>, wanted: Option<u16>) -> Result<u16, Failure
     match (there, wanted) {
         (Some(there), Some(wanted)) if there != wanted => Err(Failure::new(format!(
             "the brokers of {} listen on {there} and the ports after it; leave --port out",
-            present.folder.display()
+            present.directory.display()
         ))),
         (there, wanted) => Ok(there.or(wanted).unwrap_or(PORT_DEFAULT)),
     }
@@ -289,7 +289,7 @@ mod tests {
 
     fn present(brokers: &[BrokerFile]) -> Present<'_> {
         Present {
-            folder: Path::new("/c"),
+            directory: Path::new("/c"),
             brokers,
             running: BTreeSet::new(),
             has_postgres: false,
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(
             [0, 2].map(|at| value(&more, at, REPLICAS)),
             ["none", "none"],
-            "a folder that is there keeps what it has"
+            "a directory that is there keeps what it has"
         );
     }
 
@@ -425,7 +425,7 @@ mod tests {
         let refused = plan(&running, set).expect_err("one runs");
         assert_eq!(refused, "broker 2 runs without these settings; `fullbore cluster down --data-dir /c` first");
         let moved =
-            Present { folder: Path::new("/d"), has_postgres: true, postgres_url: "new".into(), ..present(&there) };
+            Present { directory: Path::new("/d"), has_postgres: true, postgres_url: "new".into(), ..present(&there) };
         let moved = plan(&moved, |_| {}).expect("possible");
         assert_eq!(
             (value(&moved, 0, "log.dirs"), value(&moved, 0, CONTROL_PLANE)),
@@ -439,14 +439,14 @@ mod tests {
         let new = plan(&present(&[]), |_| {}).expect("possible");
         assert_eq!(stores(&new), ["/c/diskless"; 3]);
         let there = files(&new);
-        let moved = Present { folder: Path::new("/d"), ..present(&there) };
+        let moved = Present { directory: Path::new("/d"), ..present(&there) };
         assert_eq!(stores(&plan(&moved, |wanted| wanted.brokers = Some(4)).expect("possible")), ["/d/diskless"; 4]);
         let told = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{STORAGE}=s3://bucket")];
         let told = plan(&present(&[]), told).expect("possible");
         assert_eq!(stores(&told), ["s3://bucket"; 3]);
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["/d/diskless"; 3]);
         let there = files(&told);
-        let moved = Present { folder: Path::new("/d"), ..present(&there) };
+        let moved = Present { directory: Path::new("/d"), ..present(&there) };
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
 

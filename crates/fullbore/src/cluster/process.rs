@@ -128,8 +128,8 @@ impl StartedProcess {
         let Daemon { name, log, .. } = &self.daemon;
         let lines = self.last_lines(10);
         let how = status.code().map_or_else(|| status.to_string(), |code| format!("status {code}"));
-        let told = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
-        Ok(Some(format!("{name} ended with {how}; {}:{told}", log.display())))
+        let rest = if lines.is_empty() { "; its log is empty".to_owned() } else { format!("\n{}", lines.join("\n")) };
+        Ok(Some(format!("{name} ended with {how}; {}:{rest}", log.display())))
     }
 
     /// Returns the last lines that the process has logged, at most `count`.
@@ -154,12 +154,12 @@ fn tail(path: &Path, begins: u64) -> io::Result<String> {
 mod tests {
     use super::*;
 
-    fn daemon(folder: &Path, words: &[&str]) -> Daemon {
+    fn daemon(directory: &Path, words: &[&str]) -> Daemon {
         Daemon {
             name: "broker 7".to_owned(),
-            pid_file: folder.join("pid"),
+            pid_file: directory.join("pid"),
             words: words.iter().map(OsString::from).collect(),
-            log: folder.join("log"),
+            log: directory.join("log"),
         }
     }
 
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn a_reused_pid_is_not_taken_for_the_process() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let known = daemon(directory.path(), &["serve", "--config", "x"]);
         assert_eq!(known.pid(), None, "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
         for wrong in ["", "0", "-1", "one", "99999999"] {
@@ -187,9 +187,9 @@ mod tests {
 
     #[test]
     fn a_process_in_a_moved_directory_is_not_taken_for_a_stale_pid() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let known = daemon(folder.path(), &["serve", "--config", "x"]);
-        let moved = daemon(folder.path(), &["serve", "--config", "y"]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let known = daemon(directory.path(), &["serve", "--config", "x"]);
+        let moved = daemon(directory.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
         let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
         // Waits for the command line, which the kernel may show only after `spawn` has returned.
@@ -206,8 +206,8 @@ mod tests {
 
     #[test]
     fn a_process_has_a_session_and_a_log_of_its_own_and_ends_at_a_signal() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let known = daemon(directory.path(), &["serve", "--config", "x"]);
         fs::write(&known.log, "before\n").expect("written");
         let script =
             "cut -d' ' -f5,6 /proc/self/stat; echo $$; trap 'echo bye; exit 3' TERM; while :; do sleep 0.05; done";
@@ -232,8 +232,8 @@ mod tests {
     /// but another one has not.
     #[test]
     fn an_ending_process_counts_as_running() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let known = daemon(folder.path(), &["serve", "--config", "x"]);
+        let directory = tempfile::tempdir().expect("a directory");
+        let known = daemon(directory.path(), &["serve", "--config", "x"]);
         let script = "import ctypes, sys, threading\nthreading.Thread(target=sys.stdin.read).start()\n\
                       ctypes.CDLL(None).pthread_exit(None)";
         let mut command = Command::new("python3");

@@ -29,7 +29,7 @@ const ASK_EVERY: Duration = Duration::from_millis(50);
 
 /// The startup of a cluster.
 pub struct Startup<'a> {
-    folder: &'a Path,
+    directory: &'a Path,
     /// How long brokers may take to respond.
     patience: Duration,
     /// The program that runs brokers.
@@ -54,10 +54,10 @@ struct Readiness {
 
 impl<'a> Startup<'a> {
     /// Creates a startup that has not started any process.
-    pub fn new(folder: &'a Path, program: PathBuf, patience: Duration) -> Self {
-        let postgres = OwnPostgres::of(folder);
+    pub fn new(directory: &'a Path, program: PathBuf, patience: Duration) -> Self {
+        let postgres = OwnPostgres::of(directory);
         let (started_postgres, started, made, changed) = Default::default();
-        Startup { folder, patience, program, postgres, started_postgres, started, made, changed }
+        Startup { directory, patience, program, postgres, started_postgres, started, made, changed }
     }
 
     /// Starts the directory's own PostgreSQL, unless it runs.
@@ -79,13 +79,13 @@ impl<'a> Startup<'a> {
         }
         if planned.is_changed {
             match planned.is_new {
-                true => self.made.push(broker::path(self.folder, id)),
-                false => self.changed.push((id, broker::text(self.folder, id)?)),
+                true => self.made.push(broker::path(self.directory, id)),
+                false => self.changed.push((id, broker::text(self.directory, id)?)),
             }
-            planned.file.write(self.folder)?;
+            planned.file.write(self.directory)?;
         }
-        let daemon = broker::daemon(self.folder, id);
-        let started = daemon.start(broker::command(&self.program, self.folder, id));
+        let daemon = broker::daemon(self.directory, id);
+        let started = daemon.start(broker::command(&self.program, self.directory, id));
         let started = started.map_err(|error| Failure::new(format!("cannot start broker {id}: {error}")))?;
         let pid = started.child.id();
         self.started.push(started);
@@ -105,7 +105,12 @@ impl<'a> Startup<'a> {
         outcome
     }
 
-    fn wait_for(&mut self, told: &Receiver<Readiness>, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
+    fn wait_for(
+        &mut self,
+        receiver: &Receiver<Readiness>,
+        brokers: &[PlannedBroker],
+        stop: &Stop,
+    ) -> Result<(), Failure> {
         let until = Instant::now() + self.patience;
         let mut wait = Wait::begin();
         let silent = |of: &PlannedBroker| Readiness {
@@ -115,9 +120,9 @@ impl<'a> Startup<'a> {
         };
         let mut missing: Vec<Readiness> = brokers.iter().map(silent).collect();
         loop {
-            while let Ok(told) = told.try_recv() {
-                missing.retain(|other| other.id != told.id);
-                missing.extend(told.missing.is_some().then_some(told));
+            while let Ok(readiness) = receiver.try_recv() {
+                missing.retain(|other| other.id != readiness.id);
+                missing.extend(readiness.missing.is_some().then_some(readiness));
             }
             let Some(first) = to_blame(&missing) else { return Ok(()) };
             for started in &mut self.started {
@@ -129,7 +134,7 @@ impl<'a> Startup<'a> {
                 return Err(Failure::interrupted("interrupted while the brokers started"));
             }
             if Instant::now() > until {
-                let (within, log) = (self.patience, broker::daemon(self.folder, first.id).log);
+                let (within, log) = (self.patience, broker::daemon(self.directory, first.id).log);
                 let what = first.missing.as_deref().unwrap_or_default();
                 let (id, log) = (first.id, log.display());
                 return Err(Failure::new(format!(
@@ -150,7 +155,7 @@ impl<'a> Startup<'a> {
             daemon.signal(Signal::TERM);
         }
         let left = wait_until_gone(brokers, END_WITHIN);
-        left.iter().for_each(|daemon| output::tell(still_runs(daemon, END_WITHIN)));
+        left.iter().for_each(|daemon| output::remark(still_runs(daemon, END_WITHIN)));
         for started in &self.started {
             if started.daemon.pid().is_none() {
                 forget(&started.daemon);
@@ -161,8 +166,8 @@ impl<'a> Startup<'a> {
             wait_until_gone([&self.postgres.daemon], END_WITHIN);
         }
         for (id, text) in &self.changed {
-            if let Err(failure) = broker::write(self.folder, *id, text) {
-                output::tell(failure);
+            if let Err(failure) = broker::write(self.directory, *id, text) {
+                output::remark(failure);
             }
         }
         // If a file cannot be removed, it stays, and the next `cluster up` uses it.
@@ -173,7 +178,7 @@ impl<'a> Startup<'a> {
 /// Returns the broker that the others wait for, or `None` if all are ready. This is the first that does not respond, or
 /// else the first that is not ready.
 fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
-    missing.iter().min_by_key(|told| (told.answers, told.id))
+    missing.iter().min_by_key(|readiness| (readiness.answers, readiness.id))
 }
 
 /// Returns a sentence about a process that has not ended within the time `within`.
@@ -192,9 +197,9 @@ pub fn forget(daemon: &Daemon) {
 /// Polls each broker until it is ready or until `over` is set. Each has its own thread, because a broker may take any
 /// time to respond.
 fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
-    let (tells, told) = channel();
+    let (sender, receiver) = channel();
     for broker in brokers {
-        let (file, count, over, tells) = (broker.file.clone(), brokers.len(), over.clone(), tells.clone());
+        let (file, count, over, sender) = (broker.file.clone(), brokers.len(), over.clone(), sender.clone());
         let asking = move || {
             while !over.load(Ordering::Relaxed) {
                 let (answers, missing) = match missing(&file, count) {
@@ -202,7 +207,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
                     Err(error) => (false, Some(error.to_string())),
                 };
                 let is_ready = missing.is_none();
-                if tells.send(Readiness { id: file.id, answers, missing }).is_err() || is_ready {
+                if sender.send(Readiness { id: file.id, answers, missing }).is_err() || is_ready {
                     return;
                 }
                 std::thread::sleep(ASK_EVERY);
@@ -211,7 +216,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
         // If no thread can be started, the broker never becomes ready.
         let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
     }
-    told
+    receiver
 }
 
 /// Returns the reason why a broker that responds is not ready, or `None` if it knows all `count` brokers.
@@ -228,8 +233,8 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     /// Creates a script that serves as the program of brokers. Its `$3` is the broker's file.
-    fn program(folder: &Path, script: &str) -> PathBuf {
-        let path = folder.join("program");
+    fn program(directory: &Path, script: &str) -> PathBuf {
+        let path = directory.join("program");
         fs::write(&path, format!("#!/bin/sh\n{script}\n")).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).expect("set");
         path
@@ -256,29 +261,29 @@ mod tests {
 
     #[test]
     fn a_broker_that_ends_is_reported_with_its_last_lines_and_the_others_are_stopped() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let script = "case $3 in */broker-2.properties) echo start; echo 'fullbore: no such thing' >&2; exit 1;; esac\n\
                       trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
         let brokers = [planned(1, NO_LISTENER), planned(2, NO_LISTENER)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
-        let first = broker::daemon(folder.path(), 1);
+        let first = broker::daemon(directory.path(), 1);
         let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
-        let log = folder.path().join("broker-2.log");
+        let log = directory.path().join("broker-2.log");
         let log = log.display();
         assert_eq!(told, format!("broker 2 ended with status 1; {log}:\n  start\n  fullbore: no such thing"));
         assert!(first.pid().is_some());
         running.undo();
         assert_eq!(first.pid(), None);
-        assert!(!first.pid_file.exists() && !broker::path(folder.path(), 1).exists() && first.log.exists());
+        assert!(!first.pid_file.exists() && !broker::path(directory.path(), 1).exists() && first.log.exists());
     }
 
     #[test]
     fn a_failed_start_restores_the_files() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let mut running = Startup::new(folder.path(), program(folder.path(), "exit 1"), PATIENCE);
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut running = Startup::new(directory.path(), program(directory.path(), "exit 1"), PATIENCE);
         let mut broker = PlannedBroker { is_new: false, ..planned(1, NO_LISTENER) };
-        let path = broker::path(folder.path(), 1);
+        let path = broker::path(directory.path(), 1);
         fs::write(&path, "# mine\nlisteners=PLAINTEXT://127.0.0.1:9\n").expect("written");
         let before = fs::read_to_string(&path).expect("there");
         broker.file.properties.set("a", "2");
@@ -291,9 +296,9 @@ mod tests {
 
     #[test]
     fn a_signal_ends_the_wait_for_brokers() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let script = "trap 'exit 0' TERM; while :; do sleep 0.05; done";
-        let mut running = Startup::new(folder.path(), program(folder.path(), script), PATIENCE);
+        let mut running = Startup::new(directory.path(), program(directory.path(), script), PATIENCE);
         let brokers = [planned(1, NO_LISTENER)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();
@@ -305,9 +310,9 @@ mod tests {
 
     #[test]
     fn a_broker_that_does_not_know_all_others_is_not_ready() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let mut properties = Properties::default();
-        properties.set("log.dirs", folder.path().join("data").display().to_string());
+        properties.set("log.dirs", directory.path().join("data").display().to_string());
         properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
         properties.set("fullbore.admin.listener", "");
         let config = fullbore_config::BrokerConfig::from_properties(&properties).expect("valid").0;

@@ -1,7 +1,7 @@
 //! `cluster status` prints the processes of a cluster with their states and addresses.
 
 use super::broker::{self, BrokerFile};
-use super::folder::{ClusterFolder, FolderArg};
+use super::directory::{ClusterDirectory, DirectoryArg};
 use super::postgres::OwnPostgres;
 use super::process::Daemon;
 use crate::failure::Failure;
@@ -14,7 +14,7 @@ use std::path::Path;
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     #[command(flatten)]
-    folder: FolderArg,
+    directory: DirectoryArg,
     #[command(flatten)]
     format: Format,
 }
@@ -25,17 +25,18 @@ pub struct StatusArgs {
 /// Fails if the directory has no cluster, or if no broker of the cluster runs.
 pub fn run(status: &StatusArgs) -> Result<(), Failure> {
     status.format.choose();
-    let (folder, brokers) = ClusterFolder::existing(&status.folder.data_dir)?;
+    let (directory, brokers) = ClusterDirectory::existing(&status.directory.data_dir)?;
     if status.format.json {
-        line(&document(&folder.path, &brokers));
+        line(&document(&directory.path, &brokers));
     } else {
-        table(&folder.path, &brokers).iter().for_each(|text| line(text));
+        table(&directory.path, &brokers).iter().for_each(|text| line(text));
     }
-    match brokers.iter().any(|file| broker::daemon(&folder.path, file.id).pid().is_some()) {
+    match brokers.iter().any(|file| broker::daemon(&directory.path, file.id).pid().is_some()) {
         true => Ok(()),
-        false => {
-            Err(Failure::new(format!("no broker runs in {}; `fullbore cluster up` starts them", folder.path.display())))
-        }
+        false => Err(Failure::new(format!(
+            "no broker runs in {}; `fullbore cluster up` starts them",
+            directory.path.display()
+        ))),
     }
 }
 
@@ -43,7 +44,7 @@ fn pid(daemon: &Daemon) -> Option<i32> {
     daemon.pid().map(|pid| pid.as_raw_nonzero().get())
 }
 
-fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
+fn table(directory: &Path, brokers: &[BrokerFile]) -> Vec<String> {
     let mut rows = vec![row(["PROCESS", "ADDRESS", "METRICS", "STATE", "PID", "LOG"])];
     let mut add = |address: String, metrics: Option<&str>, daemon: &Daemon| {
         let pid = pid(daemon);
@@ -58,9 +59,9 @@ fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
         ]));
     };
     for file in brokers {
-        add(or_dash(file.address()), file.admin_address(), &broker::daemon(folder, file.id));
+        add(or_dash(file.address()), file.admin_address(), &broker::daemon(directory, file.id));
     }
-    let postgres = OwnPostgres::of(folder);
+    let postgres = OwnPostgres::of(directory);
     if postgres.is_there() {
         add("-".to_owned(), None, &postgres.daemon);
     }
@@ -68,18 +69,18 @@ fn table(folder: &Path, brokers: &[BrokerFile]) -> Vec<String> {
 }
 
 /// Returns the status as JSON. `cluster up` prints the same document.
-pub fn document(folder: &Path, brokers: &[BrokerFile]) -> String {
+pub fn document(directory: &Path, brokers: &[BrokerFile]) -> String {
     let process = |daemon: &Daemon| [("pid", plain(pid(daemon))), ("log", string(&daemon.log.display().to_string()))];
     let broker = |file: &BrokerFile| {
         let metrics = file.admin_address().map_or_else(null, |address| string(&format!("http://{address}/metrics")));
         let address = string(&file.address().unwrap_or_default());
         let own = [("id", file.id.to_string()), ("address", address), ("metrics", metrics)];
-        object(own.into_iter().chain(process(&broker::daemon(folder, file.id))))
+        object(own.into_iter().chain(process(&broker::daemon(directory, file.id))))
     };
     let servers: Vec<String> = brokers.iter().filter_map(BrokerFile::address).collect();
-    let postgres = OwnPostgres::of(folder);
+    let postgres = OwnPostgres::of(directory);
     object([
-        ("folder", string(&folder.display().to_string())),
+        ("directory", string(&directory.display().to_string())),
         ("bootstrap_servers", string(&servers.join(","))),
         ("brokers", array(brokers.iter().map(broker))),
         ("postgres", if postgres.is_there() { object(process(&postgres.daemon)) } else { null() }),

@@ -1,7 +1,7 @@
 //! The flags and the output of `cluster up`.
 
 use super::broker::{self, ADMIN_LISTENER, BrokerFile};
-use super::folder::{ClusterFolder, ClusterPatience, FolderArg};
+use super::directory::{ClusterDirectory, ClusterPatience, DirectoryArg};
 use super::plan::{Plan, PlannedBroker, Present, WantedCluster};
 use super::postgres::OwnPostgres;
 use super::startup::{END_WITHIN, Startup};
@@ -20,7 +20,7 @@ pub struct Up {
     #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=50))]
     brokers: Option<u32>,
     #[command(flatten)]
-    folder: FolderArg,
+    directory: DirectoryArg,
     /// The port of the first broker on 127.0.0.1; the others have the next ones [default: 9092].
     #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
@@ -43,23 +43,23 @@ pub fn run(up: &Up) -> Result<(), Failure> {
     let stop = Stop::at_signal(Box::new(|| {}))?;
     // After Ctrl-C there must be time to end the started processes again.
     stop.allow(2 * END_WITHIN);
-    let folder = ClusterFolder::made(&up.folder.data_dir)?;
-    let outcome = start(up, &folder, Startup::new(&folder.path, program, up.patience.duration()), &stop);
+    let directory = ClusterDirectory::made(&up.directory.data_dir)?;
+    let outcome = start(up, &directory, Startup::new(&directory.path, program, up.patience.duration()), &stop);
     if outcome.is_err() {
-        folder.leave();
+        directory.leave();
     }
     let plan = outcome?;
     if up.format.json {
-        line(&status::document(&folder.path, &files(&plan)));
+        line(&status::document(&directory.path, &files(&plan)));
     } else {
-        greet(&folder.path, &plan, up);
+        greet(&directory.path, &plan, up);
     }
     Ok(())
 }
 
-fn start(up: &Up, folder: &ClusterFolder, mut running: Startup<'_>, stop: &Stop) -> Result<Plan, Failure> {
-    let there = BrokerFile::all(&folder.path)?;
-    let plan = Plan::new(&present(&folder.path, &there, &running.postgres), &up.wanted())?;
+fn start(up: &Up, directory: &ClusterDirectory, mut running: Startup<'_>, stop: &Stop) -> Result<Plan, Failure> {
+    let there = BrokerFile::all(&directory.path)?;
+    let plan = Plan::new(&present(&directory.path, &there, &running.postgres), &up.wanted())?;
     let to_start: Vec<&PlannedBroker> = plan.brokers.iter().filter(|broker| !broker.runs).collect();
     check(&to_start, there.is_empty())?;
     let mut start = || {
@@ -89,10 +89,10 @@ impl Up {
     }
 }
 
-fn present<'a>(folder: &'a Path, brokers: &'a [BrokerFile], postgres: &OwnPostgres) -> Present<'a> {
-    let runs = |id: &u32| broker::daemon(folder, *id).pid().is_some();
+fn present<'a>(directory: &'a Path, brokers: &'a [BrokerFile], postgres: &OwnPostgres) -> Present<'a> {
+    let runs = |id: &u32| broker::daemon(directory, *id).pid().is_some();
     Present {
-        folder,
+        directory,
         brokers,
         running: brokers.iter().map(|broker| broker.id).filter(runs).collect(),
         has_postgres: postgres.is_there(),
@@ -105,7 +105,7 @@ fn check(brokers: &[&PlannedBroker], has_choice: bool) -> Result<(), Failure> {
     for (at, broker) in brokers.iter().enumerate() {
         let (_, warnings) = BrokerConfig::from_properties(&broker.file.properties)?;
         if at == 0 {
-            warnings.iter().for_each(output::tell);
+            warnings.iter().for_each(output::remark);
         }
         let address = broker.file.address().unwrap_or_default();
         TcpListener::bind(&address).map_err(|error| {
@@ -140,16 +140,16 @@ fn metrics(plan: &Plan) -> Option<String> {
 }
 
 /// Prints the addresses of the cluster, and commands to try.
-fn greet(folder: &Path, plan: &Plan, up: &Up) {
+fn greet(directory: &Path, plan: &Plan, up: &Up) {
     let brokers = match plan.brokers.len() {
         1 => "1 broker".to_owned(),
         count => format!("{count} brokers"),
     };
     let servers = plan.bootstrap_servers();
     line(&format!("Fullbore {} runs {brokers}, bootstrap servers {servers}", env!("CARGO_PKG_VERSION")));
-    line(&format!("  data     {}", folder.display()));
+    line(&format!("  data     {}", directory.display()));
     line(&match plan.has_own_postgres {
-        true => format!("  metadata a PostgreSQL of its own, {}", folder.join("postgres").display()),
+        true => format!("  metadata a PostgreSQL of its own, {}", directory.join("postgres").display()),
         false => "  metadata the PostgreSQL of --control-plane".to_owned(),
     });
     if let Some(metrics) = metrics(plan) {
@@ -158,9 +158,9 @@ fn greet(folder: &Path, plan: &Plan, up: &Up) {
     let at = format!("--bootstrap-server {servers}");
     line(&format!("  try      fullbore topics create --topic orders --partitions 6 {at}"));
     line(&format!("           fullbore topics describe --topic orders {at}"));
-    let data_dir = match up.folder.data_dir == Path::new(super::folder::FOLDER_DEFAULT) {
+    let data_dir = match up.directory.data_dir == Path::new(super::directory::DIRECTORY_DEFAULT) {
         true => String::new(),
-        false => format!(" --data-dir {}", shell_word(&folder.display().to_string())),
+        false => format!(" --data-dir {}", shell_word(&directory.display().to_string())),
     };
     line(&format!("  stop     fullbore cluster down{data_dir}"));
 }

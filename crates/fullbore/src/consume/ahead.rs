@@ -47,17 +47,17 @@ impl Ahead {
             fetching
         };
         let fetching = Some(std::thread::Builder::new().name("connect".to_owned()).spawn(connect)?);
-        let (tells, told) = channel();
+        let (sender, receiver) = channel();
         let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
         let ask = move || {
             let found = found(&mut asked, &topics, with_starts);
             // The send fails if the command has stopped.
-            let _ = tells.send((found, asked));
+            let _ = sender.send((found, asked));
         };
         std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
-        let mut answer = told.recv_timeout(TICK);
+        let mut answer = receiver.recv_timeout(TICK);
         while matches!(answer, Err(RecvTimeoutError::Timeout)) && !stop.is_asked() {
-            answer = told.recv_timeout(TICK);
+            answer = receiver.recv_timeout(TICK);
         }
         let (places, starts) = match answer {
             Ok((found, asked)) => {

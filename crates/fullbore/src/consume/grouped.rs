@@ -201,7 +201,7 @@ impl<'a> Grouped<'a> {
         let all = self.cluster.partitions_of(&topics).map_or(0, |found| found.values().map(Vec::len).sum());
         let others = all.saturating_sub(self.places.len());
         if others > 0 {
-            output::tell(format!(
+            output::remark(format!(
                 "{others} of {all} partitions belong to other members of the group: their records were not read here"
             ));
         }
@@ -253,7 +253,7 @@ impl<'a> Grouped<'a> {
             self.places.retain(|(known, _), _| *known != topic);
             let deleted = ConsumeError::Deleted { topic: topic.clone() };
             if self.deleted.insert(topic) && all_deleted(self.topics, &self.deleted).is_none() {
-                output::tell(deleted);
+                output::remark(deleted);
             }
         }
         Ok(())

@@ -16,7 +16,7 @@ pub(super) const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(5);
 pub(super) const CTRL_C_PATIENCE: Duration = Duration::from_millis(150);
 
 /// Maximum number of topics that a line names.
-const TOLD_TOPICS_MAX: usize = 3;
+const NAMED_TOPICS_MAX: usize = 3;
 
 /// The outcome of a read.
 pub(super) struct End {
@@ -39,8 +39,8 @@ pub(super) struct TopicSelection {
 impl TopicSelection {
     /// Returns the text of the report that no records come. `from_now` is true if the read started at the end.
     pub(super) fn waits_for(&self, from_now: bool) -> String {
-        let names = self.all.iter().take(TOLD_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
-        let more = if self.all.len() > TOLD_TOPICS_MAX { ", ..." } else { "" };
+        let names = self.all.iter().take(NAMED_TOPICS_MAX).map(|topic| &**topic).collect::<Vec<_>>().join(", ");
+        let more = if self.all.len() > NAMED_TOPICS_MAX { ", ..." } else { "" };
         match from_now {
             true => format!(
                 "no record of {names}{more} came since the start; --from-beginning reads those before, Ctrl-C ends"

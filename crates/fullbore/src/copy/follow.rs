@@ -97,7 +97,7 @@ impl Progress {
     fn note_deleted(&mut self, run: &ConsumeProgress) {
         for of in run.take_deleted_offsets() {
             if self.deleted.add(of.partition, of.offsets.clone()) {
-                output::tell(of);
+                output::remark(of);
             }
         }
     }
@@ -127,7 +127,7 @@ impl Follow<'_> {
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
             // The command has not failed if a transaction is aborted, because the next start copies its records.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
-                output::tell(format!(
+                output::remark(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"
                 ));
                 Ok(CopyEnd { finished: false, unread, deleted })
@@ -198,7 +198,7 @@ impl Follow<'_> {
             let why =
                 format!("{left} partitions belong to other members of the group, which have not copied all of them");
             if Instant::now() >= until {
-                output::tell(why);
+                output::remark(why);
                 return Ok(true);
             }
             self.progress.troubles.1.observe(Some(why));

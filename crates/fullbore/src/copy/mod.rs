@@ -151,7 +151,7 @@ impl CopyArgs {
         let source = follow::count(cluster, &self.from)?.ok_or_else(|| follow::missing(&self.from, None))?;
         let target = follow::count(cluster, &self.to)?.ok_or_else(|| follow::missing(&self.to, Some(source)))?;
         if target < source && !self.by_key {
-            output::tell(format!(
+            output::remark(format!(
                 "topic '{}' has {target} partitions and '{}' has {source}: the key of each record chooses its partition",
                 self.to, self.from
             ));

@@ -443,7 +443,7 @@ async fn send_patiently(transaction: &Transaction<'_>, record: ProducerRecord<'_
 
 /// Makes the producer print its notices, and returns it.
 fn reporting(producer: Producer) -> Producer {
-    producer.on_notice(|notice| output::tell(notice));
-    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    producer.on_notice(|notice| output::remark(notice));
+    producer.on_trouble(|why| output::remark(format!("nothing gets through: {why}")));
     producer
 }

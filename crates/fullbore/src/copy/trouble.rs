@@ -30,9 +30,9 @@ impl CopyError {
 
     /// Creates the failure that ends the command because `action` cannot be done.
     pub(super) fn fatal(action: &str, error: &TransactionError) -> Self {
-        let told = error.to_string();
-        let told = told.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&told);
-        CopyError::Fatal(format!("cannot {action}: {told}; nothing was copied{}", advice(error)))
+        let reason = error.to_string();
+        let reason = reason.strip_prefix(&format!("cannot {action}: ")).unwrap_or(&reason);
+        CopyError::Fatal(format!("cannot {action}: {reason}; nothing was copied{}", advice(error)))
     }
 
     /// Creates the failure that ends the command because the producer refused a record.

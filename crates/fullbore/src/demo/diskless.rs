@@ -73,8 +73,8 @@ pub fn run(store: &StoreOptions, play: Play, is_json: bool, ground: &Ground<'_>)
         line(&serial.document(played.records + one_by_one.records, documents, None));
         return Ok(());
     }
-    played.tell(&serial);
-    one_by_one.tell(&serial);
+    played.print(&serial);
+    one_by_one.print(&serial);
     let mut rows = vec![["", "MB/s", "MB per PUT", "PUTs/s", "GETs", "$ a month"].map(str::to_owned).to_vec()];
     rows.extend(phases().map(|(name, figures, used)| row(name, figures, used)));
     line(&format!("\nA PUT takes {} ms and a GET {} ms.\n", store.put().as_millis(), store.get().as_millis()));
@@ -144,9 +144,9 @@ mod tests {
         let phases = vec![Phase::flat_out("some", 500)];
         let (sets, configs, producer) = Default::default();
         let play = Play { sets, configs, phases, record_size: 64, partitions: 2, distance: None, producer };
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &Stop::new() };
+        let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &Stop::new() };
         run(&store, play, false, &ground).expect("verified");
     }
 }

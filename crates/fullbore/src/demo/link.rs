@@ -64,8 +64,8 @@ pub fn run(settings: &DistanceSettings, play: Play, is_json: bool, ground: &Grou
         line(&kafka.document(played.records + beside.records, documents, Some(plain)));
         return Ok(());
     }
-    played.tell(&kafka);
-    beside.tell(&kafka);
+    played.print(&kafka);
+    beside.print(&kafka);
     line(&format!("\nA plain TCP stream carries {:.1} MB/s over this link. Of that, acknowledged:\n", plain / 1e6));
     let mut rows = vec![["", "MB/s", "of plain", "records"].map(str::to_owned).to_vec()];
     rows.extend(phases().map(|(name, figures, _)| {

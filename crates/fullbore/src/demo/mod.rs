@@ -91,17 +91,17 @@ impl Demo {
 /// Runs the demo.
 pub fn run(demo: Demo) -> Result<(), Failure> {
     demo.format.choose();
-    let folder = tempfile::Builder::new().prefix("fullbore-demo-").tempdir().map_err(|error| {
+    let directory = tempfile::Builder::new().prefix("fullbore-demo-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
         Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
     })?;
-    let data = folder.path().to_owned();
+    let data = directory.path().to_owned();
     // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
     // cleans up.
     let stop = Stop::at_signal(Box::new(move || drop(std::fs::remove_dir_all(data))))?;
     stop.allow(REMOVED_WITHIN);
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &stop };
+    let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &stop };
     let outcome = match demo.store.diskless {
         true => diskless::run(&demo.store, demo.play(), demo.format.json, &ground),
         false => match demo.link.settings() {
@@ -113,7 +113,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
         true => runtime.shutdown_background(),
         false => drop(runtime),
     }
-    remove(folder, &stop)?;
+    remove(directory, &stop)?;
     if output::is_lost() {
         // If the output has no reader any more, this is no error.
         return Ok(());
@@ -124,9 +124,9 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
 }
 
 /// Removes the data. Retries, because a broker that is still stopping may create files.
-fn remove(folder: TempDir, stop: &Stop) -> std::io::Result<()> {
-    let path = folder.path().to_owned();
-    match folder.close() {
+fn remove(directory: TempDir, stop: &Stop) -> std::io::Result<()> {
+    let path = directory.path().to_owned();
+    match directory.close() {
         Err(_) if stop.is_asked() => (0..REMOVALS_MAX)
             .map(|_| std::fs::remove_dir_all(&path))
             .find(Result::is_ok)
@@ -143,7 +143,7 @@ fn classic(demo: &Demo, ground: &Ground<'_>) -> Result<(), Failure> {
         line(&play.document(played.records, documents, None));
         return Ok(());
     }
-    played.tell(&play);
+    played.print(&play);
     line("\nLatencies count from the time a record was meant to leave; \"read\" is until the reader has verified it.");
     Ok(())
 }
@@ -155,21 +155,21 @@ mod tests {
 
     fn demo(records: u64, stop: bool) -> (Result<(), Failure>, PathBuf) {
         let demo = Demo { records: Some(records), record_size: 64, partitions: 2, ..Demo::default() };
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let asked = Stop::new();
         if stop {
             asked.ask();
         }
-        let ground = Ground { folder: folder.path(), runtime: &runtime, stop: &asked };
-        (classic(&demo, &ground), folder.path().to_owned())
+        let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &asked };
+        (classic(&demo, &ground), directory.path().to_owned())
     }
 
     #[test]
     fn every_record_is_verified_and_no_data_stay() {
-        let (outcome, folder) = demo(5_000, false);
+        let (outcome, directory) = demo(5_000, false);
         outcome.expect("verified");
-        assert!(!folder.exists());
+        assert!(!directory.exists());
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub struct Play {
 /// The surroundings of a demo.
 pub struct Ground<'a> {
     /// The directory for the brokers' data.
-    pub folder: &'a Path,
+    pub directory: &'a Path,
     /// The runtime of the brokers.
     pub runtime: &'a Runtime,
     /// Shows if the user has stopped the command.
@@ -64,11 +64,11 @@ impl Play {
     /// Fails if the broker does not start, if a record is not acknowledged or differs from the one that was sent, or if
     /// the user stops the command.
     pub fn on_a_broker(&self, name: &str, ground: &Ground<'_>) -> Result<Played, Failure> {
-        let Ground { folder, runtime, .. } = *ground;
+        let Ground { directory, runtime, .. } = *ground;
         let distances = self.distance.as_ref().map(|settings| Distances::new(settings, runtime)).transpose()?;
-        let config = config(&folder.join(name), distances.as_ref(), &self.sets)?;
+        let config = config(&directory.join(name), distances.as_ref(), &self.sets)?;
         let broker = runtime.block_on(Broker::start(config))?;
-        words(&format!("Broker on {}, data in {}", broker.addr(), folder.display()));
+        words(&format!("Broker on {}, data in {}", broker.addr(), directory.display()));
         let direct = Addresses { producer: broker.addr().to_string(), reader: broker.addr().to_string() };
         let relayed = distances.map(|distances| distances.relay_to(broker.addrs(), runtime));
         let addresses = relayed.as_ref().map_or(&direct, |relayed| &relayed.addresses);
@@ -115,7 +115,7 @@ impl Play {
 
 impl Played {
     /// Prints the result for the user.
-    pub fn tell(&self, play: &Play) {
+    pub fn print(&self, play: &Play) {
         line(&format!(
             "\nVerified: {} records of {} bytes on {} partitions, each read once, in order, byte for byte.\n",
             grouped(self.records),
@@ -128,9 +128,9 @@ impl Played {
     }
 }
 
-fn config(folder: &Path, distances: Option<&Distances>, sets: &[(&str, String)]) -> Result<BrokerConfig, Failure> {
+fn config(directory: &Path, distances: Option<&Distances>, sets: &[(&str, String)]) -> Result<BrokerConfig, Failure> {
     let mut properties = Properties::default();
-    properties.set("log.dirs", folder.display().to_string());
+    properties.set("log.dirs", directory.display().to_string());
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     properties.set("fullbore.admin.listener", "");
     if let Some(distances) = distances {
@@ -146,10 +146,10 @@ mod tests {
 
     #[test]
     fn a_foreign_record_fails_the_verification() {
-        let folder = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let broker = runtime
-            .block_on(Broker::start(config(&folder.path().join("data"), None, &[]).expect("valid")))
+            .block_on(Broker::start(config(&directory.path().join("data"), None, &[]).expect("valid")))
             .expect("started");
         let address = broker.addr().to_string();
         let mut cluster = Cluster::new(&address, "test").expect("valid");

@@ -114,7 +114,7 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         output::note("Warning: --messages is deprecated. Use --num-records instead.");
     }
     if args.group.is_some() {
-        output::tell("--group has no effect: perf consume reads by manual assignment, without a consumer group");
+        output::remark("--group has no effect: perf consume reads by manual assignment, without a consumer group");
     }
     if !args.hide_header && !args.json && !args.prints_pairs() {
         let header = if args.show_detailed_stats { CONSUME_HEADER_DETAILED } else { CONSUME_HEADER };

@@ -117,7 +117,7 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
             .map_err(|error| Failure::new(format!("cannot listen on {listen}: {}", of_bind(&error))))?;
         let far = to.to_owned();
         let relay = relay.on_cut_off(move |error| {
-            output::tell(format!(
+            output::remark(format!(
                 "cannot connect to {far}: {error}; connections are refused until a server listens there"
             ));
         });
@@ -130,7 +130,7 @@ fn relay(args: &Link, listen: &str, to: &str, stop: &Stop) -> Result<(), Failure
         }
         Ok::<_, Failure>(relay.run(stop.receiver()).await)
     })?;
-    line(&if args.json { document(&totals) } else { told(&totals) });
+    line(&if args.json { document(&totals) } else { summary(&totals) });
     Ok(())
 }
 
@@ -139,7 +139,7 @@ fn look_for_detour(to: &str, relay: SocketAddr) {
     // If the brokers do not respond, there is no report. Clients will notice that themselves.
     let Ok(brokers) = Cluster::new(to, CLIENT_ID).and_then(|mut cluster| cluster.brokers()) else { return };
     if let Some(detour) = detour(&brokers, relay) {
-        output::tell(detour);
+        output::remark(detour);
     }
 }
 
@@ -203,7 +203,7 @@ fn document(totals: &Totals) -> String {
     ])
 }
 
-fn told(totals: &Totals) -> String {
+fn summary(totals: &Totals) -> String {
     format!(
         "{} connections, {} of them refused; {} bytes there, {} back; {} losses played",
         grouped(totals.connections),

@@ -119,7 +119,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let workload = args.workload(&config)?;
     let transactions = TransactionSettings::of(&config, "--transaction-duration-ms");
     if let Some(settings) = transactions.as_ref().filter(|of| of.timeout() <= workload.transaction_duration) {
-        output::tell(too_long(settings, workload.transaction_duration));
+        output::remark(too_long(settings, workload.transaction_duration));
     }
     let transaction_duration = workload.transaction_duration;
     if args.warmup_records > 0 && !args.json {
@@ -129,8 +129,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
     waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
-    producer.on_notice(|notice| output::tell(notice));
-    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    producer.on_notice(|notice| output::remark(notice));
+    producer.on_trouble(|why| output::remark(format!("nothing gets through: {why}")));
     let begun = Instant::now();
     let outcome = runtime.block_on(async {
         let asks = stop.clone();
@@ -141,7 +141,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
             }
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
-        producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::tell);
+        producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::remark);
         // After a stop by the user, the command does not wait for the remaining records.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
         producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
@@ -290,7 +290,7 @@ impl PerfProduceArgs {
     }
 
     /// Prints a line of Kafka's tool. With `--json`, prints nothing.
-    fn tell(&self, text: &str) {
+    fn print(&self, text: &str) {
         if !self.json {
             line(text);
         }
@@ -307,12 +307,12 @@ impl PerfProduceArgs {
             (Some(size), _) => Payload::random(size as usize, config.compression != Compression::None),
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                self.tell(&format!("Reading payloads from: {}", shown.display()));
+                self.print(&format!("Reading payloads from: {}", shown.display()));
                 // Like Kafka's tool, takes the two characters
                 //  for a newline: the help shows them.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
-                self.tell(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
+                self.print(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));
                 payload
             }
             (None, None) => Payload::monotonic(),

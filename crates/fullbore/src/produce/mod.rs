@@ -165,8 +165,8 @@ pub fn run(args: ProduceArgs) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let producer = Producer::new(config)?;
     waiting::for_producer(&producer, &runtime, &servers, args.patience)?;
-    producer.on_notice(|notice| output::tell(notice));
-    producer.on_trouble(|why| output::tell(format!("nothing gets through: {why}")));
+    producer.on_notice(|notice| output::remark(notice));
+    producer.on_trouble(|why| output::remark(format!("nothing gets through: {why}")));
     let mut sending = Sending::new(&producer, &runtime, &stop, args.answers());
     let is_ready = match transactions {
         Some(settings) => sending.begin_transactions(settings, args.transaction_records)?,

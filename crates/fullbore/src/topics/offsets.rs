@@ -68,7 +68,7 @@ pub fn run(offsets: &Offsets) -> Result<(), Failure> {
         found.for_each(|((topic, partition), offset)| line(&format!("{topic}:{partition}:{offset}")));
     }
     for ((topic, partition), error) in &refused {
-        output::tell(format!("Skip getting offsets for topic-partition {topic}-{partition} due to error: {error}"));
+        output::remark(format!("Skip getting offsets for topic-partition {topic}-{partition} due to error: {error}"));
     }
     match unreached.or_else(|| refused.into_values().next()) {
         Some(first) => Err(first.into()),

@@ -74,8 +74,8 @@ impl TopicTarget {
             let names = matched.join(", ");
             return Err(Failure::usage(format!("{matches}: {names}; add --yes to {verb} {them}")));
         }
-        output::tell(format!("{matches}:"));
-        matched.iter().for_each(|name| output::tell(format!("  {name}")));
+        output::remark(format!("{matches}:"));
+        matched.iter().for_each(|name| output::remark(format!("  {name}")));
         match output::agrees(&format!("{verb} {them}? [y/N] "), &mut io::stdin().lock()) {
             true => Ok(()),
             false => Err(Failure::new("not confirmed: no topic was changed")),

@@ -46,8 +46,8 @@ fn examples(command: &str) -> Vec<String> {
 #[test]
 fn the_examples_of_the_help_run() {
     let place = Place::new();
-    let folder = tempfile::tempdir().expect("a folder");
-    let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().expect("in a folder").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let program = Path::new(env!("CARGO_BIN_EXE_fullbore")).parent().expect("in a directory").display().to_string();
     let path = format!("{program}:{}", std::env::var("PATH").unwrap_or_default());
     let commands = [
         "topics create",
@@ -83,7 +83,7 @@ fn the_examples_of_the_help_run() {
         let at = if asks { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
         let line = format!("{typed} {at} >out || exit; {piped} <out");
         let mut shell = Command::new("sh");
-        shell.args(["-c", &line]).env("PATH", &path).current_dir(folder.path()).stdin(Stdio::null());
+        shell.args(["-c", &line]).env("PATH", &path).current_dir(directory.path()).stdin(Stdio::null());
         let (status, stdout, stderr) = said(shell.output().expect("sh runs"));
         assert_eq!(status, Some(0), "{example}: {stdout}{stderr}");
         assert!(!stdout.contains('\x1b') && !stderr.contains('\x1b'), "colours without a terminal: {example}");
@@ -96,8 +96,8 @@ fn every_shell_has_a_script_and_every_command_a_page() {
         let (status, script, _) = fullbore(&format!("completions {shell}"));
         assert!(status == Some(0) && script.contains("FULLBORE_COMPLETE"), "{shell}");
     }
-    let folder = tempfile::tempdir().expect("a folder");
-    let pages = folder.path().join("man");
+    let directory = tempfile::tempdir().expect("a directory");
+    let pages = directory.path().join("man");
     let (status, _, stderr) = fullbore(&format!("man --dir {}", pages.display()));
     assert_eq!((status, stderr.as_str()), (Some(0), ""));
     for page in ["fullbore.1", "fullbore-topics-alter.1", "fullbore-groups-reset-offsets.1", "fullbore-perf-produce.1"]
@@ -106,11 +106,11 @@ fn every_shell_has_a_script_and_every_command_a_page() {
         assert!(text.contains(".TH "), "{page}");
     }
     let names: Vec<String> = std::fs::read_dir(&pages)
-        .expect("a folder")
+        .expect("a directory")
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
         .collect();
     assert!(names.iter().all(|name| !name.contains("-help")), "{names:?}");
-    let taken = folder.path().join("file");
+    let taken = directory.path().join("file");
     std::fs::write(&taken, "").expect("written");
     let (status, _, stderr) = fullbore(&format!("man --dir {}", taken.display()));
     assert!(status == Some(1) && stderr.contains("cannot write manual pages to"), "{stderr}");

@@ -286,8 +286,8 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     expected[full] -= 1;
     assert_eq!(lags(&described), expected, "{described}");
 
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("plan.csv").display().to_string();
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("plan.csv").display().to_string();
     let exported = place.ok("groups reset-offsets --group g --all-topics --to-current --export --dry-run");
     std::fs::write(&file, &exported).expect("written");
     place.ok("groups reset-offsets --group g --all-topics --to-latest --execute");

@@ -15,7 +15,7 @@ pub fn complaints(stderr: &str) -> String {
 pub struct Broker {
     pub child: Child,
     pub address: String,
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Broker {
@@ -25,8 +25,8 @@ impl Broker {
 
     /// Starts a broker whose log is written to `stderr`.
     pub fn start_telling(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
-        let folder = tempfile::tempdir().expect("a folder");
-        let data = folder.path().join("data").display().to_string();
+        let directory = tempfile::tempdir().expect("a directory");
+        let data = directory.path().join("data").display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));
         command.args(["serve", "--data-dir", &data]);
         if !sets.iter().any(|set| set.starts_with("listeners=")) {
@@ -42,7 +42,7 @@ impl Broker {
         let address = address.unwrap_or_else(|| panic!("{greeting}")).to_owned();
         // The rest of the output is read too, because the broker would otherwise block when the pipe is full.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
-        Broker { child, address, _folder: folder }
+        Broker { child, address, _directory: directory }
     }
 }
 

@@ -48,14 +48,14 @@ const AMPLE_MIN: u64 = 1 << 20;
 /// reserve is left for its next start.
 const RELEASES: [u64; 3] = [16, 4, 1];
 /// How long a disk must have had space again before the log reports this.
-const ROOM_TOLD_AFTER: Duration = Duration::from_secs(5);
+const ROOM_LOGGED_AFTER: Duration = Duration::from_secs(5);
 /// How long to wait between two attempts to allocate space that the system reports as free but refuses to give.
 const TAKE_EVERY: Duration = Duration::from_millis(100);
 
 /// The space on the disk of one data directory.
 #[derive(Debug)]
 pub struct DiskSpace {
-    folder: PathBuf,
+    directory: PathBuf,
     /// The size of the complete reserve in bytes.
     wanted: u64,
     /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
@@ -106,18 +106,18 @@ fn reserve_of(configured: u64, total: u64) -> u64 {
 
 impl DiskSpace {
     /// Allocates the reserve in an existing directory, or as much of it as possible.
-    pub fn open(folder: &Path, reserve_bytes: u64) -> DiskSpace {
-        let total = disk_of(folder).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
+    pub fn open(directory: &Path, reserve_bytes: u64) -> DiskSpace {
+        let total = disk_of(directory).map_or(u64::MAX, |disk| disk.f_blocks.saturating_mul(disk.f_frsize));
         let wanted = reserve_of(reserve_bytes, total);
         if wanted != reserve_bytes {
             tracing::warn!(
                 "fullbore.disk.reserve.bytes={reserve_bytes}: the broker keeps {wanted}: whole blocks of {BLOCK} bytes, at most a sixteenth of \
                  the file system of {}",
-                folder.display()
+                directory.display()
             );
         }
         let space = DiskSpace {
-            folder: folder.to_owned(),
+            directory: directory.to_owned(),
             wanted,
             whole: RwLock::new(false),
             releases: AtomicUsize::new(0),
@@ -142,8 +142,8 @@ impl DiskSpace {
 
     /// Creates the state of a disk that has no space for the reserve, so that it stays incomplete.
     #[cfg(any(test, feature = "test-util"))]
-    pub fn without_room(folder: &Path) -> DiskSpace {
-        let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(folder, 0) };
+    pub fn without_room(directory: &Path) -> DiskSpace {
+        let space = DiskSpace { wanted: BLOCK, ..DiskSpace::open(directory, 0) };
         *space.whole.write() = false;
         space.times.lock().refused = Some(Instant::now() + Duration::from_secs(3600));
         space
@@ -169,7 +169,7 @@ impl DiskSpace {
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
-                folder = %self.folder.display(),
+                folder = %self.directory.display(),
                 free_bytes = self.free(),
                 "the disk is full: records are refused until there is room; delete topics or records, set a smaller \
                  retention.ms or retention.bytes, or make room on this file system; no restart is needed"
@@ -201,14 +201,14 @@ impl DiskSpace {
         self.times.lock().room.get_or_insert_with(Instant::now);
     }
 
-    /// Logs that the disk has space, once it has had some for [`ROOM_TOLD_AFTER`]. If it were logged at once, the next
-    /// write could use up the space, and a full disk would be reported again.
-    fn tell_room(&self) {
+    /// Logs that the disk has space, once it has had some for [`ROOM_LOGGED_AFTER`]. If it were logged at once, the
+    /// next write could use up the space, and a full disk would be reported again.
+    fn log_room(&self) {
         let mut times = self.times.lock();
-        if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_TOLD_AFTER) {
+        if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
             // This is a warning, so that a log that shows the error also shows that it is over.
-            tracing::warn!(folder = %self.folder.display(), free_bytes = self.free(), "the disk has room again");
+            tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
@@ -277,7 +277,7 @@ impl DiskSpace {
 
     /// Completes the reserve if possible, and checks if the disk is still full. Housekeeping calls this regularly.
     pub fn check(&self) {
-        if self.files.probe(&self.folder).is_err() {
+        if self.files.probe(&self.directory).is_err() {
             self.note_full();
         }
         let taken = self.make_whole();
@@ -288,7 +288,7 @@ impl DiskSpace {
             self.note_room();
         }
         self.ample.store(taken && self.free() >= self.wanted.max(AMPLE_MIN), Ordering::Relaxed);
-        self.tell_room();
+        self.log_room();
     }
 
     /// Returns the state of the disk, as the last check and the writes since then have found it.
@@ -323,18 +323,18 @@ impl DiskSpace {
     pub async fn watch_writes(&self) -> std::convert::Infallible {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
-            let folder = self.folder.display();
+            let directory = self.directory.display();
             let changed = self.writes.poll(Instant::now());
             if let Some(change) = changed {
                 self.hangs.send_replace(change == HungChange::Hangs);
             }
             match changed {
                 Some(HungChange::Hangs) => tracing::error!(
-                    %folder,
+                    folder = %directory,
                     "the disk hangs: a write has not returned, and records are refused until it does; check the volume of the data directory"
                 ),
                 Some(HungChange::Answers) => {
-                    tracing::warn!(%folder, "the disk answers again: each hung write has returned")
+                    tracing::warn!(folder = %directory, "the disk answers again: each hung write has returned")
                 }
                 None => {}
             }
@@ -344,7 +344,7 @@ impl DiskSpace {
     /// Returns true if a file of [`FREE_MIN`] bytes can really be written. With a quota, there may be less space than
     /// the system reports.
     fn can_write(&self) -> bool {
-        let probe = self.folder.join(PROBE);
+        let probe = self.directory.join(PROBE);
         let written = File::create(&probe).and_then(|file| take_up(file, FREE_MIN));
         let _ = fs::remove_file(&probe);
         written.is_ok()
@@ -413,14 +413,14 @@ impl DiskSpace {
     }
 
     fn path(&self) -> PathBuf {
-        self.folder.join(FILE)
+        self.directory.join(FILE)
     }
 
     /// Returns how many bytes this process can still write; the maximum if the system does not report it.
     fn free(&self) -> u64 {
         let is_root = rustix::process::geteuid().is_root();
         let blocks = |disk: &StatVfs| if is_root { disk.f_bfree } else { disk.f_bavail };
-        disk_of(&self.folder).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
+        disk_of(&self.directory).map_or(u64::MAX, |disk| blocks(&disk).saturating_mul(disk.f_frsize))
     }
 }
 
@@ -441,8 +441,8 @@ impl Drop for Releasing<'_> {
 }
 
 /// Returns the statistics of the directory's file system; `None` if the file system reports no size.
-fn disk_of(folder: &Path) -> Option<StatVfs> {
-    statvfs(folder).ok().filter(|disk| disk.f_blocks > 0)
+fn disk_of(directory: &Path) -> Option<StatVfs> {
+    statvfs(directory).ok().filter(|disk| disk.f_blocks > 0)
 }
 
 /// Allocates `bytes` for a file. If the file system cannot allocate space, writes the bytes instead.

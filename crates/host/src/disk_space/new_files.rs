@@ -47,14 +47,14 @@ impl NewFiles {
     ///
     /// # Errors
     /// Returns the system's error if the disk is full.
-    pub fn probe(&self, folder: &Path) -> io::Result<()> {
+    pub fn probe(&self, directory: &Path) -> io::Result<()> {
         if !self.doubted.swap(false, Ordering::Relaxed) && !self.are_refused() {
             return Ok(());
         }
-        self.note(make_file(folder), Instant::now(), folder)
+        self.note(make_file(directory), Instant::now(), directory)
     }
 
-    fn note(&self, made: io::Result<()>, now: Instant, folder: &Path) -> io::Result<()> {
+    fn note(&self, made: io::Result<()>, now: Instant, directory: &Path) -> io::Result<()> {
         let is_short = made.as_ref().is_err_and(is_momentary);
         let since = {
             let mut short_since = self.short_since.lock();
@@ -68,7 +68,7 @@ impl NewFiles {
             Err(error) => {
                 if !self.refused.swap(true, Ordering::Relaxed) {
                     tracing::error!(
-                        folder = %folder.display(),
+                        folder = %directory.display(),
                         %error,
                         "cannot make files in the data directory: partitions take no records once their segments are full; check its \
                          permissions and its file system; no restart is needed"
@@ -77,7 +77,7 @@ impl NewFiles {
             }
             Ok(()) => {
                 if self.refused.swap(false, Ordering::Relaxed) {
-                    tracing::warn!(folder = %folder.display(), "files can be made in the data directory again");
+                    tracing::warn!(folder = %directory.display(), "files can be made in the data directory again");
                 }
             }
         }
@@ -89,8 +89,8 @@ impl NewFiles {
 ///
 /// # Errors
 /// Returns the system's error if one of the steps fails.
-pub fn make_file(folder: &Path) -> io::Result<()> {
-    let (probe, renamed) = (folder.join(PROBE), folder.join(RENAMED));
+pub fn make_file(directory: &Path) -> io::Result<()> {
+    let (probe, renamed) = (directory.join(PROBE), directory.join(RENAMED));
     let made = fs::write(&probe, PROBE).and_then(|()| fs::rename(&probe, &renamed));
     // Remove both names, because a killed process may have left a file with either of them.
     [probe, renamed].iter().for_each(|path| _ = fs::remove_file(path));
@@ -104,8 +104,8 @@ mod tests {
 
     #[test]
     fn a_long_shortage_of_descriptors_refuses_files_until_one_is_made() {
-        let (files, began, folder) = (NewFiles::default(), Instant::now(), Path::new("."));
-        let after = |ms, made| files.note(made, began + Duration::from_millis(ms), folder).expect("there is room");
+        let (files, began, directory) = (NewFiles::default(), Instant::now(), Path::new("."));
+        let after = |ms, made| files.note(made, began + Duration::from_millis(ms), directory).expect("there is room");
         let short = || Err(Errno::MFILE.into());
         after(0, short());
         after(3_900, short());

@@ -6,9 +6,9 @@ fn full() -> io::Error {
 
 #[test]
 fn a_full_disk_releases_the_reserve_to_work_that_frees_space_and_takes_it_back() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let reserve = folder.path().join(FILE);
-    let space = DiskSpace::open(folder.path(), 1 << 20);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let reserve = directory.path().join(FILE);
+    let space = DiskSpace::open(directory.path(), 1 << 20);
     assert_eq!(fs::metadata(&reserve).expect("there").len(), 1 << 20);
     assert!(space.admit().is_some() && !space.is_full());
     for (enough, tries_needed) in [((1 << 20) - 65536, 2), (1 << 19, 4), (0, 4)] {
@@ -29,8 +29,8 @@ fn a_full_disk_releases_the_reserve_to_work_that_frees_space_and_takes_it_back()
 
 #[test]
 fn a_released_part_is_not_taken_back_before_the_work_regains_it() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let space = DiskSpace::open(folder.path(), 1 << 20);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace::open(directory.path(), 1 << 20);
     let freed = space.freeing(is_full, || {
         let reserved = space.reserved();
         if reserved == 1 << 20 {
@@ -66,8 +66,8 @@ fn a_reserve_is_whole_blocks_and_at_most_a_sixteenth() {
 
 #[test]
 fn the_last_log_line_gives_the_state_of_the_disk() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let space = DiskSpace::open(folder.path(), 0);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace::open(directory.path(), 0);
     let says_full = || space.times.lock().says_full;
     space.note_full();
     assert!(says_full());
@@ -77,7 +77,7 @@ fn the_last_log_line_gives_the_state_of_the_disk() {
     space.note_full();
     assert!(space.times.lock().room.is_none() && says_full());
     space.note_written();
-    space.times.lock().room = Instant::now().checked_sub(ROOM_TOLD_AFTER);
+    space.times.lock().room = Instant::now().checked_sub(ROOM_LOGGED_AFTER);
     space.check();
     assert!(!says_full());
     space.note_full();
@@ -86,8 +86,8 @@ fn the_last_log_line_gives_the_state_of_the_disk() {
 
 #[test]
 fn a_write_without_room_makes_room_ample_only_after_the_next_poll() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let space = DiskSpace::open(folder.path(), 4096);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace::open(directory.path(), 4096);
     assert_eq!(space.room(), DiskRoom::Ample);
     space.note_full();
     assert_eq!(space.room(), DiskRoom::Full);
@@ -95,15 +95,15 @@ fn a_write_without_room_makes_room_ample_only_after_the_next_poll() {
     assert_eq!(space.room(), DiskRoom::Tight, "it may be the last of it");
     space.check();
     assert_eq!(space.room(), DiskRoom::Ample);
-    let narrow = DiskSpace::without_room(folder.path());
+    let narrow = DiskSpace::without_room(directory.path());
     narrow.check();
     assert_ne!(narrow.room(), DiskRoom::Ample, "the reserve is not whole");
 }
 
 #[test]
 fn a_failed_append_makes_the_directory_unwritable_until_a_file_can_be_made() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let data = folder.path().join("data");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let data = directory.path().join("data");
     fs::create_dir(&data).expect("made");
     let space = DiskSpace::open(&data, 0);
     space.note_failed();
@@ -124,10 +124,10 @@ fn a_failed_append_makes_the_directory_unwritable_until_a_file_can_be_made() {
 
 #[test]
 fn other_errors_leave_the_reserve_alone() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let space = DiskSpace::open(folder.path(), 4096);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace::open(directory.path(), 4096);
     let refused = space.freeing(is_full, || {
-        assert!(folder.path().join(FILE).exists());
+        assert!(directory.path().join(FILE).exists());
         Err::<(), _>(io::Error::from(io::ErrorKind::NotFound))
     });
     assert!(refused.is_err() && !space.is_full());
@@ -135,8 +135,8 @@ fn other_errors_leave_the_reserve_alone() {
 
 #[test]
 fn a_reserve_of_zero_bytes_admits_every_writer() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let space = DiskSpace::open(folder.path(), 0);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let space = DiskSpace::open(directory.path(), 0);
     assert!(space.admit().is_some() && space.freeing(is_full, || Ok::<_, io::Error>(1)).is_ok());
-    assert!(!folder.path().join(FILE).exists());
+    assert!(!directory.path().join(FILE).exists());
 }

@@ -22,46 +22,46 @@ pub struct SetAside {
 
 /// The directories in a data directory that have files set aside.
 #[derive(Debug, Default)]
-pub struct SetAsideFolders {
-    folders: Mutex<HashMap<PathBuf, SetAside>>,
-    all_told: AtomicBool,
+pub struct SetAsideDirectories {
+    directories: Mutex<HashMap<PathBuf, SetAside>>,
+    all_known: AtomicBool,
 }
 
-impl SetAsideFolders {
+impl SetAsideDirectories {
     /// Records that all partitions of earlier processes are known, so that housekeeping may scan their directories.
-    pub fn set_all_told(&self) {
-        self.all_told.store(true, Relaxed);
+    pub fn set_all_known(&self) {
+        self.all_known.store(true, Relaxed);
     }
 
     /// Returns true once all partitions of earlier processes are known.
-    pub fn is_all_told(&self) -> bool {
-        self.all_told.load(Relaxed)
+    pub fn is_all_known(&self) -> bool {
+        self.all_known.load(Relaxed)
     }
 
     /// Scans a partition's directory and returns its count.
     pub fn look(&self, dir: &Path) -> SetAside {
         let found = count(dir);
-        let mut folders = self.folders.lock();
+        let mut directories = self.directories.lock();
         match found {
             Ok(SetAside { files: 0, .. }) => {
-                folders.remove(dir);
+                directories.remove(dir);
                 SetAside::default()
             }
-            Ok(found) => *folders.entry(dir.to_owned()).insert_entry(found).get(),
+            Ok(found) => *directories.entry(dir.to_owned()).insert_entry(found).get(),
             // The scan failed, for example for lack of descriptors, so keep the last count.
-            Err(_) => folders.get(dir).copied().unwrap_or_default(),
+            Err(_) => directories.get(dir).copied().unwrap_or_default(),
         }
     }
 
     /// Counts the files in a directory if the last scan found some. Otherwise returns 0 without reading the directory.
     pub fn of(&self, dir: &Path) -> SetAside {
-        let is_known = self.folders.lock().contains_key(dir);
+        let is_known = self.directories.lock().contains_key(dir);
         if is_known { self.look(dir) } else { SetAside::default() }
     }
 
     /// Counts the files in all directories that had some.
     pub fn total(&self) -> SetAside {
-        let known: Vec<PathBuf> = self.folders.lock().keys().cloned().collect();
+        let known: Vec<PathBuf> = self.directories.lock().keys().cloned().collect();
         let each = known.iter().map(|dir| self.look(dir));
         each.fold(SetAside::default(), |sum, one| SetAside {
             files: sum.files + one.files,
@@ -100,8 +100,8 @@ mod tests {
 
     #[test]
     fn files_set_aside_are_counted_until_an_operator_removes_them() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (with, without) = (folder.path().join("t-0"), folder.path().join("t-1"));
+        let directory = tempfile::tempdir().expect("a directory");
+        let (with, without) = (directory.path().join("t-0"), directory.path().join("t-1"));
         let (first, second) =
             (with.join(format!("{:020}.log.aside-1", 7)), with.join(format!("{:020}.log.aside-2", 9)));
         for dir in [&with, &without] {
@@ -111,12 +111,12 @@ mod tests {
             }
         }
         fs::write(&first, "12345").expect("written");
-        let found = SetAsideFolders::default();
+        let found = SetAsideDirectories::default();
         assert_eq!(found.of(&with), SetAside::default(), "nobody has looked");
-        for dir in [&with, &without, &folder.path().join("absent-0")] {
+        for dir in [&with, &without, &directory.path().join("absent-0")] {
             found.look(dir);
         }
-        assert_eq!(found.folders.lock().len(), 1);
+        assert_eq!(found.directories.lock().len(), 1);
         fs::write(&second, "123").expect("written");
         let both = SetAside { files: 2, bytes: 8 };
         assert_eq!((found.of(&with), found.of(&without), found.total()), (both, SetAside::default(), both));
@@ -124,6 +124,6 @@ mod tests {
         assert_eq!(found.total(), SetAside { files: 1, bytes: 3 });
         fs::remove_dir_all(&with).expect("removed");
         assert_eq!(found.total(), SetAside::default());
-        assert!(found.folders.lock().is_empty());
+        assert!(found.directories.lock().is_empty());
     }
 }

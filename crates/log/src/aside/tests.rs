@@ -47,10 +47,10 @@ fn append(log: &mut Log, n: usize) -> i64 {
 
 /// Returns a directory with four segments of three batches each.
 fn written() -> tempfile::TempDir {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let mut log = open(folder.path(), RecoveryHint::NOTHING).expect("opened");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let mut log = open(directory.path(), RecoveryHint::NOTHING).expect("opened");
     (0..BATCHES).for_each(|n| assert_eq!(append(&mut log, n), n as i64));
-    folder
+    directory
 }
 
 fn segment(dir: &Path, base: usize) -> PathBuf {
@@ -76,7 +76,7 @@ fn files(dir: &Path) -> Vec<(String, Vec<u8>)> {
 }
 
 fn copy(from: &Path) -> tempfile::TempDir {
-    let to = tempfile::tempdir().expect("temporary folder");
+    let to = tempfile::tempdir().expect("temporary directory");
     files(from).iter().for_each(|(name, bytes)| fs::write(to.path().join(name), bytes).expect("written"));
     to
 }
@@ -95,8 +95,8 @@ fn assert_refused(dir: &Path, known: RecoveryHint, path: &Path, position: usize)
 
 #[test]
 fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_power_loss() {
-    let folder = written();
-    let dir = folder.path();
+    let directory = written();
+    let dir = directory.path();
     let path = punch(dir, 3, 4);
     let len = batch(0).len();
     assert_refused(dir, KILL, &path, len);
@@ -108,8 +108,8 @@ fn bad_batches_before_good_ones_are_refused_by_file_and_byte_unless_after_a_powe
 
 #[test]
 fn snapshots_indexes_and_epochs_past_the_cut_are_gone() {
-    let folder = written();
-    let dir = folder.path();
+    let directory = written();
+    let dir = directory.path();
     fs::write(dir.join("leader-epoch-checkpoint"), "0\n3\n0 0\n1 2\n2 7\n").expect("written");
     punch(dir, 3, 4);
     let mut log = open(dir, POWER_CUT).expect("cut");
@@ -128,8 +128,8 @@ fn snapshots_indexes_and_epochs_past_the_cut_are_gone() {
 
 #[test]
 fn a_crash_while_records_are_set_aside_loses_none_of_them() {
-    let folder = written();
-    let dir = folder.path();
+    let directory = written();
+    let dir = directory.path();
     punch(dir, 3, 4);
     let before = files(dir);
     let batches_behind: Vec<BytesMut> = (5..BATCHES).map(batch).collect();
@@ -157,8 +157,8 @@ fn a_crash_while_records_are_set_aside_loses_none_of_them() {
 /// Compaction flushes a segment before the segment gets its final name, so a power loss cannot have damaged it.
 #[test]
 fn damage_in_the_output_of_a_compaction_is_refused_after_a_power_loss_as_well() {
-    let folder = written();
-    let dir = folder.path();
+    let directory = written();
+    let dir = directory.path();
     let len = batch(0).len();
     let bytes = fs::read(segment(dir, 3)).expect("read");
     let mut left = bytes[len..].to_vec();
@@ -189,13 +189,13 @@ fn moments_of(dir: &Path) -> Vec<tempfile::TempDir> {
 /// places.
 #[test]
 fn lost_offsets_are_reported_up_to_the_last_whole_batch() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = TopicConfig {
         max_message_bytes: 1 << 20,
         compression: None,
         ..BrokerConfig::from_properties(&Properties::default()).expect("valid").0.topics.defaults
     };
-    let mut log = Log::open(&Arc::from(folder.path()), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&Arc::from(directory.path()), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let mut ends = Vec::new();
     for _ in 0..3 {
         let mut builder = BatchBuilder::new(BytesMut::new(), Compression::None, None);

@@ -29,15 +29,15 @@ struct Written {
     config: TopicConfig,
     /// The next sequence number of each producer.
     sequences: [i32; 3],
-    _folder: tempfile::TempDir,
+    _directory: tempfile::TempDir,
 }
 
 impl Written {
     fn new() -> Written {
-        let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
+        let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary directory");
         let config = config();
-        let log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
-        Written { log, config, sequences: [0; 3], _folder: folder }
+        let log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        Written { log, config, sequences: [0; 3], _directory: directory }
     }
 
     fn append(&mut self, producer: usize, bytes: usize) {

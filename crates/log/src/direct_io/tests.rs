@@ -6,18 +6,18 @@ use rustix::fs::{Advice, fadvise};
 const LEN: usize = (3 << 20) + 1234;
 
 fn written() -> (tempfile::TempDir, Arc<File>, Vec<u8>) {
-    let folder = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary folder");
-    let path = folder.path().join("log");
+    let directory = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("temporary directory");
+    let path = directory.path().join("log");
     let bytes: Vec<u8> = (0..LEN as u32).map(|at| at.wrapping_mul(2_654_435_761).to_be_bytes()[0]).collect();
     std::fs::write(&path, &bytes).expect("written");
     let file = Arc::new(File::open(&path).expect("opened"));
     file.sync_all().expect("on disk");
-    (folder, file, bytes)
+    (directory, file, bytes)
 }
 
 #[tokio::test]
 async fn bytes_in_memory_are_left_to_sendfile_and_others_are_read_from_the_file() {
-    let (_folder, file, bytes) = written();
+    let (_directory, file, bytes) = written();
     let cold = DirectReads::default();
     assert!(cold.read(&file, 0, LEN, LEN as u64).await.expect("read").is_none(), "just written");
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
@@ -41,7 +41,7 @@ async fn bytes_in_memory_are_left_to_sendfile_and_others_are_read_from_the_file(
 
 #[test]
 fn a_buffer_is_filled_from_anywhere_in_a_file() {
-    let (_folder, file, bytes) = written();
+    let (_directory, file, bytes) = written();
     let mut buffer = Buffers::default().take();
     for (position, len) in [(0, 1), (4097, 100_000), (LEN - 10, 10), (LEN - 10, 50), (LEN, 1), (LEN + 9000, 1)] {
         let filled = buffer.fill(&file, position as u64, len).expect("filled");
@@ -52,7 +52,7 @@ fn a_buffer_is_filled_from_anywhere_in_a_file() {
 
 #[test]
 fn a_range_outside_the_page_cache_is_read_and_stays_outside() {
-    let (_folder, file, bytes) = written();
+    let (_directory, file, bytes) = written();
     for is_cold in [false, true] {
         if is_cold {
             fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
@@ -81,7 +81,7 @@ fn a_file_without_direct_reads_is_read_all_the_same() {
 
 #[tokio::test]
 async fn more_pieces_than_may_be_held_come_one_after_another() {
-    let (_folder, file, bytes) = written();
+    let (_directory, file, bytes) = written();
     let cold = Arc::new(DirectReads::default());
     let reads = (0..3 * PIECES_MAX).map(|at| {
         let (cold, file, expected) = (Arc::clone(&cold), Arc::clone(&file), bytes[at * 1000..][..1000].to_vec());
@@ -99,9 +99,9 @@ async fn more_pieces_than_may_be_held_come_one_after_another() {
 
 /// Returns a file of which nothing is in memory. Returns `None` if the files of this file system are always in memory.
 fn unread() -> Option<(tempfile::TempDir, Arc<File>, Vec<u8>)> {
-    let (folder, file, bytes) = written();
+    let (directory, file, bytes) = written();
     fadvise(&*file, 0, None, Advice::DontNeed).expect("advice is taken");
-    (!is_resident(&file, 0, LEN)).then_some((folder, file, bytes))
+    (!is_resident(&file, 0, LEN)).then_some((directory, file, bytes))
 }
 
 /// Reads a part of a file that does not change any more.
@@ -112,7 +112,7 @@ async fn part(cold: &DirectReads, file: &Arc<File>, position: u64, len: usize) -
 
 #[tokio::test]
 async fn a_reader_that_reads_on_finds_the_next_piece_and_others_share_it() {
-    let Some((_folder, file, bytes)) = unread() else { return };
+    let Some((_directory, file, bytes)) = unread() else { return };
     let cold = DirectReads::default();
     part(&cold, &file, 10, 100).await;
     assert!(!cold.shelf.lock().has(&file, PIECE_MAX as u64), "a single look reads no further");
@@ -135,7 +135,7 @@ async fn a_reader_that_reads_on_finds_the_next_piece_and_others_share_it() {
 
 #[tokio::test]
 async fn unsettled_bytes_are_read_once_they_are_settled() {
-    let Some((_folder, file, bytes)) = unread() else { return };
+    let Some((_directory, file, bytes)) = unread() else { return };
     let cold = DirectReads::default();
     let first = cold.read(&file, 0, 50, 100).await.expect("read").expect("not in memory");
     assert_eq!((first.len(), first.piece.end()), (50, 100));
@@ -149,7 +149,7 @@ async fn unsettled_bytes_are_read_once_they_are_settled() {
 
 #[tokio::test]
 async fn an_unused_piece_is_removed() {
-    let Some((_folder, file, _)) = unread() else { return };
+    let Some((_directory, file, _)) = unread() else { return };
     let cold = DirectReads::default();
     let slot = Arc::downgrade(&cold.shelf.lock().slot_at(&file, 0, 10).expect("room"));
     assert!(slot.upgrade().is_some());

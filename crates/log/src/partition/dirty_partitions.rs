@@ -26,7 +26,7 @@ const HIGH_WATERMARK: u8 = 2;
 #[derive(Debug, Default)]
 pub struct DirtyPartitions {
     state: Mutex<Marked>,
-    told: Notify,
+    notify: Notify,
 }
 
 /// The marked slots. Each is in a list at most once.
@@ -55,7 +55,7 @@ impl DirtyPartitions {
             Moved::Records => {
                 state.records.push(place);
                 drop(state);
-                self.told.notify_one();
+                self.notify.notify_one();
             }
         }
     }
@@ -74,12 +74,12 @@ impl DirtyPartitions {
 
     /// Wakes the waiter without marking a slot.
     pub fn wake(&self) {
-        self.told.notify_one();
+        self.notify.notify_one();
     }
 
     /// Waits until a slot may have records.
-    pub async fn told(&self) {
-        self.told.notified().await;
+    pub async fn marked(&self) {
+        self.notify.notified().await;
     }
 }
 
@@ -91,13 +91,13 @@ mod tests {
     async fn a_slot_is_marked_once_and_only_records_wake() {
         let marks = DirtyPartitions::default();
         marks.mark(3, Moved::HighWatermark);
-        let waits = tokio::time::timeout(std::time::Duration::from_millis(1), marks.told());
+        let waits = tokio::time::timeout(std::time::Duration::from_millis(1), marks.marked());
         assert!(waits.await.is_err());
         for _ in 0..2 {
             marks.mark(3, Moved::Records);
             marks.mark(1, Moved::Records);
         }
-        marks.told().await;
+        marks.marked().await;
         assert_eq!(marks.take(), (vec![3, 1], vec![3]));
         assert_eq!(marks.take(), (vec![], vec![]));
         marks.mark(1, Moved::Records);

@@ -36,9 +36,9 @@ fn marker(producer_id: i64, producer_epoch: i16, is_commit: bool) -> Marker {
 
 #[test]
 fn a_batch_that_begins_an_unverified_transaction_is_refused() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(1 << 20);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let bytes = batch(7, 0, 0, true);
     let first = ValidBatch::unchecked(&bytes);
     assert_eq!(log.append(&first, 0, 0, &config), Err(AppendError::Unverified));
@@ -62,9 +62,9 @@ fn a_batch_that_begins_an_unverified_transaction_is_refused() {
 
 #[test]
 fn batch_has_no_sequence_only_a_coordinators_is_appended() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(1 << 20);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let of_client = batch(7, 1, -1, true);
     let refused = log.append_verified(&ValidBatch::unchecked(&of_client), Verification::Verified, 0, 0, &config);
     assert_eq!(refused.map_err(|error| error.code().0), Err(87));
@@ -93,9 +93,9 @@ fn batch_has_no_sequence_only_a_coordinators_is_appended() {
 
 #[test]
 fn many_transactions_are_aborted_a_range_finds_its_own() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(200_000);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     for round in 0..3_000_i32 {
         let bytes = batch(7, 0, round, true);
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
@@ -116,9 +116,9 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
 /// A transaction is opened at the first offset and stays open while many others are aborted.
 #[test]
 fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(1 << 30);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let append = |log: &mut Log, producer_id, sequence| {
         let bytes = batch(producer_id, 0, sequence, true);
         log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
@@ -142,7 +142,7 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
         }
     }
     // Change entries so that they would be in the range at offset 2 if they were read again. They begin after it now.
-    let name = crate::files::offset_path(folder.path(), 0, TXN_INDEX);
+    let name = crate::files::offset_path(directory.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {
         std::os::unix::fs::FileExt::write_all_at(&file, &3_i64.to_be_bytes(), entry * 34 + 10).expect("written");
@@ -173,16 +173,16 @@ fn log_start_passes_an_open_transaction_its_marker_still_ends_it() {
     for (deleted_to, is_retired, forgets) in
         [(3, false, false), (3, false, true), (20, true, false), (20, true, true), (30, true, false)]
     {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let config = config(400);
-        let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+        let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
         for sequence in 0..30 {
             let bytes = batch(7, 0, sequence, true);
             let valid = ValidBatch::unchecked(&bytes);
             log.append_verified(&valid, Verification::Verified, 0, 0, &config).expect("appended");
         }
         assert_eq!(log.last_stable_offset(30), 0);
-        let space = fullbore_host::disk_space::DiskSpace::open(folder.path(), 0);
+        let space = fullbore_host::disk_space::DiskSpace::open(directory.path(), 0);
         log.delete_before(deleted_to, 0, &space).expect("deleted");
         if is_retired {
             log.retire_old(0, 30, &config, false).result.expect("retired");
@@ -204,9 +204,9 @@ fn log_start_passes_an_open_transaction_its_marker_still_ends_it() {
 
 #[test]
 fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_left() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = TopicConfig { retention_ms: Some(1), ..config(400) };
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     for sequence in 0..30 {
         let bytes = batch(7, 0, sequence, true);
         let valid = ValidBatch::unchecked(&bytes);
@@ -225,9 +225,9 @@ fn retention_takes_all_of_an_open_transaction_its_marker_ends_nothing_that_is_le
 /// The log of a follower is not read. It must still forget markers, or it would remember every marker since its start.
 #[test]
 fn log_is_not_read_retention_forgets_replicated_markers() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(1 << 20);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let bytes = batch(7, 0, 0, true);
     log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     log.append_marker(&marker(7, 0, true), 0, 0, 0, &config).expect("ended");
@@ -239,9 +239,9 @@ fn log_is_not_read_retention_forgets_replicated_markers() {
 
 #[test]
 fn marker_was_emptied_it_ends_nothing_and_its_epoch_is_kept() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let config = config(1 << 20);
-    let mut log = Log::open(&folder.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
+    let mut log = Log::open(&directory.path().into(), RecoveryHint::NOTHING, 0, &config).expect("opened");
     let bytes = batch(7, 3, 0, true);
     log.append_verified(&ValidBatch::unchecked(&bytes), Verification::Verified, 0, 0, &config).expect("appended");
     let mut emptied = BytesMut::new();
@@ -452,9 +452,9 @@ proptest! {
     fn log_is_restarted_killed_and_cut_its_transactions_are_those_of_its_batches(
         steps in prop::collection::vec(step(), 1..120)
     ) {
-        let folder = tempfile::tempdir().expect("temporary folder");
+        let directory = tempfile::tempdir().expect("temporary directory");
         let config = config(400);
-        let dir: Arc<Path> = folder.path().into();
+        let dir: Arc<Path> = directory.path().into();
         let log = Log::open(&dir, RecoveryHint::NOTHING, 0, &config).expect("opened");
         let mut model = Model { dir, config, log: Some(log), entries: Vec::new() };
         steps.iter().for_each(|step| model.run(step));

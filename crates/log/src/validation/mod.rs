@@ -17,4 +17,4 @@ pub use destination::Destination;
 pub use refused::RefusedBatch;
 pub use valid::{InvalidBatch, ValidBatch, claimed_stamp};
 pub use validate::{SHORT_MAX, Sender, validate, work_of};
-pub use wrong_records::TOLD_MAX;
+pub use wrong_records::REPORTED_RECORDS_MAX;

@@ -23,7 +23,7 @@ impl RefusedBatch {
     }
 
     /// Keeps only the first `most` records, and frees the memory of the others.
-    pub fn tell_at_most(&mut self, most: usize) {
+    pub fn keep_at_most(&mut self, most: usize) {
         if self.records.len() > most {
             self.records.truncate(most);
             self.records.shrink_to_fit();

@@ -11,13 +11,13 @@ use fullbore_wire::batch::{BatchView, RawRecord, RawRecords};
 use fullbore_wire::{ErrorCode, Text};
 
 /// Maximum number of records that are reported one by one, both for a batch and in a response.
-pub const TOLD_MAX: usize = 1000;
+pub const REPORTED_RECORDS_MAX: usize = 1000;
 
 /// Refuses a batch if one of its records has no key. `payload` has the decompressed records.
 pub fn check_keys(batch: &BatchView<'_>, payload: &[u8], to: Destination<'_>) -> Result<(), RefusedBatch> {
     let (topic, partition) = (to.topic, to.partition);
     let why = format!("Compacted topic cannot accept message without key in topic partition {topic}-{partition}.");
-    let (count, records) = told(batch, payload, |record| record.key.is_none().then(|| why.clone()))?;
+    let (count, records) = rejected(batch, payload, |record| record.key.is_none().then(|| why.clone()))?;
     if count == 0 {
         return Ok(());
     }
@@ -30,7 +30,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
     let (config, now_ms) = (to.config, to.now_ms);
     let (before, after) = (config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms);
     let (first, last) = (now_ms.saturating_sub(before), now_ms.saturating_add(after));
-    let (count, records) = told(batch, payload, |record| {
+    let (count, records) = rejected(batch, payload, |record| {
         let timestamp = record.timestamp(batch);
         let is_wrong = !config.allows_timestamp(timestamp, now_ms);
         is_wrong.then(|| format!("Timestamp {timestamp} is out of range: it should be within [{first}, {last}]."))
@@ -43,23 +43,23 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
 }
 
 /// Returns how many records `wrong` rejects, and its messages for the first of them.
-fn told(
+fn rejected(
     batch: &BatchView<'_>,
     payload: &[u8],
     wrong: impl Fn(&RawRecord<'_>) -> Option<String>,
 ) -> Result<(usize, Vec<BatchIndexAndErrorMessage>), RefusedBatch> {
-    let (mut count, mut told) = (0, Vec::new());
+    let (mut count, mut reported) = (0, Vec::new());
     for record in RawRecords::new(batch, payload) {
         let record = record.map_err(of_batch)?;
         let Some(message) = wrong(&record) else { continue };
         count += 1;
-        if told.len() < TOLD_MAX {
-            told.push(BatchIndexAndErrorMessage {
+        if reported.len() < REPORTED_RECORDS_MAX {
+            reported.push(BatchIndexAndErrorMessage {
                 batch_index: record.offset_delta,
                 batch_index_error_message: Some(Text::from(message)),
                 ..Default::default()
             });
         }
     }
-    Ok((count, told))
+    Ok((count, reported))
 }

@@ -41,6 +41,6 @@ pub use election::{
 };
 pub use isr::alter_isr;
 pub use registration::{
-    FolderMarks, Joining, Member, PreviousShutdown, ResignedLog, lose, register, replace, without, without_room,
+    DirectoryMarks, Joining, Member, PreviousShutdown, ResignedLog, lose, register, replace, without, without_room,
 };
 pub use zones::Zones;

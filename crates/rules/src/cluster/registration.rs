@@ -24,7 +24,7 @@ pub struct Member {
     /// The epoch and state of the broker, as decisions about replicas need them.
     pub registration: BrokerRegistration,
     /// The id of the broker's data directory, which is stored in the directory.
-    pub folder: u128,
+    pub directory: u128,
     /// A random number that identifies the process (Kafka's incarnation id).
     pub process: u128,
 }
@@ -48,35 +48,35 @@ impl Member {
 ///
 /// Copies made between the same two heartbeats have the same number, so nothing shows which of them is newer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FolderMarks {
+pub struct DirectoryMarks {
     /// The two processes that may have used this state of the directory last. None if the directory does not name them.
     pub users: Option<[u128; 2]>,
     /// The last number that a process wrote to the directory. None if a power loss may have lost later numbers.
     pub noted: Option<u64>,
 }
 
-impl FolderMarks {
-    /// Returns true if the `registered` process used a newer state of the directory than this one. `told` is the newest
-    /// number that it reported to the database, or 0 if it reported none.
-    pub fn is_older_than(&self, registered: u128, told: u64) -> bool {
+impl DirectoryMarks {
+    /// Returns true if the `registered` process used a newer state of the directory than this one. `reported` is the
+    /// newest number that it reported to the database, or 0 if it reported none.
+    pub fn is_older_than(&self, registered: u128, reported: u64) -> bool {
         let names_others = self.users.is_some_and(|users| !users.contains(&registered));
-        names_others || self.noted.is_some_and(|noted| noted < told)
+        names_others || self.noted.is_some_and(|noted| noted < reported)
     }
 }
 
 /// The request of a process to be registered as a broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Joining {
-    /// See [`Member::folder`].
-    pub folder: u128,
+    /// See [`Member::directory`].
+    pub directory: u128,
     /// See [`Member::process`].
     pub process: u128,
     /// How the previous process ended, as this process has found it.
     pub ended: PreviousShutdown,
     /// The numbers in the data directory.
-    pub marks: FolderMarks,
+    pub marks: DirectoryMarks,
     /// The newest number that the previous process reported to the database; 0 if it reported none.
-    pub told: u64,
+    pub reported: u64,
 }
 
 /// Registers a process, and returns the new member and how the previous process ended. The member is fenced until it
@@ -98,18 +98,18 @@ pub fn register(
     if before.process == joining.process {
         return Ok((*before, PreviousShutdown::Clean));
     }
-    let is_older = joining.marks.is_older_than(before.process, joining.told);
-    let is_its_folder = before.folder == joining.folder && !is_older;
-    if !is_its_folder && !before.registration.is_fenced {
+    let is_older = joining.marks.is_older_than(before.process, joining.reported);
+    let is_its_directory = before.directory == joining.directory && !is_older;
+    if !is_its_directory && !before.registration.is_fenced {
         return Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION);
     }
-    let ended = if is_its_folder { joining.ended } else { PreviousShutdown::Elsewhere };
+    let ended = if is_its_directory { joining.ended } else { PreviousShutdown::Elsewhere };
     Ok((fenced(joining, next_epoch.max(before.registration.epoch + 1)), ended))
 }
 
 fn fenced(joining: &Joining, epoch: i64) -> Member {
     let registration = BrokerRegistration { epoch, is_fenced: true, ..BrokerRegistration::default() };
-    Member { registration, folder: joining.folder, process: joining.process }
+    Member { registration, directory: joining.directory, process: joining.process }
 }
 
 /// Updates a partition when another process registers as this broker. Returns None if nothing changes. `ended` is how

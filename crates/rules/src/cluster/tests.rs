@@ -202,8 +202,13 @@ fn isr_change_needs_the_current_leader_and_current_members() {
 
 #[test]
 fn process_with_the_directory_of_a_broker_is_registered_as_it() {
-    let joining =
-        Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: FolderMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 1,
+        process: 11,
+        ended: PreviousShutdown::Killed,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     let (first, ended) = register(None, &joining, 1).expect("nobody was there");
     assert_eq!(
         (first.registration, ended),
@@ -213,22 +218,32 @@ fn process_with_the_directory_of_a_broker_is_registered_as_it() {
     let mut living = first;
     living.registration.is_fenced = false;
     let again = Joining { process: 12, ..joining };
-    let (second, ended) = register(Some(&living), &again, 5).expect("it is its folder");
+    let (second, ended) = register(Some(&living), &again, 5).expect("it is its directory");
     assert_eq!((second.registration.epoch, second.registration.is_fenced, ended), (5, true, PreviousShutdown::Killed));
-    let stranger =
-        Joining { folder: 2, process: 13, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
+    let stranger = Joining {
+        directory: 2,
+        process: 13,
+        ended: PreviousShutdown::Clean,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     assert_eq!(register(Some(&living), &stranger, 6), Err(ErrorCode::DUPLICATE_BROKER_REGISTRATION));
     let (_, ended) = register(Some(&second), &stranger, 6).expect("nobody lives there");
-    assert_eq!(ended, PreviousShutdown::Elsewhere, "an other folder has nothing of the logs");
+    assert_eq!(ended, PreviousShutdown::Elsewhere, "an other directory has nothing of the logs");
 }
 
 #[test]
 fn directory_that_does_not_name_the_registered_process_counts_as_another_one() {
-    let joining =
-        Joining { folder: 1, process: 11, ended: PreviousShutdown::Clean, marks: FolderMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 1,
+        process: 11,
+        ended: PreviousShutdown::Clean,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
     let ended = |before: &Member, users| {
-        let joining = Joining { process: 12, marks: FolderMarks { users, noted: None }, ..joining };
+        let joining = Joining { process: 12, marks: DirectoryMarks { users, noted: None }, ..joining };
         register(Some(before), &joining, 5).map(|(_, ended)| ended)
     };
     for users in [None, Some([11, 11]), Some([10, 11]), Some([11, 10])] {
@@ -241,16 +256,21 @@ fn directory_that_does_not_name_the_registered_process_counts_as_another_one() {
 
 #[test]
 fn directory_with_a_smaller_number_than_reported_counts_as_another_one() {
-    let of = |users, noted| FolderMarks { users, noted };
-    let joining = Joining { folder: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), told: 0 };
+    let of = |users, noted| DirectoryMarks { users, noted };
+    let joining =
+        Joining { directory: 1, process: 11, ended: PreviousShutdown::Killed, marks: of(None, None), reported: 0 };
     let (mut before, _) = register(None, &joining, 1).expect("nobody was there");
-    let ended = |before: &Member, marks, told| {
-        let joining = Joining { process: 12, marks, told, ..joining };
+    let ended = |before: &Member, marks, reported| {
+        let joining = Joining { process: 12, marks, reported, ..joining };
         register(Some(before), &joining, 5).map(|(_, ended)| ended)
     };
     let users = Some([10, 11]);
-    for (noted, told) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
-        assert_eq!(ended(&before, of(users, Some(noted)), told), Ok(PreviousShutdown::Killed), "{noted} of {told}");
+    for (noted, reported) in [(7, 7), (8, 7), (0, 0), (7, 0), (u64::MAX, u64::MAX)] {
+        assert_eq!(
+            ended(&before, of(users, Some(noted)), reported),
+            Ok(PreviousShutdown::Killed),
+            "{noted} of {reported}"
+        );
     }
     assert_eq!(
         ended(&before, of(users, None), 7),
@@ -296,14 +316,19 @@ fn replaced_log_leads_only_if_no_replica_has_more() {
 
 #[test]
 fn process_registered_again_by_a_late_attempt_loses_its_older_epoch() {
-    let joining =
-        Joining { folder: 1, process: 12, ended: PreviousShutdown::Lost, marks: FolderMarks::default(), told: 0 };
+    let joining = Joining {
+        directory: 1,
+        process: 12,
+        ended: PreviousShutdown::Lost,
+        marks: DirectoryMarks::default(),
+        reported: 0,
+    };
     let (first, _) = register(None, &joining, 7).expect("nobody was there");
     assert!(first.is_held_by(12, 7));
     let older = Joining { process: 11, ended: PreviousShutdown::Killed, ..joining };
-    let (replaced, _) = register(Some(&first), &older, 8).expect("it is its folder");
+    let (replaced, _) = register(Some(&first), &older, 8).expect("it is its directory");
     assert!(!replaced.is_held_by(12, 7));
-    let (again, ended) = register(Some(&replaced), &joining, 9).expect("it is its folder");
+    let (again, ended) = register(Some(&replaced), &joining, 9).expect("it is its directory");
     assert_eq!(ended, PreviousShutdown::Lost);
     assert!(!again.is_held_by(12, 7), "what it asks for is of an epoch that is over");
     assert!(again.is_held_by(12, 9));

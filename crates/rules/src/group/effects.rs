@@ -24,7 +24,7 @@ pub enum Effect {
     /// The caller responds to the waiting request.
     Answer(RequestTicket, GroupAnswer),
     /// The caller writes a log line or counts the event.
-    Tell(Event),
+    Report(Event),
 }
 
 /// A response to a request.

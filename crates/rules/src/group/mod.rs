@@ -187,7 +187,7 @@ impl Group {
             Group::Consumer(consumer) => {
                 let fenced = observed(&mut consumer.group, effects, |group| group.tick(now));
                 for consumer::Fenced { member_id, waited_for } in fenced {
-                    effects.push(Effect::Tell(Event::Expired { member_id, waited_for }));
+                    effects.push(Effect::Report(Event::Expired { member_id, waited_for }));
                 }
                 self.keep_if_changed(effects);
                 self.downgrade_if_due(now, effects);

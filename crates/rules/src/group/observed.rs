@@ -20,11 +20,11 @@ pub(super) fn observed<T>(
     let said = event(group);
     if group.group_epoch() != group_epoch {
         let reason = format!("group epoch {}", group.group_epoch());
-        effects.push(Effect::Tell(Event::RebalanceBegun { generation: group_epoch, reason }));
+        effects.push(Effect::Report(Event::RebalanceBegun { generation: group_epoch, reason }));
     }
     if group.assignment_epoch() != assignment_epoch {
         let (generation, members) = (group.assignment_epoch(), group.members().len());
-        effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
+        effects.push(Effect::Report(Event::RebalanceCompleted { generation, members }));
     }
     said
 }

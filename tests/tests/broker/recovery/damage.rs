@@ -86,8 +86,8 @@ fn says_where_logs_start(path: impl AsRef<Path>) -> bool {
 
 /// Returns the files that may be damaged: indexes, snapshots, checkpoints and the side files of the database.
 fn candidates(broker: &Broker) -> Vec<PathBuf> {
-    let list = |folder: &Path| -> Vec<PathBuf> {
-        fs::read_dir(folder).expect("ours").map(|entry| entry.expect("readable").path()).collect()
+    let list = |directory: &Path| -> Vec<PathBuf> {
+        fs::read_dir(directory).expect("ours").map(|entry| entry.expect("readable").path()).collect()
     };
     let mut found = Vec::new();
     for path in list(broker.data_dir()) {

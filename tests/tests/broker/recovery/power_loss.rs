@@ -112,8 +112,8 @@ fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
     for said in [cut_path.display().to_string(), aside.display().to_string(), "5..25".to_owned()] {
         broker.wait_for_stderr(&said);
     }
-    let folder = broker.client().call(&DescribeLogDirsRequest::default(), 5).results.remove(0);
-    let told = folder.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.set_aside_bytes);
+    let directory = broker.client().call(&DescribeLogDirsRequest::default(), 5).results.remove(0);
+    let told = directory.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.set_aside_bytes);
     assert_eq!(
         told.sum::<i64>(),
         fs::metadata(&aside).expect("there").len() as i64,

@@ -73,16 +73,16 @@ fn lost_state_directory_after_a_stop_aborts_open_transactions() {
 fn restored_older_state_fences_its_producers() {
     let (mut broker, mut client) = started();
     let mut producers = both(&mut client, "open");
-    let folder = broker.partition_dir(STATE_TOPIC, 0);
-    let copy = tempfile::tempdir().expect("temporary folder");
+    let directory = broker.partition_dir(STATE_TOPIC, 0);
+    let copy = tempfile::tempdir().expect("temporary directory");
     broker.stop();
-    copy_files(&folder, copy.path());
+    copy_files(&directory, copy.path());
     broker.restart();
     client = broker.client();
     open(&mut client, &mut producers);
     broker.stop();
-    fs::remove_dir_all(&folder).and_then(|()| fs::create_dir(&folder)).expect("ours");
-    copy_files(copy.path(), &folder);
+    fs::remove_dir_all(&directory).and_then(|()| fs::create_dir(&directory)).expect("ours");
+    copy_files(copy.path(), &directory);
     broker.restart();
     is_settled(&broker, producers.to_vec());
 }

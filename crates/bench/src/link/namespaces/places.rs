@@ -81,9 +81,9 @@ impl Drop for Namespace {
 }
 
 fn turn() -> std::io::Result<File> {
-    let folder = File::open(LOCKS)?;
-    flock(&folder, FlockOperation::LockExclusive)?;
-    Ok(folder)
+    let directory = File::open(LOCKS)?;
+    flock(&directory, FlockOperation::LockExclusive)?;
+    Ok(directory)
 }
 
 fn ip(arguments: &[&str]) -> Result<(), LinkError> {

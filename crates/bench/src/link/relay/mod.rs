@@ -91,12 +91,12 @@ impl Relay {
         Relay { listener, connections_max: settings.connections_max, on_kafka: None, shared: Arc::new(shared) }
     }
 
-    /// Registers `tell`, which is called with the reason when the far end cannot be reached. It is called once for each
-    /// time that the far end becomes unreachable.
+    /// Registers `callback`, which is called with the reason when the far end cannot be reached. It is called once for
+    /// each time that the far end becomes unreachable.
     #[must_use]
-    pub fn on_cut_off(mut self, tell: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
+    pub fn on_cut_off(mut self, callback: impl Fn(&io::Error) + Send + Sync + 'static) -> Relay {
         let shared = Arc::get_mut(&mut self.shared).expect("nothing runs before `run`");
-        shared.on_cut_off = Some(Box::new(tell));
+        shared.on_cut_off = Some(Box::new(callback));
         self
     }
 
@@ -162,9 +162,9 @@ impl RelayState {
 
     fn is_cut_off_by(&self, error: &io::Error) {
         if !self.is_cut_off.swap(true, Ordering::Relaxed)
-            && let Some(tell) = &self.on_cut_off
+            && let Some(callback) = &self.on_cut_off
         {
-            tell(error);
+            callback(error);
         }
     }
 

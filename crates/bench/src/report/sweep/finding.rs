@@ -23,16 +23,16 @@ fn of_target(results: &Results, points: &[PointResult], target: usize) -> Option
     let soonest = measured()
         .filter(|point| point.median(metric::P99).is_some())
         .min_by(|one, other| figure(one, metric::P99).total_cmp(&figure(other, metric::P99)))?;
-    let told = |point: &PointResult| {
+    let described = |point: &PointResult| {
         let (rate, p99) = (figure(point, metric::RECORDS_PER_SEC), figure(point, metric::P99));
         format!("{} records/s with p99 {} ms", grouped(&number(rate)), grouped(&number(p99)))
     };
     let (name, most) = (&results.plan.targets[target].name, results.plan.label(&fastest.point));
     if std::ptr::eq(fastest, soonest) {
-        return Some(format!("{name} has most throughput and the lowest p99 at {most}: {}.", told(fastest)));
+        return Some(format!("{name} has most throughput and the lowest p99 at {most}: {}.", described(fastest)));
     }
     let least = results.plan.label(&soonest.point);
-    let (fast, soon) = (told(fastest), told(soonest));
+    let (fast, soon) = (described(fastest), described(soonest));
     Some(format!("{name} has most throughput at {most}: {fast}; the lowest p99 at {least}: {soon}."))
 }
 

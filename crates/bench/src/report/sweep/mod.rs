@@ -31,11 +31,11 @@ pub const FILES: [&str; 4] = ["runs.csv", "points.csv", "sweep.json", "report.ht
 ///
 /// # Errors
 /// Returns the system's error and the file's name if a file cannot be written.
-pub fn write_files(folder: &Path, about: &About, results: &Results) -> io::Result<()> {
+pub fn write_files(directory: &Path, about: &About, results: &Results) -> io::Result<()> {
     let contents =
         [csv::runs(results), csv::points(results), json::document(about, results), html::page(about, results)];
     for (name, content) in FILES.iter().zip(contents) {
-        let path = folder.join(name);
+        let path = directory.join(name);
         std::fs::write(&path, content)
             .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))?;
     }

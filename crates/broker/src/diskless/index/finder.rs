@@ -31,8 +31,8 @@ impl RunFinder {
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the file cannot be opened.
-    pub fn open(folder: &Path) -> Result<RunFinder, StoreError> {
-        let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(folder)).collect::<Result<Vec<_>, _>>()?;
+    pub fn open(directory: &Path) -> Result<RunFinder, StoreError> {
+        let finders = (0..CONNECTIONS).map(|_| SqliteFinder::open(directory)).collect::<Result<Vec<_>, _>>()?;
         Ok(RunFinder::over(finders.into_iter().map(|finder| Box::new(finder) as Box<dyn RunSource>).collect()))
     }
 

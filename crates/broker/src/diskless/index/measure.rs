@@ -21,7 +21,7 @@ const RUNS_FOUND: usize = 24;
 const RECORDS: i32 = 10;
 
 /// Formats the median, the 99th percentile and the maximum in milliseconds.
-fn told(mut took: Vec<f64>) -> String {
+fn summary(mut took: Vec<f64>) -> String {
     took.sort_unstable_by(f64::total_cmp);
     let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
     format!("p50 {p50:.3} ms, p99 {p99:.3} ms, max {:.3} ms", took[took.len() - 1])
@@ -92,18 +92,18 @@ async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64)
 #[ignore = "a measurement"]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_of_many_partitions_and_finds() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let mut store = SqliteIndex::open(folder.path()).expect("made");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let mut store = SqliteIndex::open(directory.path()).expect("made");
     let rows = store.create(("topic", Uuid([1; 16])), PARTITIONS).expect("made");
     let partitions: Vec<_> = rows.iter().map(|row| row.id).collect();
     let mut commits = Commits { index: Index::new(store, 128), partitions: partitions.clone(), made: 0 };
     let took = (0..COMMITS).map(|_| commits.one()).collect();
-    println!("commit of {PARTITIONS} partitions: {}", told(took));
-    let finder = RunFinder::open(folder.path()).expect("opened");
+    println!("commit of {PARTITIONS} partitions: {}", summary(took));
+    let finder = RunFinder::open(directory.path()).expect("opened");
     let end = i64::from(commits.made * RECORDS);
     finds(&finder, &partitions, end).await;
     let alone = finds(&finder, &partitions, end).await;
-    println!("find among {} runs: {}", commits.runs(), told(alone));
+    println!("find among {} runs: {}", commits.runs(), summary(alone));
     let stop = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
     let stopped = std::sync::Arc::clone(&stop);
     let committing = tokio::task::spawn_blocking(move || {
@@ -116,8 +116,8 @@ async fn commits_of_many_partitions_and_finds() {
     let beside = finds(&finder, &partitions, end).await;
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let (took, runs) = committing.await.expect("no panic");
-    println!("find beside commits one after the other, up to {runs} runs: {}", told(beside));
-    println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", told(took));
+    println!("find beside commits one after the other, up to {runs} runs: {}", summary(beside));
+    println!("commit of {PARTITIONS} partitions beside finds one after the other: {}", summary(took));
 }
 
 /// Searches among 100,000 aborted transactions of a partition. The second round has a transaction that stays open.
@@ -125,9 +125,9 @@ async fn commits_of_many_partitions_and_finds() {
 #[tokio::test]
 async fn aborted_transactions_of_one_partition() {
     for stable in [None, Some(5)] {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        SqliteIndex::open(folder.path()).expect("made").add_aborted(100_000, stable);
-        let finder = RunFinder::open(folder.path()).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        SqliteIndex::open(directory.path()).expect("made").add_aborted(100_000, stable);
+        let finder = RunFinder::open(directory.path()).expect("opened");
         for (length, count) in [(1_000, 10_001), (1_000_000, 512)] {
             let mut took = Vec::new();
             for number in 0..2_000 {
@@ -137,7 +137,7 @@ async fn aborted_transactions_of_one_partition() {
                 took.push(ms_since(began));
                 assert!(found.transactions.len() <= 513, "{} found", found.transactions.len());
             }
-            println!("aborted among 100,000, {length} offsets, stable up to {stable:?}: {}", told(took));
+            println!("aborted among 100,000, {length} offsets, stable up to {stable:?}: {}", summary(took));
         }
     }
 }

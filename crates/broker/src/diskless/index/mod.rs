@@ -215,7 +215,7 @@ impl<S: IndexStore> Index<S> {
         let since = self.known_to(&touched);
         // If this read fails, the state in memory is kept. Reading all of it again could take even longer than the read
         // that failed.
-        let told = self.read_ahead(&touched).map_err(CommitError::Refused)?;
+        let ahead = self.read_ahead(&touched).map_err(CommitError::Refused)?;
         let objects_asked = objects.iter().map(|object| object.id).collect();
         let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
@@ -225,7 +225,7 @@ impl<S: IndexStore> Index<S> {
         }
         match self.decide_and_write(objects, (&touched, &since, found), now_ms) {
             Ok(mut answer) => {
-                answer.producers.splice(0..0, told);
+                answer.producers.splice(0..0, ahead);
                 Ok(answer)
             }
             Err(error) => {

@@ -96,9 +96,9 @@ impl NotedChanges {
     ///
     /// # Errors
     /// Returns an [`io::Error`] if the file cannot be opened or the thread cannot be started.
-    pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
-        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(folder.join(FILE))?;
-        let counts = noted_changes(folder, cluster_id);
+    pub fn open(directory: &Path, cluster_id: Uuid, broker_id: i32) -> io::Result<NotedChanges> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(directory.join(FILE))?;
+        let counts = noted_changes(directory, cluster_id);
         if counts.is_empty() {
             // The file may have a longer text of another cluster. A shorter text would not overwrite its end, so the
             // file is emptied.
@@ -199,8 +199,8 @@ impl Drop for NotedChanges {
 
 /// Returns the counts in the file of a directory. Returns no counts if the file is missing, damaged or of another
 /// cluster. Never creates the file.
-pub fn noted_changes(folder: &Path, cluster_id: Uuid) -> ChangeCounts {
-    std::fs::read(folder.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
+pub fn noted_changes(directory: &Path, cluster_id: Uuid) -> ChangeCounts {
+    std::fs::read(directory.join(FILE)).ok().and_then(|bytes| parse(&bytes, cluster_id)).unwrap_or_default()
 }
 
 /// Returns the text of the file, which consists of two identical halves. After a partial write the halves differ, and
@@ -232,8 +232,8 @@ mod tests {
 
     #[test]
     fn counts_are_written_the_same_cluster_reads_them_again_unless_they_are_torn() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let open = |cluster: u8| NotedChanges::open(folder.path(), Uuid([cluster; 16]), 1).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let open = |cluster: u8| NotedChanges::open(directory.path(), Uuid([cluster; 16]), 1).expect("opened");
         let noted = open(1);
         assert_eq!(noted.counts(), ChangeCounts::new());
         noted.raise_own(17);
@@ -243,16 +243,16 @@ mod tests {
         assert_eq!(noted.counts(), counts);
         drop(noted);
         assert_eq!(open(1).counts(), counts);
-        let path = folder.path().join(FILE);
+        let path = directory.path().join(FILE);
         let whole = std::fs::read(&path).expect("read");
         for end in 0..whole.len() {
             std::fs::write(&path, &whole[..end]).expect("written");
-            assert_eq!(noted_changes(folder.path(), Uuid([1; 16])), ChangeCounts::new(), "{end} bytes");
+            assert_eq!(noted_changes(directory.path(), Uuid([1; 16])), ChangeCounts::new(), "{end} bytes");
         }
         let mut torn = whole.clone();
         torn[44] = b'9';
         std::fs::write(&path, torn).expect("written");
-        assert_eq!(noted_changes(folder.path(), Uuid([1; 16])), ChangeCounts::new());
+        assert_eq!(noted_changes(directory.path(), Uuid([1; 16])), ChangeCounts::new());
         std::fs::write(&path, whole).expect("written");
         open(2).raise_own(1);
         assert_eq!(open(2).counts(), ChangeCounts::from([(1, 1)]), "nothing of the longer text is left");
@@ -260,9 +260,9 @@ mod tests {
 
     #[test]
     fn other_brokers_commit_their_counts_are_written_once_a_second_and_at_the_end() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let read = || noted_changes(folder.path(), Uuid([1; 16])).get(&2).copied();
-        let noted = NotedChanges::open(folder.path(), Uuid([1; 16]), 1).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let read = || noted_changes(directory.path(), Uuid([1; 16])).get(&2).copied();
+        let noted = NotedChanges::open(directory.path(), Uuid([1; 16]), 1).expect("opened");
         let other = |number| noted.raise(&ChangeCounts::from([(2, number)]));
         let started = Instant::now();
         other(1);

@@ -377,13 +377,13 @@ pub(super) fn carry_out<S: IndexStore>(
 
 /// Repeats a change until it succeeds. Returns `None` if the broker stops first.
 fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
-    let mut is_told = false;
+    let mut is_logged = false;
     loop {
         match change() {
             Ok(done) => return Some(done),
             Err(_) if stopping.load(Ordering::SeqCst) => return None,
             Err(error) => {
-                if !std::mem::replace(&mut is_told, true) {
+                if !std::mem::replace(&mut is_logged, true) {
                     tracing::error!(
                         ?error,
                         "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
@@ -409,8 +409,8 @@ mod tests {
 
     #[test]
     fn requests_follow_each_other_without_a_pause_the_gc_still_runs() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut store = SqliteIndex::open(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut store = SqliteIndex::open(directory.path()).expect("made");
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
@@ -426,7 +426,7 @@ mod tests {
         let mut index = Index::new(store, 5);
         index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
         index.store.move_log_start(partition, 1).expect("moved");
-        let beside = SqliteIndex::open(folder.path()).expect("opened");
+        let beside = SqliteIndex::open(directory.path()).expect("opened");
         let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
         // The next group of requests is queued before the previous one is answered, so the queue is never empty.

@@ -11,16 +11,16 @@ use super::{Index, IndexOwner, IndexStore, IndexThread, SqliteIndex, UploadedObj
 pub struct TempIndex {
     owner: IndexOwner,
     _thread: IndexThread,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl TempIndex {
     /// Creates an empty index.
     pub fn empty() -> TempIndex {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let store = SqliteIndex::open(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let store = SqliteIndex::open(directory.path()).expect("made");
         let (owner, thread) = IndexOwner::start(Index::new(store, 5)).expect("started");
-        TempIndex { owner, _thread: thread, folder }
+        TempIndex { owner, _thread: thread, directory }
     }
 
     /// Returns a handle of the index.
@@ -30,7 +30,7 @@ impl TempIndex {
 
     /// Commits one object without uploading it, and returns its id.
     pub fn commit_object(&self) -> ObjectId {
-        let mut store = SqliteIndex::open(self.folder.path()).expect("opened");
+        let mut store = SqliteIndex::open(self.directory.path()).expect("opened");
         let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1, record_count: 1 };

@@ -33,7 +33,7 @@ pub trait BackEnd {
 }
 
 pub struct SqliteBackEnd {
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
     now_ms: Cell<i64>,
 }
 
@@ -41,15 +41,15 @@ impl BackEnd for SqliteBackEnd {
     type Store = SqliteIndex;
 
     fn new() -> Self {
-        SqliteBackEnd { folder: tempfile::tempdir().expect("temporary folder"), now_ms: Cell::new(NOW) }
+        SqliteBackEnd { directory: tempfile::tempdir().expect("temporary directory"), now_ms: Cell::new(NOW) }
     }
 
     fn store(&self) -> SqliteIndex {
-        SqliteIndex::open(self.folder.path()).expect("opened")
+        SqliteIndex::open(self.directory.path()).expect("opened")
     }
 
     fn finder(&self) -> Box<dyn RunSource> {
-        Box::new(SqliteFinder::open(self.folder.path()).expect("opened"))
+        Box::new(SqliteFinder::open(self.directory.path()).expect("opened"))
     }
 
     fn add_topic(&self, _: &str, _: Uuid) {}

@@ -9,10 +9,10 @@
 mod claim;
 pub mod counts;
 mod credentials;
+mod directory;
 #[cfg(test)]
 pub mod double;
 mod error;
-mod folder;
 mod http;
 mod pace;
 mod profile;
@@ -66,7 +66,7 @@ pub struct Objects {
     claim: Arc<Claim>,
     /// The directory of the store, if the store is one. If its file system is unmounted, an empty directory may appear
     /// in its place at any time.
-    folder: Option<PathBuf>,
+    directory: Option<PathBuf>,
     /// How long ago the ownership marker may have been seen before a PUT or DELETE checks it again. `None` if it is
     /// never checked.
     checks_every: Option<Duration>,
@@ -103,21 +103,23 @@ impl Objects {
     ) -> Result<Objects, StartObjectsError> {
         let failed = |why: &dyn fmt::Display| StartObjectsError { storage: storage.to_string(), why: why.to_string() };
         let opened = match storage {
-            DisklessStorage::Folder(folder) => folder::open(folder).map(|store| (Bucket::over(store), Path::default())),
+            DisklessStorage::Directory(directory) => {
+                directory::open(directory).map(|store| (Bucket::over(store), Path::default()))
+            }
             DisklessStorage::S3(s3) => s3::open(s3).map(|bucket| (bucket, Path::from(s3.prefix.as_str()))),
         };
         let (Bucket { store, pace, asks_metadata }, prefix) = opened.map_err(|why| failed(&why))?;
-        let folder = match storage {
-            DisklessStorage::Folder(folder) => Some(folder.clone()),
+        let directory = match storage {
+            DisklessStorage::Directory(directory) => Some(directory.clone()),
             DisklessStorage::S3(_) => None,
         };
-        let is_folder = folder.is_some();
-        let checks_every = Some(if is_folder { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
+        let is_directory = directory.is_some();
+        let checks_every = Some(if is_directory { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
         let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
-        let objects = Objects { folder, checks_every, asks_metadata, pace, ..below };
+        let objects = Objects { directory, checks_every, asks_metadata, pace, ..below };
         match objects.claimed_at_start().await {
             Ok(()) => Ok(objects),
-            Err(error) if error.is_retriable() && !(is_folder && matches!(error, ObjectError::Unavailable(_))) => {
+            Err(error) if error.is_retriable() && !(is_directory && matches!(error, ObjectError::Unavailable(_))) => {
                 tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
                 Ok(objects)
             }
@@ -151,7 +153,7 @@ impl Objects {
             prefix,
             root,
             claim,
-            folder: None,
+            directory: None,
             checks_every: None,
             asks_metadata: false,
             delays,
@@ -168,7 +170,7 @@ impl Objects {
     /// later request then verifies the marker.
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
-            match self.folder {
+            match self.directory {
                 // If the directory hangs, the broker must not start, as if the directory were not mounted.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
@@ -226,7 +228,7 @@ impl Objects {
             self.still_claimed().await?;
             self.claimed_place().probe().await
         };
-        if self.folder.is_some() {
+        if self.directory.is_some() {
             return probe.await;
         }
         let late = |_| ObjectError::Unavailable(format!("no answer within {} s", PROBE_MAX.as_secs()));
@@ -290,10 +292,10 @@ impl Objects {
     /// Returns an [`ObjectError`] if the DELETE fails.
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
         self.still_claimed().await?;
-        if let Some(folder) = &self.folder {
-            let object = folder.join(self.key(id).as_ref());
+        if let Some(directory) = &self.directory {
+            let object = directory.join(self.key(id).as_ref());
             // If a file cannot be removed now, the next DELETE may remove it.
-            let _ = tokio::task::spawn_blocking(move || folder::remove_unfinished(&object)).await;
+            let _ = tokio::task::spawn_blocking(move || directory::remove_unfinished(&object)).await;
         }
         self.pace.admit(RequestKind::Delete, &BodyProgress::default()).await;
         match self.store.delete(&self.key(id)).await.map_err(|error| ObjectError::of_object(id, error)) {

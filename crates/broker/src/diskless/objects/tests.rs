@@ -9,8 +9,8 @@ use super::double::s3_storage as storage;
 use super::*;
 use fullbore_config::S3Storage;
 
-async fn folder(folder: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
-    let opened = Objects::open(&DisklessStorage::Folder(folder.into()), cluster_id, index.owner()).await;
+async fn directory(directory: &FilePath, cluster_id: &str, index: &TempIndex) -> Result<Objects, String> {
+    let opened = Objects::open(&DisklessStorage::Directory(directory.into()), cluster_id, index.owner()).await;
     opened.map_err(|error| error.to_string())
 }
 
@@ -43,16 +43,16 @@ async fn is_there_until_it_is_deleted(opened: impl AsyncFn() -> Objects) {
 }
 
 #[tokio::test]
-async fn an_object_is_in_its_folder_until_it_is_deleted() {
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+async fn an_object_is_in_its_directory_until_it_is_deleted() {
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     let (path, index) = (temporary.path().join("made/here"), TempIndex::empty());
-    is_there_until_it_is_deleted(async || folder(&path, "one", &index).await.expect("opened")).await;
+    is_there_until_it_is_deleted(async || directory(&path, "one", &index).await.expect("opened")).await;
 }
 
 #[tokio::test]
 async fn put_is_killed_its_files_are_deleted_with_the_object() {
-    let (temporary, index) = (tempfile::tempdir().expect("a temporary folder"), TempIndex::empty());
-    let objects = folder(temporary.path(), "one", &index).await.expect("opened");
+    let (temporary, index) = (tempfile::tempdir().expect("a temporary directory"), TempIndex::empty());
+    let objects = directory(temporary.path(), "one", &index).await.expect("opened");
     objects.put(8, parts(), BodyProgress::default()).await.expect("put");
     let files = || fs::read_dir(temporary.path().join("one/07")).expect("there").count();
     let beside = |name: &str| temporary.path().join("one/07").join(name);
@@ -76,10 +76,10 @@ async fn an_object_is_in_its_bucket_until_it_is_deleted() {
 
 #[tokio::test]
 async fn another_clusters_store_is_refused() {
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     let [one, two] = [TempIndex::empty(), TempIndex::empty()];
-    folder(temporary.path(), "one", &one).await.expect("opened");
-    let refused = folder(temporary.path(), "other", &two).await.err().expect("refused");
+    directory(temporary.path(), "one", &one).await.expect("opened");
+    let refused = directory(temporary.path(), "other", &two).await.err().expect("refused");
     assert!(refused.ends_with(": it has objects of the cluster one, and this is other"), "{refused}");
 
     let s3 = S3::start();
@@ -93,49 +93,49 @@ async fn another_clusters_store_is_refused() {
 
 /// Puts an object that the index has already registered and committed.
 async fn write(at: &FilePath, index: &TempIndex) {
-    let objects = folder(at, "one", index).await.expect("opened");
+    let objects = directory(at, "one", index).await.expect("opened");
     objects.put(index.commit_object(), parts(), BodyProgress::default()).await.expect("put");
 }
 
 #[tokio::test]
 async fn another_store_than_the_one_with_the_objects_is_refused() {
-    let [here, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let [here, elsewhere] = [(); 2].map(|()| tempfile::tempdir().expect("a temporary directory"));
     let index = TempIndex::empty();
     write(here.path(), &index).await;
-    let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
+    let refused = directory(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(
         refused.contains(": it is not the store in which this cluster's records are; set diskless.storage"),
         "{refused}"
     );
-    assert!(elsewhere.path().read_dir().expect("a folder").next().is_none(), "nothing is left there");
+    assert!(elsewhere.path().read_dir().expect("a directory").next().is_none(), "nothing is left there");
     let other = TempIndex::empty();
-    folder(elsewhere.path(), "one", &other).await.expect("opened");
-    let refused = folder(elsewhere.path(), "one", &index).await.err().expect("refused");
+    directory(elsewhere.path(), "one", &other).await.expect("opened");
+    let refused = directory(elsewhere.path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it is not the store"), "of the same cluster, with another number: {refused}");
-    folder(here.path(), "one", &index).await.expect("opened");
+    directory(here.path(), "one", &index).await.expect("opened");
     // If a store is moved with its contents, it remains the same store.
     let moved = elsewhere.path().join("moved");
     fs::rename(here.path(), &moved).expect("moved");
-    folder(&moved, "one", &index).await.expect("opened");
+    directory(&moved, "one", &index).await.expect("opened");
 }
 
 #[tokio::test]
 async fn a_store_without_objects_may_be_left_for_another() {
-    let stores = [(); 3].map(|()| tempfile::tempdir().expect("a temporary folder"));
+    let stores = [(); 3].map(|()| tempfile::tempdir().expect("a temporary directory"));
     let (index, other) = (TempIndex::empty(), TempIndex::empty());
-    folder(stores[0].path(), "one", &index).await.expect("opened");
-    folder(stores[1].path(), "one", &index).await.expect("nothing is in the first");
+    directory(stores[0].path(), "one", &index).await.expect("opened");
+    directory(stores[1].path(), "one", &index).await.expect("nothing is in the first");
     write(stores[2].path(), &other).await;
-    let refused = folder(stores[2].path(), "one", &index).await.err().expect("refused");
+    let refused = directory(stores[2].path(), "one", &index).await.err().expect("refused");
     assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
 }
 
 #[tokio::test]
 async fn objects_without_their_index_are_left_alone() {
-    let at = tempfile::tempdir().expect("a temporary folder");
+    let at = tempfile::tempdir().expect("a temporary directory");
     write(at.path(), &TempIndex::empty()).await;
     for _ in 0..2 {
-        let refused = folder(at.path(), "one", &TempIndex::empty()).await.err().expect("refused");
+        let refused = directory(at.path(), "one", &TempIndex::empty()).await.err().expect("refused");
         assert!(refused.contains("it has objects of this cluster that the index does not know"), "{refused}");
     }
     let s3 = S3::start();
@@ -180,9 +180,9 @@ async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
 
 #[tokio::test]
 async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back() {
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     let (at, aside, index) = (temporary.path().join("at"), temporary.path().join("aside"), TempIndex::empty());
-    let objects = folder(&at, "one", &index).await.expect("opened");
+    let objects = directory(&at, "one", &index).await.expect("opened");
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     fs::rename(&at, &aside).expect("moved");
     for is_made in [false, true] {
@@ -204,7 +204,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
     let (s3, index) = (S3::start(), TempIndex::empty());
     let objects = open(storage(&s3), "one", &index).await.expect("opened").checking_always();
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
-    let (place, aside) = (s3.folder().join("some"), s3.folder().join("aside"));
+    let (place, aside) = (s3.directory().join("some"), s3.directory().join("aside"));
     fs::rename(&place, &aside).expect("moved");
     let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it was emptied");
     assert!(refused.is_retriable() && refused.to_string().contains("its ownership marker is gone"), "{refused}");
@@ -250,12 +250,12 @@ async fn two_clusters_claim_a_store_at_once_one_is_refused() {
 
 #[tokio::test]
 async fn directory_cannot_be_made_the_start_is_refused() {
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     fs::write(temporary.path().join("file"), b"").expect("written");
     let path: PathBuf = temporary.path().join("file/in");
-    let refused = folder(&path, "one", &TempIndex::empty()).await.err().expect("refused");
+    let refused = directory(&path, "one", &TempIndex::empty()).await.err().expect("refused");
     assert!(refused.contains("diskless.storage=") && refused.contains("file/in"), "{refused}");
-    let refused = folder(&temporary.path().join("file"), "one", &TempIndex::empty()).await.err().expect("refused");
+    let refused = directory(&temporary.path().join("file"), "one", &TempIndex::empty()).await.err().expect("refused");
     assert!(refused.ends_with("/file: it is not a directory"), "{refused}");
 }
 
@@ -313,7 +313,7 @@ async fn a_store_that_ignores_ranges_is_refused_at_the_start() {
 async fn a_private_authority_is_trusted_where_it_is_set() {
     let authority = fullbore_tests::pki::Authority::new("private");
     let (s3, index) = (S3::start_tls(&authority.broker(&["localhost"])), TempIndex::empty());
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     let set = |text: &str| {
         let file = temporary.path().join("ca.pem");
         fs::write(&file, text).expect("written");
@@ -331,7 +331,7 @@ async fn a_private_authority_is_trusted_where_it_is_set() {
 #[tokio::test]
 async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
     let (s3, index) = (S3::start(), TempIndex::empty());
-    let temporary = tempfile::tempdir().expect("a temporary folder");
+    let temporary = tempfile::tempdir().expect("a temporary directory");
     let file = temporary.path().join("credentials");
     let write = |text: String| {
         let beside = temporary.path().join("beside");
@@ -378,12 +378,12 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
         let made = std::process::Command::new("mkfifo").arg(&file).status();
         assert!(made.expect("run").success());
     };
-    let folder = || {
+    let directory = || {
         fs::remove_file(&file).expect("removed");
         fs::create_dir(&file).expect("made");
     };
     let none = || fs::remove_dir(&file).expect("removed");
-    for change in [&half as &dyn Fn(), &large, &pipe, &folder, &none] {
+    for change in [&half as &dyn Fn(), &large, &pipe, &directory, &none] {
         change();
         tokio::time::sleep(Duration::from_millis(1100)).await;
         puts("put").await;

@@ -81,7 +81,7 @@ impl Shared {
         match self.index.commit(objects).await {
             Ok(answer) => self.committed(answer),
             Err(error) => {
-                self.tell_commit_failure(&error.into());
+                self.log_commit_failure(&error.into());
                 tokio::time::sleep(COMMIT_BACKOFF).await;
                 self.state.lock().queue.commit_unknown();
                 if self.state.lock().is_closed {
@@ -134,7 +134,7 @@ impl Shared {
         self.release(state, producers.iter().map(|row| (row.batches.partition, row.batches.producer_id)))
     }
 
-    pub(super) fn tell_commit_failure(&self, error: &StoreError) {
+    pub(super) fn log_commit_failure(&self, error: &StoreError) {
         if let Some(left_out) = self.commit_failures.due() {
             tracing::error!(%error, left_out, "cannot use the index of diskless topics: producers wait, and commits are retried; check the index");
         }

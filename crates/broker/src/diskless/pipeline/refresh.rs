@@ -76,7 +76,7 @@ impl Pipeline {
             // A query for many partitions may exceed its time limit although a query for a single one would not.
             Err(_) if numbers.len() > 1 => Box::pin(self.refresh_one_by_one(numbers, refreshed)).await,
             Err(error) => {
-                self.shared.tell_commit_failure(&error);
+                self.shared.log_commit_failure(&error);
                 refreshed.extend(numbers.iter().map(|number| (*number, Err(AppendError::Storage))));
             }
         }

@@ -203,7 +203,7 @@ impl Shared {
                 }
             }
             Err(error) => {
-                self.tell_commit_failure(&error.into());
+                self.log_commit_failure(&error.into());
                 None
             }
         };

@@ -21,7 +21,7 @@ use fullbore_log::partition::read::Isolation;
 struct TwoBatches {
     reader: Reader,
     known: Arc<PartitionView>,
-    folder: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 async fn two_batches() -> TwoBatches {
@@ -44,8 +44,8 @@ fn batch_of(value: &[u8]) -> Bytes {
 async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> Vec<Bytes>) -> TwoBatches {
     let bytes = batch_of(value);
     let size = bytes.len() as u32;
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let mut store = SqliteIndex::open(folder.path()).expect("made").numbered_from(1);
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let mut store = SqliteIndex::open(directory.path()).expect("made").numbered_from(1);
     let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
     let object = store.register(1, 0).expect("registered")[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
@@ -66,11 +66,11 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
     let reader =
-        Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(folder.path()).expect("opened"));
+        Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, RunFinder::open(directory.path()).expect("opened"));
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let known = Arc::new(PartitionView::new("topic".into(), Uuid([1; 16]), 0, Arc::new(config.topics.defaults)));
     known.make_ready(&PartitionRow { next_offset: 1, ..row });
-    TwoBatches { reader, known, folder }
+    TwoBatches { reader, known, directory }
 }
 
 #[tokio::test]
@@ -91,8 +91,8 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
 #[tokio::test]
 async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
-    let TwoBatches { known, folder, .. } = two_batches().await;
-    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let TwoBatches { known, directory, .. } = two_batches().await;
+    let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let rows = store.create(("many", Uuid([2; 16])), PARTITIONS as i32).expect("made");
     let ids = store.register(PARTITIONS, 0).expect("registered");
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
@@ -116,7 +116,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     objects.put(ids[0], vec![bytes.clone(), bytes], BodyProgress::default()).await.expect("put");
     let cache = Arc::new(Mutex::new(ObjectCache::new(0, 1 << 24)));
     let fetcher = RangeFetcher::new(objects, Arc::clone(&cache), 1, Arc::default());
-    let finder = RunFinder::open(folder.path()).expect("opened");
+    let finder = RunFinder::open(directory.path()).expect("opened");
     let reader = Reader::new(cache, ResponseBudget::new(1 << 24), fetcher, finder);
     let many = (0..).zip(&rows).map(|(index, row)| {
         let view = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
@@ -134,11 +134,11 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
 
 #[tokio::test]
 async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
-    let TwoBatches { reader, known, folder } = two_batches().await;
+    let TwoBatches { reader, known, directory } = two_batches().await;
     let before = Instant::now();
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
-    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let mut store = SqliteIndex::open(directory.path()).expect("opened");
     store.delete(known.topic_id(), &[]).expect("deleted");
     while store.clear(10, 0).expect("cleared") {}
     reader.ask(&known, 0);
@@ -150,8 +150,8 @@ async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
 
 #[tokio::test]
 async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() {
-    let TwoBatches { reader, known, folder } = two_batches().await;
-    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let TwoBatches { reader, known, directory } = two_batches().await;
+    let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let (row, object) = (store.partitions()[0], store.register(1, 0).expect("registered")[0]);
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
     let batch = ObjectBatch {
@@ -164,7 +164,7 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
         verified: None,
     };
     let uploaded = UploadedObject { id: object, batches: vec![batch] };
-    Index::new(SqliteIndex::open(folder.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
+    Index::new(SqliteIndex::open(directory.path()).expect("opened"), 5).commit(&[uploaded], 0).expect("committed");
     known.moved(&store.partitions()[0], Vec::new());
     store.move_log_start(row.id, 2).expect("moved");
     while store.clear(10, 0).expect("cleared") {}
@@ -181,7 +181,7 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
 
 #[tokio::test]
 async fn index_has_records_past_the_known_end_they_are_not_read() {
-    let TwoBatches { reader, known, folder: _folder } = two_batches().await;
+    let TwoBatches { reader, known, directory: _directory } = two_batches().await;
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
     reader.ask(&known, 0);
@@ -213,8 +213,8 @@ async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Resul
 #[tokio::test]
 async fn store_gives_the_bytes_of_another_object_they_are_lost_to_readers() {
     let swapped = |batches: [Bytes; 2], object| batches.map(|batch| marked(batch, object + 1)).into();
-    let TwoBatches { reader, known, folder } = two_batches_as(b"value", swapped).await;
-    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    let TwoBatches { reader, known, directory } = two_batches_as(b"value", swapped).await;
+    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 1 }));
     assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
 }
@@ -225,16 +225,16 @@ async fn object_ends_within_a_batch_those_before_it_are_read() {
         let [first, second] = batches.map(|batch| marked(batch, object));
         vec![first, second.slice(..second.len() - 1)]
     };
-    let TwoBatches { reader, known, folder } = two_batches_as(b"value", cut).await;
-    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    let TwoBatches { reader, known, directory } = two_batches_as(b"value", cut).await;
+    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     assert_eq!(read(&reader, &known, 0).await, Ok(1));
     assert_eq!(read(&reader, &known, 1).await, Err(ReadError::Lost { from: 1, next: 2 }));
 }
 
 #[tokio::test]
 async fn object_is_empty_its_records_are_lost() {
-    let TwoBatches { reader, known, folder } = two_batches_as(b"value", |_, _| Vec::new()).await;
-    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    let TwoBatches { reader, known, directory } = two_batches_as(b"value", |_, _| Vec::new()).await;
+    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     assert_eq!(read(&reader, &known, 0).await, Err(ReadError::Lost { from: 0, next: 2 }));
 }
 
@@ -243,8 +243,8 @@ async fn object_is_empty_its_records_are_lost() {
 #[tokio::test]
 async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     const GONE: i64 = 30;
-    let TwoBatches { reader, known, folder } = two_batches().await;
-    let mut store = SqliteIndex::open(folder.path()).expect("opened");
+    let TwoBatches { reader, known, directory } = two_batches().await;
+    let mut store = SqliteIndex::open(directory.path()).expect("opened");
     let row = store.partitions()[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
     let batch = ObjectBatch {
@@ -258,7 +258,7 @@ async fn many_objects_in_a_row_are_gone_their_records_are_passed_together() {
     };
     for _ in 0..GONE {
         let uploaded = UploadedObject { id: store.register(1, 0).expect("registered")[0], batches: vec![batch] };
-        let own = SqliteIndex::open(folder.path()).expect("opened");
+        let own = SqliteIndex::open(directory.path()).expect("opened");
         Index::new(own, 5).commit(&[uploaded], 0).expect("committed");
     }
     known.moved(&store.partitions()[0], Vec::new());
@@ -291,8 +291,8 @@ fn losses_adjoin_they_are_one_up_to_the_first_record_that_is_there() {
 
 #[tokio::test]
 async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
-    let TwoBatches { reader, known, folder } = two_batches_of(&[0; 300_000]).await;
-    known.moved(&SqliteIndex::open(folder.path()).expect("opened").partitions()[0], Vec::new());
+    let TwoBatches { reader, known, directory } = two_batches_of(&[0; 300_000]).await;
+    known.moved(&SqliteIndex::open(directory.path()).expect("opened").partitions()[0], Vec::new());
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
     let read = |at_least_one| match reader.find(&known, 0..2, 1 << 20, at_least_one) {
@@ -312,8 +312,8 @@ async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
 
 #[tokio::test]
 async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_them_together() {
-    let TwoBatches { reader, known, folder } = two_batches().await;
-    let rows = SqliteIndex::open(folder.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
+    let TwoBatches { reader, known, directory } = two_batches().await;
+    let rows = SqliteIndex::open(directory.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
         let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
         known.make_ready(row);
@@ -329,7 +329,7 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
 
 #[tokio::test]
 async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_work() {
-    let TwoBatches { reader, known, folder: _folder } = two_batches().await;
+    let TwoBatches { reader, known, directory: _directory } = two_batches().await;
     let long = LongWork::without_places();
     let mut search = Box::pin(reader.offset_for_timestamp(&known, Isolation::ReadUncommitted, 7, &long));
     let waits = tokio::time::timeout(Duration::from_millis(100), &mut search).await;
@@ -341,7 +341,7 @@ async fn batches_are_opened_for_their_timestamps_only_with_a_permit_for_long_wor
 #[tokio::test]
 async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
     for (value, is_held) in [(vec![0; 5_000], false), (vec![0; 600_000], true)] {
-        let TwoBatches { reader, known, folder: _folder } = two_batches_of(&value).await;
+        let TwoBatches { reader, known, directory: _directory } = two_batches_of(&value).await;
         let waiter = Arc::default();
         let _registration = known.register(&waiter);
         reader.ask(&known, 0);

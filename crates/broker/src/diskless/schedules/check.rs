@@ -227,7 +227,7 @@ fn check_acknowledged(
 /// Returns the objects in the index. The first value is true if the object was deleted from the store, the second is
 /// the position of its last extent.
 fn objects(world: &World) -> HashMap<ObjectId, (bool, Option<i64>)> {
-    let index = SqliteIndex::open(&world.folder).expect("opened");
+    let index = SqliteIndex::open(&world.directory).expect("opened");
     index.objects().into_iter().map(|(id, is_deleted, position)| (id, (is_deleted, position))).collect()
 }
 

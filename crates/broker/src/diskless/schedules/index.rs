@@ -57,7 +57,7 @@ pub struct PolledChanges {
 
 impl PolledChanges {
     pub fn new(world: &Arc<World>) -> PolledChanges {
-        let index = SqliteIndex::open(&world.folder).expect("opened");
+        let index = SqliteIndex::open(&world.directory).expect("opened");
         PolledChanges { world: Arc::clone(world), index, seen: HashMap::new() }
     }
 }
@@ -229,7 +229,7 @@ impl Driver {
     pub fn open(world: &Arc<World>, life: u64) -> (crate::diskless::index::IndexOwner, Driver) {
         let plan = Arc::<Mutex<Plan>>::default();
         // Each life has its own object numbers. They are the same each time the schedule runs.
-        let inner = SqliteIndex::open(&world.folder).expect("opened").numbered_from((life as u32) << 16);
+        let inner = SqliteIndex::open(&world.directory).expect("opened").numbered_from((life as u32) << 16);
         let store = TroubledIndex { inner, plan: Arc::clone(&plan), world: Arc::clone(world) };
         let index = crate::diskless::index::Index::new(store, world.setup.window);
         let (owner, index) = ManualIndex::new(index);

@@ -103,7 +103,7 @@ impl Life {
         let topic = Arc::new(config.topics.defaults.clone());
         let (owner, driver) = Driver::open(world, life);
         tokio::spawn(driver.run());
-        let finder = RunFinder::open(&world.folder).expect("opened");
+        let finder = RunFinder::open(&world.directory).expect("opened");
         let objects = Objects::over(world.store.clone(), CLUSTER);
         let changes = (setup.brokers > 1).then(|| IndexChanges::over(Box::new(PolledChanges::new(world))));
         let of_index = (owner, finder.clone(), changes);
@@ -248,8 +248,9 @@ fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String
 /// Runs the schedule of a seed. `transactional` clients write transactions.
 fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize) -> Result<Outcome, String> {
     let memory = std::path::Path::new("/dev/shm");
-    let folder = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a folder");
-    let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, folder.path().to_owned(), is_told);
+    let directory =
+        if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a directory");
+    let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, directory.path().to_owned(), is_told);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
     super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
     super::pipeline::SKIPS_REFRESH.set(fault == Some(Fault::SkipsRefresh));

@@ -147,7 +147,7 @@ pub struct TopicState {
 
 pub struct World {
     pub setup: Setup,
-    pub folder: PathBuf,
+    pub directory: PathBuf,
     clock: Mutex<Clock>,
     troubles: Mutex<Troubles>,
     pub topic: Mutex<TopicState>,
@@ -163,9 +163,9 @@ pub struct World {
 }
 
 impl World {
-    pub fn new(setup: Setup, folder: PathBuf, is_told: bool) -> Arc<World> {
+    pub fn new(setup: Setup, directory: PathBuf, is_told: bool) -> Arc<World> {
         Arc::new_cyclic(|world| World {
-            folder,
+            directory,
             clock: Mutex::new(Clock { base: Duration::ZERO, began: None, skew_ms: 0 }),
             troubles: Mutex::default(),
             topic: Mutex::default(),

@@ -10,8 +10,8 @@ use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest
 /// offsets must not delete that commit.
 #[tokio::test]
 async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(folder.path(), GroupClock::start(), "");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(directory.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let old = opened.topic("t").await;
     opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(2, 1))]).await;
@@ -21,14 +21,14 @@ async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     // The task for deleted topics comes late, as it would after many other groups.
     opened.groups.forget_topic(old.id).await;
     assert_eq!(opened.held(), 1);
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!((opened.get("g", &new, 0), opened.get("g", &new, 1)), (Some(committed(3, 2)), None));
 }
 
 #[tokio::test]
 async fn group_with_its_first_commit_under_way_is_not_forgotten() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     // This event finds a group without members. It would remove the group if no commit were in flight.
@@ -45,8 +45,8 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
 
 #[tokio::test]
 async fn offsets_of_a_deleted_topic_that_were_left_go_with_the_next_expiry() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(folder.path(), GroupClock::start(), "");
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = unstarted(directory.path(), GroupClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
     let now = clock::wall_ms();
@@ -58,8 +58,8 @@ async fn offsets_of_a_deleted_topic_that_were_left_go_with_the_next_expiry() {
 
 #[tokio::test]
 async fn partitions_added_to_the_offsets_topic_are_refused() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
     let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
     assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
@@ -68,8 +68,8 @@ async fn partitions_added_to_the_offsets_topic_are_refused() {
 /// A short request with a long group id must not become gigabytes of records, each of which contains that id.
 #[tokio::test]
 async fn commit_is_bounded_by_the_bytes_of_its_records() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = "g".repeat(30_000);
     let offsets: Vec<_> = (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect();
@@ -83,15 +83,15 @@ async fn commit_is_bounded_by_the_bytes_of_its_records() {
 /// A request waits only for the shard of its own group.
 #[tokio::test]
 async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     for group in 0..8 {
         opened.commit(&format!("g{group}"), vec![one(&t, 0, committed(1, 1))]).await;
     }
     opened.logs.close();
     killed(opened).await;
-    let opened = unstarted(folder.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), GroupClock::start(), "");
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let topic = Arc::new(InternalTopic::new(id, 2, fullbore_wire::batch::Compression::None, &opened.logs));
     topic.shards()[1].set_loaded(true);
@@ -106,18 +106,18 @@ async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
 
 #[tokio::test]
 async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     opened.logs.close();
     killed(opened).await;
-    let segment = folder.path().join("__consumer_offsets-0/00000000000000000000.log");
+    let segment = directory.path().join("__consumer_offsets-0/00000000000000000000.log");
     let whole = std::fs::read(&segment).expect("it is there");
     let mut damaged = whole.clone();
     *damaged.last_mut().expect("not empty") ^= 1;
     std::fs::write(&segment, damaged).expect("written");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     std::fs::write(&segment, whole).expect("written");
     while opened.groups.check("g").is_err() {
@@ -129,18 +129,18 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
 /// If there are many topics, a damaged log may be opened and refused before the groups are loaded.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     for number in 0..3 {
         opened.commit("g", vec![one(&t, number, committed(1, 1))]).await;
     }
     killed(opened).await;
-    let segment = folder.path().join("__consumer_offsets-0/00000000000000000000.log");
+    let segment = directory.path().join("__consumer_offsets-0/00000000000000000000.log");
     let mut damaged = std::fs::read(&segment).expect("it is there");
     damaged[70] ^= 1;
     std::fs::write(&segment, damaged).expect("written");
-    let opened = unstarted(folder.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), GroupClock::start(), "");
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let partition = opened.logs.find(&id, 0).expect("it is there");
     let _ = partition.opened().await;
@@ -153,23 +153,23 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
 /// one. The old commit must not replace the new one.
 #[tokio::test]
 async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_name() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let old = opened.topic("t").await;
     opened.delete(&old).await;
     let new = opened.topic("t").await;
     opened.commit("g", vec![one(&new, 0, committed(2, 2))]).await;
     let late = opened.commit("g", vec![one(&old, 0, committed(1, 1))]).await;
     assert_eq!(late, [(0, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)]);
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
 /// Requests of clients that have disconnected still take memory, and the disk may be slower than the clients.
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = Text::from("g".repeat(30_000));
     let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
@@ -188,8 +188,8 @@ async fn commits_under_way_are_bounded_across_all_clients() {
 /// A single task handles the deadlines of all groups, so a panic in one group must not end it.
 #[tokio::test]
 async fn panicking_event_removes_only_the_members_of_its_own_group() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let refused = |answer| answer == GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
     opened.commit("bad", vec![one(&t, 0, committed(1, 1))]).await;
@@ -211,8 +211,8 @@ async fn panicking_event_removes_only_the_members_of_its_own_group() {
 
 #[tokio::test]
 async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let beat = async |id: &Text, member_epoch| {
         let request = ConsumerGroupHeartbeatRequest {
@@ -256,8 +256,8 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
 /// A group that is not listed could not be deleted, and its offsets would never expire.
 #[tokio::test]
 async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     opened.groups.put_to(&"g".into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;

@@ -4,8 +4,8 @@ use super::*;
 
 #[tokio::test]
 async fn offsets_at_their_limit_refuse_only_new_partitions() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
     let t = opened.topic("t").await;
     let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
@@ -21,8 +21,8 @@ async fn offsets_at_their_limit_refuse_only_new_partitions() {
 
 #[tokio::test]
 async fn metadata_at_its_limit_refuses_only_longer_metadata() {
-    let folder = tempfile::tempdir().expect("tempdir");
-    let opened = open(folder.path(), GroupClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
+    let directory = tempfile::tempdir().expect("tempdir");
+    let opened = open(directory.path(), GroupClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
     let t = opened.topic("t").await;
     let with = |partition, bytes: usize| {
         let metadata = "m".repeat(bytes).into_boxed_str();
@@ -44,7 +44,7 @@ async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     assert_eq!((other, opened.groups.offsets.metadata_bytes()), (vec![(0, full)], 10));
     opened.forget("h", deletion(&t, 0, None)).kept().await.expect("kept").expect("kept");
     assert_eq!(opened.commit("i", vec![with(0, 6)]).await, []);
-    let opened = reopened(opened, folder.path()).await;
+    let opened = reopened(opened, directory.path()).await;
     assert_eq!((opened.groups.offsets.metadata_bytes(), opened.held()), (10, 4));
     for group in ["g", "h", "i"] {
         opened.groups.delete(group, true).await.expect("deleted");

@@ -226,12 +226,12 @@ impl Cleaner {
             Err(_) => Some(Ending::Uncleanable(None)),
         };
         if !has_gone() {
-            self.tell(partition, &result);
+            self.report(partition, &result);
         }
         self.cleanings().ended(partition.key(), has_gone, ending);
     }
 
-    fn tell(&self, partition: &Replica, result: &Result<i64, CleanError>) {
+    fn report(&self, partition: &Replica, result: &Result<i64, CleanError>) {
         let error = match result {
             Ok(_) => {
                 self.counts.runs.fetch_add(1, Relaxed);

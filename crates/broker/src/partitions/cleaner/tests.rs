@@ -160,15 +160,15 @@ fn a_crash_at_any_moment_leaves_the_old_segments_or_the_new() {
         // Use memory if possible, because the test is about names, and a disk would flush each renaming.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let folder = tempfile::tempdir_in(parent).expect("temporary folder");
-        let dir = folder.path().join("data");
+        let directory = tempfile::tempdir_in(parent).expect("temporary directory");
+        let dir = directory.path().join("data");
         fs::create_dir(&dir).expect("created");
         let (logs, partition) = open(&dir, 1500);
         let written = fill(&partition);
         drop((logs, partition));
         let (logs, partition) = open(&dir, segment_bytes);
         check(&partition, &written);
-        let copies = folder.path().join("copies");
+        let copies = directory.path().join("copies");
         let (has_cleaned, left) = crashes(&dir, &copies, || logs.clean_dirtiest(NOW));
         assert!(has_cleaned && left.len() > 40, "{} moments", left.len());
         check(&partition, &written);
@@ -226,11 +226,11 @@ fn write_again(partition: &Arc<Replica>) -> JoinHandle<Rows> {
 
 #[test]
 fn log_truncated_and_written_again_during_a_cleaning_keeps_the_new_records() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     fill(&partition);
     let again = Rc::new(RefCell::new(None));
-    let (dir, of, rows) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
+    let (dir, of, rows) = (directory.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
     let look = move || {
         // Now the cleaner has read the segments and is about to replace them.
         let is_read = |name: &String| {
@@ -244,7 +244,7 @@ fn log_truncated_and_written_again_during_a_cleaning_keeps_the_new_records() {
     assert!(watch(look, || logs.clean_dirtiest(NOW)));
     let written = again.take().expect("it was cut off meanwhile");
     assert_eq!(read(&partition), written, "nothing of it was cleaned");
-    assert_eq!(names_left(folder.path()), Vec::<String>::new());
+    assert_eq!(names_left(directory.path()), Vec::<String>::new());
 }
 
 fn is_old_log(name: &str) -> bool {
@@ -253,11 +253,11 @@ fn is_old_log(name: &str) -> bool {
 
 #[test]
 fn a_log_cleaned_twice_within_the_delay_keeps_each_of_its_old_files() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     fill(&partition);
     let old_files =
-        || names_in(folder.path()).into_iter().filter(|name| is_old_log(name)).collect::<BTreeSet<String>>();
+        || names_in(directory.path()).into_iter().filter(|name| is_old_log(name)).collect::<BTreeSet<String>>();
     assert!(logs.clean_dirtiest(NOW));
     let first = old_files();
     for key in (0..KEYS).cycle().take(60) {
@@ -277,11 +277,11 @@ fn a_log_cleaned_twice_within_the_delay_keeps_each_of_its_old_files() {
 
 #[test]
 fn log_whose_segments_are_removed_during_a_cleaning_stays_cleanable() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     let end = fill(&partition).len() as i64;
     let removed = Rc::new(RefCell::new(false));
-    let (dir, of, done) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&removed));
+    let (dir, of, done) = (directory.path().to_owned(), Arc::clone(&partition), Rc::clone(&removed));
     let look = move || {
         let is_begun = |name: &String| name.ends_with(".log.cleaned");
         if !*done.borrow() && names_left(&dir).iter().any(is_begun) {
@@ -301,16 +301,16 @@ fn log_whose_segments_are_removed_during_a_cleaning_stays_cleanable() {
     assert!(*removed.borrow());
     let status = logs.cleaner_status();
     assert_eq!((status.runs, status.failures, status.uncleanable_partitions), (0, 0, 0));
-    assert_eq!(names_left(folder.path()), Vec::<String>::new());
+    assert_eq!(names_left(directory.path()), Vec::<String>::new());
 }
 
 #[test]
 fn log_truncated_while_cleaned_segments_replace_others_keeps_the_new_records() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     fill(&partition);
     let again = Rc::new(RefCell::new(None));
-    let (dir, of, writes) = (folder.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
+    let (dir, of, writes) = (directory.path().to_owned(), Arc::clone(&partition), Rc::clone(&again));
     let look = move || {
         let is_old = |name: &String| is_old_log(name);
         if writes.borrow().is_none() && names_in(&dir).iter().any(is_old) {
@@ -327,16 +327,16 @@ fn log_truncated_while_cleaned_segments_replace_others_keeps_the_new_records() {
     let written = again.take().expect("it was cut off meanwhile").join().expect("no panic");
     assert_eq!(read(&partition), written);
     drop((logs, partition));
-    let (_logs, partition) = open(folder.path(), 1500);
+    let (_logs, partition) = open(directory.path(), 1500);
     assert_eq!(read(&partition), written, "after a restart");
 }
 
 #[test]
 fn log_with_a_missing_file_is_not_cleaned_for_a_while() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     fill(&partition);
-    fs::remove_file(folder.path().join("t-0/00000000000000000000.log")).expect("removed");
+    fs::remove_file(directory.path().join("t-0/00000000000000000000.log")).expect("removed");
     assert!(logs.clean_dirtiest(NOW), "it was tried");
     assert!(!logs.clean_dirtiest(NOW), "or its thread would never rest, and no other log be cleaned");
     let status = logs.cleaner_status();
@@ -345,13 +345,13 @@ fn log_with_a_missing_file_is_not_cleaned_for_a_while() {
 
 #[test]
 fn deleted_topic_leaves_no_state_of_compaction_to_the_next_of_its_name() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     fill(&partition);
     let (cleaner, key) = (&logs.cleaner, partition.key());
     partition.retire();
     cleaner.cleanings().forget(&key);
-    for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its folder has another name")))] {
+    for result in [Ok(100), Err(CleanError::Unsettled(std::io::Error::other("its directory has another name")))] {
         cleaner.done(&partition, result);
         assert_eq!(cleaner.cleanings().checkpoint_if_free(&key), Some(None));
     }
@@ -359,8 +359,8 @@ fn deleted_topic_leaves_no_state_of_compaction_to_the_next_of_its_name() {
 
 #[test]
 fn truncated_log_is_clean_up_to_its_new_end_at_most() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open(folder.path(), 1500);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open(directory.path(), 1500);
     let end = fill(&partition).len() as i64;
     assert!(logs.clean_dirtiest(NOW));
     let (cleanings, key) = (logs.cleaner.cleanings(), partition.key());
@@ -378,7 +378,7 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
     drop((logs, partition));
-    let (logs, partition) = open(folder.path(), 1500);
+    let (logs, partition) = open(directory.path(), 1500);
     read(&partition);
     assert_eq!(logs.cleaner.cleanings().checkpoint_if_free(&key), Some(Some(end)));
 }

@@ -271,7 +271,11 @@ mod tests {
             "the index has those of a diskless one"
         );
         carried_tails.leave(key.clone(), ID, tails(3), 0);
-        assert_eq!(carried_tails.of_classic(&key, past(ID, 7, false)), tails(3), "its folder waited for its removal");
+        assert_eq!(
+            carried_tails.of_classic(&key, past(ID, 7, false)),
+            tails(3),
+            "its directory waited for its removal"
+        );
         assert_eq!(carried_tails.take(&key, past(ID, 7, false)), tails(3));
     }
 

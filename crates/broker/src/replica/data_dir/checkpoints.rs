@@ -409,8 +409,8 @@ mod tests {
 
     #[test]
     fn high_watermark_of_a_deleted_partition_is_out_of_its_file_after_the_next_write() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir: Arc<Path> = folder.path().into();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir: Arc<Path> = directory.path().into();
         let offsets = OffsetsByPartition::from([(key("kept"), 7), (key("deleted"), 9)]);
         files::write_offsets(&dir.join(HIGH_WATERMARKS), &offsets).expect("written");
         let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
@@ -422,8 +422,8 @@ mod tests {
 
     #[test]
     fn deleted_partition_is_purged_from_the_files_before_the_next_of_its_name_has_a_directory() {
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let dir: Arc<Path> = folder.path().into();
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let dir: Arc<Path> = directory.path().into();
         let offsets = OffsetsByPartition::from([(key("kept"), 7), (key("deleted"), 9)]);
         for name in [RECOVERY_POINTS, LOG_STARTS, UNRECOVERED] {
             files::write_offsets(&dir.join(name), &offsets).expect("written");
@@ -454,8 +454,8 @@ mod tests {
     #[test]
     fn high_watermarks_that_could_not_be_written_are_written_the_next_time() {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        let folder = tempfile::tempdir().expect("temporary folder");
-        let logs = Partitions::open(folder.path(), &broker).expect("opened");
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let logs = Partitions::open(directory.path(), &broker).expect("opened");
         logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topics.defaults), Origin::New);
         let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
@@ -464,12 +464,12 @@ mod tests {
         let _ =
             partition.append(&ValidBatch::unchecked(&bytes), AppendTerms::in_turn(Acks::Leader, 0)).expect("appended");
 
-        let beside = tempfile::tempdir().expect("temporary folder");
+        let beside = tempfile::tempdir().expect("temporary directory");
         let dir: Arc<Path> = beside.path().into();
         let checkpoints = Checkpoints::read(&dir, Arc::new(DiskSpace::open(&dir, 0)));
         std::fs::create_dir(dir.join(HIGH_WATERMARKS)).expect("made");
         let partitions = [partition];
-        checkpoints.write_high_watermarks(&partitions).expect_err("a folder has the name");
+        checkpoints.write_high_watermarks(&partitions).expect_err("a directory has the name");
         std::fs::remove_dir(dir.join(HIGH_WATERMARKS)).expect("removed");
         checkpoints.write_high_watermarks(&partitions).expect("written");
         let found = files::read_offsets(&dir.join(HIGH_WATERMARKS)).expect("there");

@@ -149,7 +149,7 @@ impl Cleanings {
         match ending {
             Some(Ending::CleanTo(offset)) => {
                 tracking.checkpoints.insert(key, offset.min(cut_to));
-                self.tell(self.save(&mut tracking));
+                self.log_failure(self.save(&mut tracking));
             }
             Some(Ending::Uncleanable(until)) => _ = tracking.uncleanable.insert(key, until),
             None => {}
@@ -163,7 +163,7 @@ impl Cleanings {
         Ok(())
     }
 
-    fn tell(&self, saved: io::Result<()>) {
+    fn log_failure(&self, saved: io::Result<()>) {
         if let Err(error) = saved
             && !self.space.note(&error)
         {
@@ -180,13 +180,13 @@ impl Cleanings {
         }
         if let Some(checkpoint) = tracking.checkpoints.get_mut(key).filter(|checkpoint| **checkpoint > log_end) {
             *checkpoint = log_end;
-            self.tell(self.save(&mut tracking));
+            self.log_failure(self.save(&mut tracking));
         }
     }
 
     /// Removes everything that is known about a deleted partition.
     pub fn forget(&self, key: &TopicPartition) {
-        self.tell(self.purge(key));
+        self.log_failure(self.purge(key));
     }
 
     /// Removes a deleted partition from the checkpoint file. This must happen before a new partition of the name

@@ -46,7 +46,7 @@ pub struct LogDir {
     pub carried_tails: CarriedTails,
     pub cleanings: Cleanings,
     /// Files that recoveries after a power loss have set aside.
-    pub aside: aside::SetAsideFolders,
+    pub aside: aside::SetAsideDirectories,
     /// Files and directories to be removed, each with the earliest time of its removal.
     pub pending_removal: Mutex<Vec<(Instant, PathBuf)>>,
     /// Deleted partitions whose directories could not be renamed yet.

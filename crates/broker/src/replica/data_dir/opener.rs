@@ -73,13 +73,13 @@ impl OpeningQueue {
         if self.recovery.left > 0 {
             self.recovery.left -= 1;
             self.recovery.failed += usize::from(!is_of_use);
-            self.recovery.tell_if_done();
+            self.recovery.log_if_done();
         }
     }
 }
 
 impl Recovery {
-    fn tell_if_done(&self) {
+    fn log_if_done(&self) {
         if let Some(began) = self.began
             && self.partitions > 0
             && self.left == 0
@@ -159,14 +159,14 @@ impl Opener {
 
     /// Notes that all partitions that a crash may have damaged are in the queue, and logs their number. The end of the
     /// recovery is logged later.
-    pub fn all_told(&self) {
+    pub fn note_all_queued(&self) {
         let mut queue = self.queue.lock();
         queue.recovery.began = Some(Instant::now());
         if queue.recovery.partitions > 0 {
             let partitions = queue.recovery.partitions;
             tracing::info!(target: CHANGES, partitions, "recovering partitions after an unclean shutdown");
         }
-        queue.recovery.tell_if_done();
+        queue.recovery.log_if_done();
     }
 
     fn run(&self) {

@@ -27,16 +27,16 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Cluster {
     memory: Memory,
     settings: String,
-    folders: BTreeMap<i32, TempDir>,
+    directories: BTreeMap<i32, TempDir>,
     running: BTreeMap<i32, (Broker, Option<JoinHandle<()>>)>,
 }
 
 impl Cluster {
     /// Starts `brokers` brokers with `settings`.
     pub async fn start(brokers: i32, settings: &str) -> Cluster {
-        let folders = (1..=brokers).map(|id| (id, tempfile::tempdir().expect("temporary folder"))).collect();
+        let directories = (1..=brokers).map(|id| (id, tempfile::tempdir().expect("temporary directory"))).collect();
         let mut cluster =
-            Cluster { memory: Memory::default(), settings: settings.to_owned(), folders, running: BTreeMap::new() };
+            Cluster { memory: Memory::default(), settings: settings.to_owned(), directories, running: BTreeMap::new() };
         for id in 1..=brokers {
             cluster.start_one(id).await;
         }
@@ -50,16 +50,17 @@ impl Cluster {
 
     /// Starts broker `id` with the settings of all brokers and those of `more`.
     pub async fn start_with(&mut self, id: i32, more: &str) {
-        self.folders.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary folder"));
+        self.directories.entry(id).or_insert_with(|| tempfile::tempdir().expect("temporary directory"));
         let text = format!(
             "node.id={id}\nlog.dirs={}\nlisteners=PLAINTEXT://127.0.0.1:0\nfullbore.admin.listener=\n{}\n{more}\n",
-            self.folders[&id].path().display(),
+            self.directories[&id].path().display(),
             self.settings
         );
         let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
-        let (memory, folder) = (self.memory.clone(), Uuid(u128::from(id.unsigned_abs()).to_be_bytes()));
-        let broker =
-            Broker::start_on(config, move |config, arrival| Control::open_in_memory(config, arrival, &memory, folder));
+        let (memory, directory) = (self.memory.clone(), Uuid(u128::from(id.unsigned_abs()).to_be_bytes()));
+        let broker = Broker::start_on(config, move |config, arrival| {
+            Control::open_in_memory(config, arrival, &memory, directory)
+        });
         let broker = broker.await.expect("started");
         self.running.insert(id, (broker, None));
         self.listen(id);
@@ -103,8 +104,8 @@ impl Cluster {
     }
 
     /// Returns a broker's data directory.
-    pub fn folder(&self, id: i32) -> &std::path::Path {
-        self.folders[&id].path()
+    pub fn directory(&self, id: i32) -> &std::path::Path {
+        self.directories[&id].path()
     }
 
     /// Returns a running broker.
@@ -125,7 +126,7 @@ impl Cluster {
 
     /// Creates a topic with a replica on each broker; broker 1 leads the first partition.
     pub async fn topic(&self, name: &str, partitions: i32, configs: &[(&str, &str)]) -> Arc<Topic> {
-        let brokers = i32::try_from(self.folders.len()).expect("few");
+        let brokers = i32::try_from(self.directories.len()).expect("few");
         let replicas = |partition: i32| (0..brokers).map(|at| 1 + (partition + at) % brokers).collect();
         let topic = CreateTopic {
             name: name.to_owned(),

@@ -157,7 +157,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
     cluster.stop_one(2).await;
     produce(&client, "t", 0, 1, batch(b"v")).await.expect("appended");
     cluster.isr_is("t", 0, vec![1]).await;
-    let segment = cluster.folder(1).join("t-0/00000000000000000000.log");
+    let segment = cluster.directory(1).join("t-0/00000000000000000000.log");
     let aside = segment.with_extension("aside");
     cluster.stop_one(1).await;
     std::fs::rename(&segment, &aside).expect("moved");

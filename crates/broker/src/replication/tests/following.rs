@@ -148,11 +148,11 @@ async fn unauthorized_replica_fetches_do_not_move_the_high_watermark() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
-    let folder = tempfile::tempdir().expect("temporary folder");
+    let directory = tempfile::tempdir().expect("temporary directory");
     let key = rcgen::KeyPair::generate().expect("a key");
     let names = rcgen::CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
     let certificate = names.self_signed(&key).expect("a certificate").pem();
-    let (both, trusted) = (folder.path().join("both.pem"), folder.path().join("trusted.pem"));
+    let (both, trusted) = (directory.path().join("both.pem"), directory.path().join("trusted.pem"));
     std::fs::write(&both, key.serialize_pem() + &certificate).expect("written");
     std::fs::write(&trusted, &certificate).expect("written");
     let settings = format!(

@@ -76,7 +76,7 @@ async fn killed_follower_of_a_compacted_log_rejoins_the_isr() {
     cluster.start_one(3).await;
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
     cluster.stop_one(3).await;
-    std::fs::remove_file(cluster.folder(3).join(CLEAN_SHUTDOWN)).expect("removed");
+    std::fs::remove_file(cluster.directory(3).join(CLEAN_SHUTDOWN)).expect("removed");
     cluster.start_one(3).await;
     produce(&client, "t", 0, -1, keyed("k", "w")).await.expect("acknowledged");
     cluster.isr_is("t", 0, vec![1, 2, 3]).await;
@@ -208,9 +208,9 @@ async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_aga
     assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
     eventually("the other leads", || cluster.registered("t", 0).leader == Some(2)).await;
     assert_eq!((cluster.registered("t", 0).isr.clone(), cluster.registered("t", 0).elr.len()), (vec![2], 0));
-    let folder = cluster.folder(1).to_owned();
+    let directory = cluster.directory(1).to_owned();
     cluster.stop_one(1).await;
-    assert_eq!(fullbore_log::boot::previous_shutdown(&folder), fullbore_rules::cluster::PreviousShutdown::Lost);
+    assert_eq!(fullbore_log::boot::previous_shutdown(&directory), fullbore_rules::cluster::PreviousShutdown::Lost);
     cluster.start_one(1).await;
     eventually("it is in sync again", || cluster.registered("t", 0).isr.len() == 2).await;
     cluster.stop().await;
@@ -228,12 +228,12 @@ async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back(
     cluster.stop_one(2).await;
     cluster.fence(2).await;
     assert_eq!(cluster.registered("t", 0).elr, [2]);
-    let folder = cluster.folder(1).to_owned();
+    let directory = cluster.directory(1).to_owned();
     cluster.stop_one(1).await;
     for name in [".kafka_cleanshutdown", "recovery-point-offset-checkpoint"] {
-        std::fs::remove_file(folder.join(name)).expect("there");
+        std::fs::remove_file(directory.join(name)).expect("there");
     }
-    let log = folder.join("t-0/00000000000000000000.log");
+    let log = directory.join("t-0/00000000000000000000.log");
     let mut bytes = std::fs::read(&log).expect("read");
     bytes[64] ^= 1;
     std::fs::write(&log, bytes).expect("written");

@@ -39,7 +39,8 @@ fn settle() -> ChangeCommand {
 }
 
 fn register(id: i32, process: u128, ended: PreviousShutdown) -> ChangeCommand {
-    let joining = Joining { folder: id.unsigned_abs().into(), process, ended, marks: FolderMarks::default(), told: 0 };
+    let joining =
+        Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
     let endpoints = BTreeMap::new();
     ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
 }

@@ -37,8 +37,8 @@ impl Account {
 
     /// Returns the first directory on the path, from the root on, that the user cannot enter. Returns `None` if the
     /// user can enter all of them.
-    pub fn kept_out_of(&self, folder: &Path) -> Option<PathBuf> {
-        let way: Vec<&Path> = folder.ancestors().skip(1).collect();
+    pub fn kept_out_of(&self, directory: &Path) -> Option<PathBuf> {
+        let way: Vec<&Path> = directory.ancestors().skip(1).collect();
         let closed =
             |place: &&&Path| fs::metadata(place).is_ok_and(|meta| !self.may_enter(meta.mode(), meta.uid(), meta.gid()));
         way.iter().rev().find(closed).map(|place| place.to_path_buf())

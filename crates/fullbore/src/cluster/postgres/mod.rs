@@ -54,7 +54,7 @@ const SETTINGS: [&str; 11] = [
 /// A cluster's own PostgreSQL.
 pub struct OwnPostgres {
     /// The directory that contains `data` and `socket`.
-    folder: PathBuf,
+    directory: PathBuf,
     socket: PathBuf,
     pub daemon: Daemon,
 }
@@ -62,15 +62,15 @@ pub struct OwnPostgres {
 impl OwnPostgres {
     /// Returns the PostgreSQL of a cluster's directory, which need not exist.
     pub fn of(cluster: &Path) -> Self {
-        let folder = cluster.join("postgres");
-        let data = folder.join("data");
+        let directory = cluster.join("postgres");
+        let data = directory.join("data");
         let daemon = Daemon {
             name: "PostgreSQL".to_owned(),
             pid_file: data.join("postmaster.pid"),
             words: vec!["-D".into(), data.into()],
             log: cluster.join("postgres.log"),
         };
-        OwnPostgres { socket: socket_folder(&folder), folder, daemon }
+        OwnPostgres { socket: socket_directory(&directory), directory, daemon }
     }
 
     /// Returns true if the server's data have been created.
@@ -102,10 +102,10 @@ impl OwnPostgres {
             return Ok(());
         }
         let programs = Programs::find(version_of(&self.data()))?;
-        let owner = fs::metadata(&self.folder).ok().map(|meta| (meta.uid(), meta.gid()));
+        let owner = fs::metadata(&self.directory).ok().map(|meta| (meta.uid(), meta.gid()));
         let account = Account::for_data(owner)?;
         if let Some((account, closed)) =
-            account.as_ref().and_then(|found| Some((found, found.kept_out_of(&self.folder)?)))
+            account.as_ref().and_then(|found| Some((found, found.kept_out_of(&self.directory)?)))
         {
             return Err(Failure::new(format!(
                 "PostgreSQL runs as user {} where this program is root, and that user cannot enter {}; give another directory with \
@@ -114,7 +114,7 @@ impl OwnPostgres {
                 closed.display()
             )));
         }
-        own(&self.folder, account.as_ref())?;
+        own(&self.directory, account.as_ref())?;
         own(&self.socket, account.as_ref())?;
         self.forget_lock(OUTLIVED_FOR);
         if version_of(&self.data()).is_none() {
@@ -137,7 +137,7 @@ impl OwnPostgres {
     }
 
     fn data(&self) -> PathBuf {
-        self.folder.join("data")
+        self.directory.join("data")
     }
 
     /// Removes the locks that a killed server has left. PostgreSQL itself does not remove them if the pid is reused, or
@@ -165,7 +165,7 @@ impl OwnPostgres {
         for key in others {
             command.env_remove(key);
         }
-        command.env("LC_ALL", "C").current_dir(&self.folder);
+        command.env("LC_ALL", "C").current_dir(&self.directory);
         if let Some(account) = account {
             account.run(&mut command);
         }
@@ -176,10 +176,11 @@ impl OwnPostgres {
     /// data.
     fn make(&self, programs: &Programs, account: Option<&Account>, stop: &Stop) -> Result<(), Failure> {
         let log = &self.daemon.log;
-        let new = self.folder.join("data.new");
-        let of_folder = |error: io::Error| Failure::new(format!("cannot make PostgreSQL's {}: {error}", new.display()));
+        let new = self.directory.join("data.new");
+        let of_directory =
+            |error: io::Error| Failure::new(format!("cannot make PostgreSQL's {}: {error}", new.display()));
         if new.exists() {
-            fs::remove_dir_all(&new).map_err(of_folder)?;
+            fs::remove_dir_all(&new).map_err(of_directory)?;
         }
         let mut command = self.command(programs, "initdb", account);
         command.arg("-D").arg(&new).args(["-U", ROLE, "-A", "trust", "-E", "UTF8", "--locale=C", "--data-checksums"]);
@@ -207,7 +208,7 @@ impl OwnPostgres {
         if !status.success() {
             return Err(Failure::new(format!("PostgreSQL's initdb has failed: see {}", log.display())));
         }
-        fs::rename(&new, self.data()).map_err(of_folder)
+        fs::rename(&new, self.data()).map_err(of_directory)
     }
 
     fn wait_until_ready(&self, started: &mut StartedProcess, stop: &Stop) -> Result<(), Failure> {
@@ -243,10 +244,10 @@ impl OwnPostgres {
 }
 
 /// Returns true if any process works in this directory.
-fn has_process_in(folder: &Path) -> bool {
+fn has_process_in(directory: &Path) -> bool {
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut places = processes.filter_map(|process| fs::read_link(process.path().join("cwd")).ok());
-    places.any(|place| place == folder)
+    places.any(|place| place == directory)
 }
 
 /// Returns the major version that created the data, or `None` if there are no data.
@@ -256,35 +257,37 @@ fn version_of(data: &Path) -> Option<u32> {
 
 /// Returns the directory of the socket, which is beside the data. If its path is too long for a socket, it is one in
 /// /tmp whose name is a hash of the path.
-fn socket_folder(folder: &Path) -> PathBuf {
-    let beside = folder.join("socket");
+fn socket_directory(directory: &Path) -> PathBuf {
+    let beside = directory.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {
         return beside;
     }
     // This is FNV-1a, because the hash must be the same in every version of this program.
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
-    let hash = folder.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
+    let hash = directory.as_os_str().as_encoded_bytes().iter().copied().fold(0xcbf2_9ce4_8422_2325, step);
     PathBuf::from(format!("/tmp/fullbore-{hash:016x}"))
 }
 
 /// Creates a directory that only its user and root can enter, or checks an existing one.
-fn own(folder: &Path, account: Option<&Account>) -> Result<(), Failure> {
-    let shown = folder.display();
+fn own(directory: &Path, account: Option<&Account>) -> Result<(), Failure> {
+    let shown = directory.display();
     let me = rustix::process::geteuid().as_raw();
-    let made = match DirBuilder::new().mode(0o700).create(folder) {
+    let made = match DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         outcome => outcome,
     };
-    let checked = made.and_then(|()| fs::symlink_metadata(folder)).and_then(|meta| {
+    let checked = made.and_then(|()| fs::symlink_metadata(directory)).and_then(|meta| {
         // Anything that another user may have put in /tmp is refused.
         let is_ours = meta.is_dir() && (meta.uid() == me || account.is_some_and(|account| account.uid == meta.uid()));
         match (is_ours, account) {
             (false, _) => Err(io::Error::other("it is not a directory of this user")),
-            (true, Some(account)) if meta.uid() != account.uid => chown(folder, Some(account.uid), Some(account.gid)),
+            (true, Some(account)) if meta.uid() != account.uid => {
+                chown(directory, Some(account.uid), Some(account.gid))
+            }
             (true, _) => Ok(()),
         }
     });
-    let closed = checked.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
+    let closed = checked.and_then(|()| fs::set_permissions(directory, Permissions::from_mode(0o700)));
     closed.map_err(|error| Failure::new(format!("cannot make PostgreSQL's directory {shown}: {error}")))
 }
 
@@ -312,15 +315,17 @@ mod tests {
         );
         let long = |len: usize| PathBuf::from(format!("/{}", "x".repeat(len)));
         let fits = long(SOCKET_PATH_MAX - 1 - "/socket/.s.PGSQL.5432".len());
-        assert_eq!(socket_folder(&fits), fits.join("socket"));
-        let short = socket_folder(&long(90));
-        assert!(short.starts_with("/tmp/") && short != socket_folder(&long(91)) && short == socket_folder(&long(90)));
+        assert_eq!(socket_directory(&fits), fits.join("socket"));
+        let short = socket_directory(&long(90));
+        assert!(
+            short.starts_with("/tmp/") && short != socket_directory(&long(91)) && short == socket_directory(&long(90))
+        );
         assert!(short.as_os_str().len() < 40);
     }
 
     #[test]
     fn a_lock_is_kept_while_a_process_works_in_the_data() {
-        let cluster = tempfile::tempdir().expect("a folder");
+        let cluster = tempfile::tempdir().expect("a directory");
         let postgres = OwnPostgres::of(cluster.path());
         fs::create_dir_all(postgres.data()).expect("made");
         fs::create_dir_all(&postgres.socket).expect("made");
@@ -340,13 +345,13 @@ mod tests {
 
     #[test]
     fn a_directory_admits_its_user_only_and_a_link_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let socket = folder.path().join("socket");
+        let directory = tempfile::tempdir().expect("a directory");
+        let socket = directory.path().join("socket");
         for _ in 0..2 {
             own(&socket, None).expect("ours");
             assert_eq!(fs::metadata(&socket).expect("there").mode() & 0o777, 0o700);
         }
-        let link = folder.path().join("link");
+        let link = directory.path().join("link");
         std::os::unix::fs::symlink(&socket, &link).expect("linked");
         let told = own(&link, None).expect_err("a link").to_string();
         assert!(told.contains("it is not a directory of this user"), "{told}");

@@ -16,7 +16,7 @@ const OTHERS: [&str; 1] = ["/usr/local/pgsql/bin"];
 /// The programs of one version of PostgreSQL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Programs {
-    folder: PathBuf,
+    directory: PathBuf,
     /// The major version, such as 15.
     pub version: u32,
 }
@@ -34,7 +34,7 @@ impl Programs {
 
     /// Returns the path of a program.
     pub fn program(&self, name: &str) -> PathBuf {
-        self.folder.join(name)
+        self.directory.join(name)
     }
 }
 
@@ -42,8 +42,8 @@ impl Programs {
 fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
     let below = |place: &str| root.join(place.trim_start_matches('/'));
     let mut versioned = Vec::new();
-    for (folder, bin) in VERSIONED {
-        let entries = fs::read_dir(below(folder)).into_iter().flatten().flatten();
+    for (directory, bin) in VERSIONED {
+        let entries = fs::read_dir(below(directory)).into_iter().flatten().flatten();
         for entry in entries {
             let name = entry.file_name();
             let version = name.to_str().and_then(|name| name.trim_start_matches("pgsql-").parse::<u32>().ok());
@@ -51,25 +51,25 @@ fn candidates(path: &OsStr, root: &Path) -> Vec<PathBuf> {
         }
     }
     versioned.sort_by(|a, b| b.cmp(a));
-    let folders = std::env::split_paths(path).filter(|folder| folder.is_absolute());
-    let folders = folders.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
+    let directories = std::env::split_paths(path).filter(|directory| directory.is_absolute());
+    let directories = directories.chain(versioned.into_iter().map(|(_, bin)| bin)).chain(OTHERS.map(below));
     let mut found: Vec<PathBuf> = Vec::new();
-    for folder in folders {
+    for directory in directories {
         // Symbolic links are followed, because the programs find their other files beside the real programs.
-        let Some(folder) =
-            fs::canonicalize(folder.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
+        let Some(directory) =
+            fs::canonicalize(directory.join("postgres")).ok().and_then(|file| Some(file.parent()?.to_owned()))
         else {
             continue;
         };
-        if folder.join("initdb").is_file() && !found.contains(&folder) {
-            found.push(folder);
+        if directory.join("initdb").is_file() && !found.contains(&directory) {
+            found.push(directory);
         }
     }
     found
 }
 
 fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Failure> {
-    let programs = |folder: &PathBuf| Some(Programs { version: version(folder)?, folder: folder.clone() });
+    let programs = |directory: &PathBuf| Some(Programs { version: version(directory)?, directory: directory.clone() });
     let found: Vec<Programs> = candidates.iter().filter_map(programs).collect();
     let fitting = found.iter().find(|programs| of_data.is_none_or(|version| programs.version == version));
     match (fitting, of_data, found.first()) {
@@ -88,8 +88,8 @@ fn choose(candidates: &[PathBuf], of_data: Option<u32>) -> Result<Programs, Fail
 
 /// Returns the version that the server prints, or `None` if it does not start. The server runs in its own process
 /// group, so that Ctrl-C at the terminal does not reach it. If it did, the interrupted server would seem to be missing.
-fn version(folder: &Path) -> Option<u32> {
-    let output = Command::new(folder.join("postgres")).arg("--version").process_group(0).output().ok()?;
+fn version(directory: &Path) -> Option<u32> {
+    let output = Command::new(directory.join("postgres")).arg("--version").process_group(0).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     // The text is like "postgres (PostgreSQL) 15.18 (Debian 15.18-0+deb12u1)". The number may also be like 18beta1.
     let number = text.split_whitespace().nth(2)?;
@@ -102,28 +102,28 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     /// Installs a fake server that prints this version.
-    fn install(folder: &Path, version: &str) {
-        fs::create_dir_all(folder).expect("made");
-        fs::write(folder.join("initdb"), "").expect("written");
+    fn install(directory: &Path, version: &str) {
+        fs::create_dir_all(directory).expect("made");
+        fs::write(directory.join("initdb"), "").expect("written");
         let script = format!("#!/bin/sh\necho 'postgres (PostgreSQL) {version}'\n");
-        fs::write(folder.join("postgres"), script).expect("written");
-        fs::set_permissions(folder.join("postgres"), fs::Permissions::from_mode(0o755)).expect("set");
+        fs::write(directory.join("postgres"), script).expect("written");
+        fs::set_permissions(directory.join("postgres"), fs::Permissions::from_mode(0o755)).expect("set");
     }
 
     #[test]
     fn the_server_that_prints_its_version_does_not_get_ctrl_c() {
-        let folder = tempfile::tempdir().expect("a folder");
-        install(folder.path(), "15");
+        let directory = tempfile::tempdir().expect("a directory");
+        install(directory.path(), "15");
         // The process group is the fifth field of /proc/self/stat.
         let script = "#!/bin/sh\nread -r _ _ _ _ group _ </proc/self/stat\necho \"postgres (PostgreSQL) $group\"\n";
-        fs::write(folder.path().join("postgres"), script).expect("written");
+        fs::write(directory.path().join("postgres"), script).expect("written");
         let ours = rustix::process::getpgrp().as_raw_nonzero().get();
-        assert!(version(folder.path()).is_some_and(|group| group as i32 != ours));
+        assert!(version(directory.path()).is_some_and(|group| group as i32 != ours));
     }
 
     #[test]
     fn the_path_precedes_the_newest_version_and_that_of_the_data_both() {
-        let root = tempfile::tempdir().expect("a folder");
+        let root = tempfile::tempdir().expect("a directory");
         let root = fs::canonicalize(root.path()).expect("there");
         let find = |path: &Path, of_data| {
             let found = choose(&candidates(path.as_os_str(), &root), of_data);

@@ -77,7 +77,7 @@ fn show(describe: &DescribeGroupsArgs, groups: &mut GroupAdmin<'_>, found: &[Gro
     let limit = if describe.wide { None } else { output::width() };
     for group in found {
         if let Some(remark) = remark(group) {
-            output::tell(format!("\n{remark}"));
+            output::remark(format!("\n{remark}"));
         }
         let table = if describe.members {
             members::table(group, describe.verbose, limit)

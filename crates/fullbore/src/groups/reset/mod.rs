@@ -215,7 +215,7 @@ fn show(reset: &Reset, done: &[(Text, ResetOffsets)]) {
         table(done).iter().for_each(|text| line(text));
     }
     if !reset.execute && !reset.dry_run && !reset.export && !done.is_empty() {
-        output::tell("Nothing was changed; add --execute to set these offsets, or --dry-run to leave this line out.");
+        output::remark("Nothing was changed; add --execute to set these offsets, or --dry-run to leave this line out.");
     }
 }
 

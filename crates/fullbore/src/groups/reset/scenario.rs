@@ -108,7 +108,7 @@ impl Scenario {
 fn at(logs: &mut LogOffsets, of: &[(Text, i32)], timestamp: i64) -> Result<ResetOffsets, Failure> {
     let mut offsets = logs.each(of, timestamp)?;
     for ((topic, partition), offset) in offsets.iter_mut().filter(|(_, offset)| **offset < 0) {
-        output::tell(format!("No record of partition {partition} of topic {topic} is that late; its end is used."));
+        output::remark(format!("No record of partition {partition} of topic {topic} is that late; its end is used."));
         *offset = logs.get(&(topic.clone(), *partition), LATEST)?;
     }
     Ok(offsets)
@@ -123,7 +123,7 @@ fn within(logs: &mut LogOffsets, offsets: ResetOffsets) -> Result<ResetOffsets, 
         let kept = offset.min(end).max(start);
         if kept != offset {
             let (which, compared) = if offset > end { ("latest", "higher") } else { ("earliest", "lower") };
-            output::tell(format!(
+            output::remark(format!(
                 "New offset ({offset}) is {compared} than {which} offset for topic partition {}-{}. Value will be set to \
                  {kept}.",
                 key.0, key.1

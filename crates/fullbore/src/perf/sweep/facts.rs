@@ -10,7 +10,7 @@ use std::time::SystemTime;
 /// The format of times in reports, in UTC.
 const TIME: &str = "yyyy-MM-dd HH:mm:ss 'UTC'";
 /// The format of the name of a report's directory.
-const FOLDER: &str = "'sweep-'yyyyMMdd-HHmmss";
+const DIRECTORY: &str = "'sweep-'yyyyMMdd-HHmmss";
 
 /// Formats a time for people.
 pub fn shown(time: SystemTime) -> String {
@@ -18,8 +18,8 @@ pub fn shown(time: SystemTime) -> String {
 }
 
 /// Returns the name of a report's directory.
-pub fn folder_name(time: SystemTime) -> String {
-    DateFormat::parse(FOLDER).expect("the pattern is valid").format(time)
+pub fn directory_name(time: SystemTime) -> String {
+    DateFormat::parse(DIRECTORY).expect("the pattern is valid").format(time)
 }
 
 /// Returns this program's version. Warns if it is a debug build.
@@ -86,6 +86,6 @@ mod tests {
     #[test]
     fn times_are_formatted_in_utc() {
         assert_eq!(shown(UNIX_EPOCH), "1970-01-01 00:00:00 UTC");
-        assert_eq!(folder_name(UNIX_EPOCH), "sweep-19700101-000000");
+        assert_eq!(directory_name(UNIX_EPOCH), "sweep-19700101-000000");
     }
 }

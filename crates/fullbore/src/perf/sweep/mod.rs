@@ -131,19 +131,19 @@ pub fn run(args: Sweep) -> Result<(), Failure> {
     let table = args.table()?;
     let mut plan = args.plan(table)?;
     let refusals = plan.check()?;
-    let folder = args.folder()?;
-    let temporary = if args.needs_own(&plan) { Some(own_broker::folder()?) } else { None };
-    let data = temporary.as_ref().map(|folder| folder.path().to_owned());
+    let directory = args.directory()?;
+    let temporary = if args.needs_own(&plan) { Some(own_broker::directory()?) } else { None };
+    let data = temporary.as_ref().map(|directory| directory.path().to_owned());
     // If the data cannot be removed after a second signal, they stay in the temporary directory, which the system
     // cleans up.
     let stop = Stop::at_signal(Box::new(move || data.iter().for_each(|data| drop(std::fs::remove_dir_all(data)))))?;
     let settings = own_broker::settings(plan.in_flight_max(), &args.broker_set);
-    let own = temporary.map(|folder| OwnBroker::start(folder, settings)).transpose()?;
+    let own = temporary.map(|directory| OwnBroker::start(directory, settings)).transpose()?;
     if let Some(own) = &own {
         let ours = plan.targets.iter_mut().filter(|target| target.bootstrap_servers == OWN);
         ours.for_each(|target| target.bootstrap_servers = own.address());
     }
-    let outcome = measure(&args, table, plan, &refusals, own.as_ref(), &stop, &folder);
+    let outcome = measure(&args, table, plan, &refusals, own.as_ref(), &stop, &directory);
     if let Some(own) = own {
         own.stop()?;
     }
@@ -158,15 +158,15 @@ fn measure(
     refusals: &[Option<String>],
     own: Option<&OwnBroker>,
     stop: &Stop,
-    folder: &Path,
+    directory: &Path,
 ) -> Result<(), Failure> {
     let begun = SystemTime::now();
     let facts = args.facts(&plan, own, begun)?;
     // From here on there are results to report, so the stop may take time. Earlier, a silent cluster must not delay
     // Ctrl-C.
     stop.allow(REPORT_WITHIN);
-    std::fs::create_dir_all(folder)
-        .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", folder.display())))?;
+    std::fs::create_dir_all(directory)
+        .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", directory.display())))?;
     words(&intention(&plan));
     let results = turns(plan, refusals, stop)?;
     let lead =
@@ -175,10 +175,10 @@ fn measure(
     if results.runs.is_empty() {
         return Err(Failure::interrupted("interrupted before the first measurement; nothing was written"));
     }
-    write_files(folder, &about, &results)?;
+    write_files(directory, &about, &results)?;
     if args.format.json {
         line(&json::document(&about, &results));
-        return verdict(&results, folder);
+        return verdict(&results, directory);
     }
     line("");
     line(&match table {
@@ -186,8 +186,8 @@ fn measure(
         None => text::points(&results),
     });
     let others = FILES.iter().filter(|name| **name != "report.html").copied().collect::<Vec<_>>().join(", ");
-    line(&format!("\nReport: {}; raw figures beside it: {others}", folder.join("report.html").display()));
-    verdict(&results, folder)
+    line(&format!("\nReport: {}; raw figures beside it: {others}", directory.join("report.html").display()));
+    verdict(&results, directory)
 }
 
 fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Results, Failure> {
@@ -230,14 +230,14 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
 
 /// Returns the result of the command. If a sweep was interrupted or a measurement failed, the command has failed, even
 /// though the report is written.
-fn verdict(results: &Results, folder: &Path) -> Result<(), Failure> {
+fn verdict(results: &Results, directory: &Path) -> Result<(), Failure> {
     if results.interrupted && output::is_lost() {
         // The output has no reader, so there is no report.
         return Ok(());
     }
     if results.interrupted {
         let (done, all) = (results.runs.len(), results.plan.turns().len());
-        let written = folder.display();
+        let written = directory.display();
         return Err(Failure::interrupted(format!(
             "interrupted after {done} of {all} measurements; what was measured is in {written}"
         )));
@@ -396,13 +396,13 @@ impl Sweep {
     }
 
     /// Returns the directory of the report. A directory that already contains a report is refused.
-    fn folder(&self) -> Result<PathBuf, Failure> {
-        let folder = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::folder_name(SystemTime::now())));
-        if let Some(there) = FILES.iter().find(|name| folder.join(name).exists()) {
-            let shown = folder.display();
+    fn directory(&self) -> Result<PathBuf, Failure> {
+        let directory = self.output.clone().unwrap_or_else(|| PathBuf::from(facts::directory_name(SystemTime::now())));
+        if let Some(there) = FILES.iter().find(|name| directory.join(name).exists()) {
+            let shown = directory.display();
             return Err(Failure::new(format!("{shown} has a {there} already; name another directory with --output")));
         }
-        Ok(folder)
+        Ok(directory)
     }
 
     /// Returns the circumstances for the report. Connects to every cluster, so that an unreachable one is reported at
@@ -423,7 +423,7 @@ impl Sweep {
         facts.splice(0..0, note);
         for target in &plan.targets {
             let mut cluster = cluster(plan, target)?.patient(self.patience.duration());
-            waiting::tell_of(cluster.awaited(), self.patience)?;
+            waiting::report_late_responses(cluster.awaited(), self.patience)?;
             let brokers = cluster.metadata(Some(&[]))?.brokers.len();
             let about = match own.filter(|own| own.address() == target.bootstrap_servers) {
                 Some(own) => format!(

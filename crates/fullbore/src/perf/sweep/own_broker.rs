@@ -17,7 +17,7 @@ const RETAIN_MIN: u64 = 5;
 
 /// A running broker of the sweep.
 pub struct OwnBroker {
-    folder: TempDir,
+    directory: TempDir,
     runtime: Runtime,
     broker: Broker,
     /// The settings that differ from the defaults and affect the figures.
@@ -40,7 +40,7 @@ pub fn settings(in_flight_max: u64, more: &[(String, String)]) -> Vec<(String, S
 }
 
 /// Creates a temporary directory for the broker's data.
-pub fn folder() -> Result<TempDir, Failure> {
+pub fn directory() -> Result<TempDir, Failure> {
     tempfile::Builder::new().prefix("fullbore-sweep-").tempdir().map_err(|error| {
         let place = std::env::temp_dir();
         Failure::new(format!("cannot make a directory in {}: {error}; set TMPDIR to one that exists", place.display()))
@@ -49,11 +49,11 @@ pub fn folder() -> Result<TempDir, Failure> {
 
 impl OwnBroker {
     /// Starts the broker in this directory.
-    pub fn start(folder: TempDir, settings: Vec<(String, String)>) -> Result<OwnBroker, Failure> {
-        let config = config(folder.path(), &settings)?;
+    pub fn start(directory: TempDir, settings: Vec<(String, String)>) -> Result<OwnBroker, Failure> {
+        let config = config(directory.path(), &settings)?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         let broker = runtime.block_on(Broker::start(config))?;
-        Ok(OwnBroker { folder, runtime, broker, settings })
+        Ok(OwnBroker { directory, runtime, broker, settings })
     }
 
     /// Returns the broker's address.
@@ -65,22 +65,22 @@ impl OwnBroker {
     pub fn stop(self) -> Result<(), Failure> {
         self.runtime.block_on(self.broker.shutdown());
         drop(self.runtime);
-        self.folder.close()?;
+        self.directory.close()?;
         Ok(())
     }
 }
 
-fn config(folder: &Path, settings: &[(String, String)]) -> Result<BrokerConfig, Failure> {
+fn config(directory: &Path, settings: &[(String, String)]) -> Result<BrokerConfig, Failure> {
     let mut properties = Properties::default();
     properties.set("fullbore.admin.listener", "");
     for (key, value) in settings {
         properties.set(key.as_str(), value.as_str());
     }
-    properties.set("log.dirs", folder.join("data").display().to_string());
+    properties.set("log.dirs", directory.join("data").display().to_string());
     properties.set("listeners", "PLAINTEXT://127.0.0.1:0");
     let (config, warnings) = BrokerConfig::from_properties(&properties)
         .map_err(|error| Failure::new(format!("the sweep's own broker does not start: {error}")))?;
-    warnings.iter().for_each(output::tell);
+    warnings.iter().for_each(output::remark);
     Ok(config)
 }
 
@@ -99,9 +99,9 @@ mod tests {
 
     #[test]
     fn a_stopped_broker_leaves_no_data() {
-        let folder = folder().expect("a folder");
-        let path = folder.path().to_owned();
-        let own = OwnBroker::start(folder, settings(20, &[])).expect("started");
+        let directory = directory().expect("a directory");
+        let path = directory.path().to_owned();
+        let own = OwnBroker::start(directory, settings(20, &[])).expect("started");
         assert!(path.exists());
         own.stop().expect("stopped");
         assert!(!path.exists());
@@ -109,7 +109,8 @@ mod tests {
 
     #[test]
     fn more_batches_than_a_broker_retains_are_refused_with_the_limit() {
-        let refusal = OwnBroker::start(folder().expect("a folder"), settings(20_000, &[])).err().expect("refused");
+        let refusal =
+            OwnBroker::start(directory().expect("a directory"), settings(20_000, &[])).err().expect("refused");
         assert!(refusal.to_string().contains("max.idempotence.batches.to.retain=20000: must be"), "{refusal}");
     }
 }

@@ -182,7 +182,7 @@ impl Classic {
             self.leader = Some(new_id.clone());
         }
         let instance_id = joining.instance_id().unwrap_or_default();
-        effects.push(Effect::Tell(Event::Replaced { instance_id, old: old_id.clone(), new: new_id.clone() }));
+        effects.push(Effect::Report(Event::Replaced { instance_id, old: old_id.clone(), new: new_id.clone() }));
         self.insert(new_id.clone(), member);
         match self.state {
             GroupState::Stable if self.choose_protocol() == self.protocol => {

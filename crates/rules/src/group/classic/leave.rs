@@ -51,7 +51,7 @@ impl Classic {
         };
         self.remove(&member_id, effects);
         let reason = leaving.reason.as_deref().unwrap_or("not provided").to_owned();
-        effects.push(Effect::Tell(Event::Left { member_id: member_id.clone(), reason }));
+        effects.push(Effect::Report(Event::Left { member_id: member_id.clone(), reason }));
         Ok(member_id)
     }
 }

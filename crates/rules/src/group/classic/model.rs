@@ -252,11 +252,11 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Keep(snapshot) => self.kept = Some(snapshot),
-                Effect::Tell(Event::Replaced { old, new, .. }) => {
+                Effect::Report(Event::Replaced { old, new, .. }) => {
                     let told = self.told.values_mut().filter(|told| told.leader == old);
                     told.for_each(|told| told.leader = new.clone());
                 }
-                Effect::Tell(_) => {}
+                Effect::Report(_) => {}
                 Effect::Answer(ticket, answer) => {
                     let asked = self.asked.remove(&ticket).expect("a ticket is answered once");
                     self.answered(asked, answer);

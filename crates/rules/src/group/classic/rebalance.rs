@@ -47,7 +47,7 @@ impl Classic {
         }
         self.sync_end = None;
         self.members.values_mut().for_each(|member| member.owes_sync = false);
-        effects.push(Effect::Tell(Event::RebalanceBegun { generation: self.generation, reason }));
+        effects.push(Effect::Report(Event::RebalanceBegun { generation: self.generation, reason }));
         let was_empty = self.state == GroupState::Empty;
         self.enter(GroupState::PreparingRebalance, now);
         if was_empty {
@@ -78,7 +78,7 @@ impl Classic {
         let late: Vec<MemberId> = self.members.iter().filter_map(late).collect();
         for member_id in late {
             self.remove(&member_id, effects);
-            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "JoinGroup" }));
+            effects.push(Effect::Report(Event::Expired { member_id, waited_for: "JoinGroup" }));
         }
         if !self.members.is_empty() && !self.elect_leader() {
             // Only static members are left, and none of them has joined. The group waits until one of them joins or
@@ -91,7 +91,7 @@ impl Classic {
         self.protocol = self.choose_protocol();
         self.note_topics();
         let (generation, members) = (self.generation, self.members.len());
-        effects.push(Effect::Tell(Event::RebalanceCompleted { generation, members }));
+        effects.push(Effect::Report(Event::RebalanceCompleted { generation, members }));
         if members == 0 {
             self.leader = None;
             self.give_room_back();
@@ -177,7 +177,7 @@ impl Classic {
         let count = owing.len();
         for member_id in owing {
             self.remove(&member_id, effects);
-            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "SyncGroup" }));
+            effects.push(Effect::Report(Event::Expired { member_id, waited_for: "SyncGroup" }));
         }
         self.prepare_rebalance(format!("{count} members did not ask for their assignment"), now, effects);
     }
@@ -187,7 +187,7 @@ impl Classic {
             self.pending.iter().filter(|(_, until)| **until <= now).map(|(id, _)| id.clone()).collect();
         for member_id in late {
             self.forget_pending(&member_id);
-            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "second JoinGroup" }));
+            effects.push(Effect::Report(Event::Expired { member_id, waited_for: "second JoinGroup" }));
         }
         let mut dead = Vec::new();
         for (id, member) in self.members.iter_mut().filter(|(_, member)| member.deadline <= now) {
@@ -200,7 +200,7 @@ impl Classic {
         let reason = dead.first().map(|first| format!("session of {first} ended, {} in all", dead.len()));
         for member_id in dead {
             self.remove(&member_id, effects);
-            effects.push(Effect::Tell(Event::Expired { member_id, waited_for: "Heartbeat" }));
+            effects.push(Effect::Report(Event::Expired { member_id, waited_for: "Heartbeat" }));
         }
         let deadlines = self.members.values().map(|member| member.deadline).chain(self.pending.values().copied());
         self.sessions_from = deadlines.min().unwrap_or(NEVER);

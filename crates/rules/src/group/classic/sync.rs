@@ -64,7 +64,7 @@ impl Classic {
             self.renew(&id, now);
             effects.push(Effect::Answer(ticket, self.assignment_of(&id)));
         }
-        effects.push(Effect::Tell(Event::Assigned { generation: self.generation }));
+        effects.push(Effect::Report(Event::Assigned { generation: self.generation }));
     }
 
     fn assignment_of(&self, member_id: &str) -> GroupAnswer {

@@ -77,7 +77,7 @@ impl Bench {
                     assert_eq!(again.expect("ours").snapshot(), snapshot, "a snapshot restores to itself");
                     self.kept += 1;
                 }
-                Effect::Tell(event) => self.events.push(event),
+                Effect::Report(event) => self.events.push(event),
             }
         }
     }

@@ -71,7 +71,7 @@ struct FollowerState {
     begins_at: i64,
     max_bytes: u32,
     /// The high watermark and the log start that were last sent.
-    told: (i64, i64),
+    sent: (i64, i64),
     is_ready: bool,
     /// A fetch that waits until the log is open, and when it began to wait.
     waiting: Option<(Instant, FetchPartition)>,
@@ -226,24 +226,24 @@ impl FollowerSession {
             return;
         }
         followed.waiting = None;
-        let told = FollowerFetch {
+        let position = FollowerFetch {
             broker_id: self.follower.broker_id,
             broker_epoch: self.follower.broker_epoch,
             leader_epoch: fetch.current_leader_epoch,
             offset: fetch.fetch_offset,
         };
         let last_epoch = Some(fetch.last_fetched_epoch).filter(|epoch| *epoch >= 0);
-        match replica.followed_from(&told, last_epoch) {
+        match replica.followed_from(&position, last_epoch) {
             Ok(FollowerPlace::Noted(propose)) => {
                 let begins_at = fetch.log_start_offset;
                 let begins_elsewhere = std::mem::replace(&mut followed.begins_at, begins_at) != begins_at;
                 if !fetch.read_on {
                     followed.cursor = fetch.fetch_offset;
-                    followed.told = (UNKNOWN, UNKNOWN);
+                    followed.sent = (UNKNOWN, UNKNOWN);
                     state.make_ready(place);
                 }
                 if begins_elsewhere {
-                    replica.follower_begins_at(&told, begins_at);
+                    replica.follower_begins_at(&position, begins_at);
                 }
                 if let Some(proposal) = propose {
                     self.isr.ask(replica, proposal);
@@ -283,7 +283,7 @@ impl FollowerSession {
 
     /// Waits until a partition has changed or urgent entries have been added.
     pub async fn marked(&self) {
-        self.marks.told().await;
+        self.marks.marked().await;
     }
 
     /// Takes the timer of the fetch that will be answered next. It is reused by all fetches, so the caller returns it
@@ -320,7 +320,7 @@ impl FollowerSession {
             answered.push(data);
         }
         for place in std::mem::take(&mut state.news) {
-            answered.extend(state.tell(place));
+            answered.extend(state.news_of(place));
         }
         state.answered += 1;
         if bytes > 0 {
@@ -388,7 +388,7 @@ impl SessionState {
             cursor: fetch.fetch_offset,
             begins_at: UNKNOWN,
             max_bytes: u32::try_from(fetch.partition_max_bytes).unwrap_or(0),
-            told: (UNKNOWN, UNKNOWN),
+            sent: (UNKNOWN, UNKNOWN),
             is_ready: false,
             waiting: None,
         };
@@ -451,7 +451,7 @@ impl SessionState {
     }
 
     /// Returns an entry with the high watermark and the log start, or `None` if the follower already has both.
-    fn tell(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
+    fn news_of(&mut self, place: u32) -> Option<(Uuid, PartitionData)> {
         let followed = self.at_mut(place).filter(|followed| followed.waiting.is_none())?;
         // The limit of 0 bytes means that no records are read. They are read when the slot is ready.
         let read = followed.replica.read_on(followed.leader_epoch, followed.cursor, 0, false).ok()?;
@@ -469,8 +469,8 @@ impl FollowerState {
 
     /// Returns true if the read has something that the follower was not sent yet, and remembers it as sent.
     fn is_news(&mut self, read: &LeaderRead) -> bool {
-        let told = (read.read.high_watermark, read.read.log_start_offset);
-        std::mem::replace(&mut self.told, told) != told || !read.read.records.is_empty()
+        let sent = (read.read.high_watermark, read.read.log_start_offset);
+        std::mem::replace(&mut self.sent, sent) != sent || !read.read.records.is_empty()
     }
 }
 

@@ -224,7 +224,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     }
     let lock = format!("SELECT pg_try_advisory_xact_lock({CLEARING})");
     let mut answers = session.begin(&format!("{lock}; {cleared}")).map_err(refused)?;
-    let Some((partition, before)) = told(&mut answers).map_err(refused)? else { return Ok(false) };
+    let Some((partition, before)) = next_cleared(&mut answers).map_err(refused)? else { return Ok(false) };
     // Only the broker with the advisory lock removes extents, and none are added before the log start. The extents
     // found here therefore stay until they are removed below.
     let mut answers = session
@@ -272,10 +272,10 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
 
 /// Reads the next partition with extents to delete, and the offset before which they are deleted. Returns `None` if
 /// there is no such partition or another broker holds the lock.
-fn told(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
+fn next_cleared(answers: &mut IndexAnswers) -> Result<Option<(DisklessPartitionId, i64)>, StoreError> {
     let is_locked = each(&next(answers)?, |row| flag(row, 0))? == [true];
-    let told = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
-    Ok(told.first().copied().filter(|_| is_locked))
+    let rows = each(&next(answers)?, |row| Ok((number(row, 0)?, number(row, 1)?)))?;
+    Ok(rows.first().copied().filter(|_| is_locked))
 }
 
 fn bytes_by_object(runs: &[BatchRun]) -> BTreeMap<ObjectId, i64> {

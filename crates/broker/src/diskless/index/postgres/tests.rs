@@ -28,7 +28,7 @@ const HERE: &str = "database = (SELECT oid FROM pg_database WHERE datname = curr
 /// A database with the schema, and a data directory for each broker.
 pub struct PostgresBackEnd {
     database: Database,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 type PostgresIndexOf = Index<PostgresIndex>;
@@ -39,9 +39,9 @@ impl PostgresBackEnd {
     }
 
     fn broker_over(&self, url: &str, broker_id: i32, timeout_ms: u64) -> (PostgresIndex, RunFinder, PostgresChanges) {
-        let folder = self.folder.path().join(broker_id.to_string());
-        std::fs::create_dir_all(&folder).expect("made");
-        open(&PlaneSettings::new(url, None, timeout_ms), broker_id, &folder, CLUSTER).expect("opened")
+        let directory = self.directory.path().join(broker_id.to_string());
+        std::fs::create_dir_all(&directory).expect("made");
+        open(&PlaneSettings::new(url, None, timeout_ms), broker_id, &directory, CLUSTER).expect("opened")
     }
 
     fn index(&self, broker_id: i32) -> PostgresIndexOf {
@@ -64,7 +64,7 @@ impl BackEnd for PostgresBackEnd {
     fn new() -> Self {
         let database = Database::create();
         make_tables(&database.url());
-        PostgresBackEnd { database, folder: tempfile::tempdir().expect("temporary folder") }
+        PostgresBackEnd { database, directory: tempfile::tempdir().expect("temporary directory") }
     }
 
     fn store(&self) -> PostgresIndex {
@@ -265,8 +265,8 @@ fn database_is_down_each_call_ends_and_later_ones_go_on() {
     let server = PostgresServer::start();
     let database = server.database();
     let settings = PlaneSettings::new(&server.url(&database), None, 1_000);
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (store, finder, mut changes) = open(&settings, 1, folder.path(), CLUSTER).expect("opened without it");
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (store, finder, mut changes) = open(&settings, 1, directory.path(), CLUSTER).expect("opened without it");
     let mut index = Index::new(store, 128);
     assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
     make_tables(&server.url(&database));
@@ -308,9 +308,9 @@ fn database_is_an_older_copy_nothing_is_committed() {
     let settings = PlaneSettings::new(&server.url(&database), None, 2_000);
     make_tables(&server.url(&database));
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
-    let folders = [(); 2].map(|()| tempfile::tempdir().expect("temporary folder"));
+    let directories = [(); 2].map(|()| tempfile::tempdir().expect("temporary directory"));
     let broker = |at: usize| {
-        let (store, _, changes) = open(&settings, at as i32, folders[at].path(), CLUSTER).expect("opened");
+        let (store, _, changes) = open(&settings, at as i32, directories[at].path(), CLUSTER).expect("opened");
         (Index::new(store, 128), changes)
     };
     let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
@@ -339,7 +339,7 @@ fn database_is_an_older_copy_nothing_is_committed() {
     drop(other);
     let mut other = broker(1).0;
     assert!(went_back(&mut other, 3), "so it is after a start");
-    std::fs::remove_file(folders[1].path().join(crate::diskless::index::NOTED_CHANGES)).expect("removed");
+    std::fs::remove_file(directories[1].path().join(crate::diskless::index::NOTED_CHANGES)).expect("removed");
     assert_eq!(server.run(&database, "SELECT next_offset FROM fullbore.diskless_partitions"), "20");
     server.swap();
     assert_eq!(until_known(&mut one, &object(3)), [appended(30)]);

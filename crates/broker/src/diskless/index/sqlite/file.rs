@@ -60,15 +60,15 @@ impl From<rusqlite::Error> for OpenFileError {
 ///
 /// # Errors
 /// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
-pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
+pub fn open(directory: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connection, NotedChanges), OpenFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => StoreError::Full,
         _ => StoreError::Failed(error.to_string()),
     };
-    if !folder.join(NAME).try_exists().map_err(failed)? {
-        begin_note_anew(folder).map_err(failed)?;
+    if !directory.join(NAME).try_exists().map_err(failed)? {
+        begin_note_anew(directory).map_err(failed)?;
     }
-    let connection = connect(folder)?;
+    let connection = connect(directory)?;
     // If the file is refused below, its log must be kept. Without this setting, closing the only connection would copy
     // the readable part of the log into the file and remove the log.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true)?;
@@ -76,7 +76,7 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
     if let Some(refused) = refused_version(version) {
         return Err(StoreError::Failed(refused).into());
     }
-    let noted = NotedChanges::open(folder, cluster_id, broker_id).map_err(failed)?;
+    let noted = NotedChanges::open(directory, cluster_id, broker_id).map_err(failed)?;
     let found = ChangeCounts::from([(broker_id, if version == 0 { 0 } else { changes(&connection)? })]);
     if let Some(lacks) = lacking(&noted.counts(), &found) {
         return Err(OpenFileError::Lacks(lacks));
@@ -91,8 +91,8 @@ pub fn open(folder: &Path, cluster_id: Uuid, broker_id: i32) -> Result<(Connecti
 
 /// Removes the count of changes that a lost index file has left, so that an empty index file can be created. The broker
 /// later refuses a store that has the objects of the lost index.
-fn begin_note_anew(folder: &Path) -> io::Result<()> {
-    match fs::remove_file(folder.join(NOTED_CHANGES)) {
+fn begin_note_anew(directory: &Path) -> io::Result<()> {
+    match fs::remove_file(directory.join(NOTED_CHANGES)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
@@ -127,9 +127,9 @@ fn upgrade(connection: &Connection, found: i64) -> rusqlite::Result<()> {
 ///
 /// # Errors
 /// Returns a [`rusqlite::Error`] if the file cannot be opened.
-pub fn connect(folder: &Path) -> rusqlite::Result<Connection> {
+pub fn connect(directory: &Path) -> rusqlite::Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(folder.join(NAME), flags)?;
+    let connection = Connection::open_with_flags(directory.join(NAME), flags)?;
     // The page size has no effect on an existing file.
     connection.pragma_update(None, "page_size", PAGE)?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
@@ -160,15 +160,15 @@ mod tests {
 
     #[test]
     fn a_file_of_a_build_before_the_first_release_is_refused_and_stays_as_it_is() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        drop(SqliteIndex::open(folder.path()).expect("made"));
-        let file = folder.path().join(NAME);
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        drop(SqliteIndex::open(directory.path()).expect("made"));
+        let file = directory.path().join(NAME);
         for found in [1, 4] {
             let connection = Connection::open(&file).expect("opened");
             connection.pragma_update(None, "user_version", found).expect("set");
             drop(connection);
             let before = std::fs::read(&file).expect("read");
-            let refused = SqliteIndex::open(folder.path()).err().expect("refused").to_string();
+            let refused = SqliteIndex::open(directory.path()).err().expect("refused").to_string();
             assert!(
                 refused.contains(&format!("diskless.db has schema {found} of a build before the first release")),
                 "{refused}"
@@ -179,8 +179,8 @@ mod tests {
 
     #[test]
     fn file_is_of_the_first_release_its_schema_is_brought_to_this_version_and_its_rows_are_read() {
-        let folder = tempfile::tempdir().expect("a temporary folder");
-        let connection = connect(folder.path()).expect("made");
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let connection = connect(directory.path()).expect("made");
         connection.execute_batch(FIRST_SCHEMA).expect("made");
         // The row has epoch 3, sequence 9, ten records from offset 0 on, and timestamp 5.
         let rows = "INSERT INTO partitions VALUES (1, x'01', 0, 0, 10, 100, 5, 0, -1, 'topic');
@@ -189,7 +189,7 @@ mod tests {
         connection.pragma_update(None, "user_version", FIRST_VERSION).expect("set");
         drop(connection);
         for _ in 0..2 {
-            let mut index = SqliteIndex::open(folder.path()).expect("opened");
+            let mut index = SqliteIndex::open(directory.path()).expect("opened");
             let row = index.partitions()[0];
             assert_eq!((row.next_offset, row.first_unstable, row.last_stable_offset()), (10, None, 10));
             let question = CommitQuestion { partitions: vec![(1, 0)], objects: Vec::new() };
@@ -198,7 +198,7 @@ mod tests {
             assert_eq!(found.producers[0].batches.batches, [AppendedBatch::plain(stamp, 0, 5)]);
             index.abandon();
         }
-        let version: i64 = connect(folder.path())
+        let version: i64 = connect(directory.path())
             .and_then(|of| of.pragma_query_value(None, "user_version", |row| row.get(0)))
             .expect("read");
         assert_eq!(version, SCHEMA_VERSION);

@@ -26,8 +26,8 @@ impl SqliteFinder {
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the file cannot be opened.
-    pub fn open(folder: &Path) -> Result<SqliteFinder, StoreError> {
-        let connection = file::connect(folder).map_err(|error| sqlite_failed(&error))?;
+    pub fn open(directory: &Path) -> Result<SqliteFinder, StoreError> {
+        let connection = file::connect(directory).map_err(|error| sqlite_failed(&error))?;
         connection.pragma_update(None, "query_only", true).map_err(|error| sqlite_failed(&error))?;
         Ok(SqliteFinder { connection })
     }

@@ -73,13 +73,13 @@ impl SqliteIndex {
     /// # Errors
     /// Returns an [`OpenFileError`] if the disk fails or the contents of the file are refused.
     pub fn open_in(
-        folder: &Path,
+        directory: &Path,
         cluster_id: Uuid,
         broker_id: i32,
         space: Arc<DiskSpace>,
     ) -> Result<SqliteIndex, OpenFileError> {
         let is_full = |error: &OpenFileError| *error == OpenFileError::Store(StoreError::Full);
-        let (connection, noted) = space.freeing(is_full, || file::open(folder, cluster_id, broker_id))?;
+        let (connection, noted) = space.freeing(is_full, || file::open(directory, cluster_id, broker_id))?;
         Ok(SqliteIndex { connection, noted, space, numbers: random_numbers(), moved: 0 })
     }
 
@@ -88,8 +88,8 @@ impl SqliteIndex {
     /// # Errors
     /// Returns an error if [`SqliteIndex::open_in`] does.
     #[cfg(test)]
-    pub fn open(folder: &Path) -> Result<SqliteIndex, OpenFileError> {
-        SqliteIndex::open_in(folder, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(folder, 0)))
+    pub fn open(directory: &Path) -> Result<SqliteIndex, OpenFileError> {
+        SqliteIndex::open_in(directory, Uuid([7; 16]), 1, Arc::new(DiskSpace::open(directory, 0)))
     }
 
     /// Makes the counter in the ids of new objects start at `start`.

@@ -165,8 +165,8 @@ fn value(n: u8) -> Option<Vec<u8>> {
 
 #[test]
 fn open_transaction_ends_a_cleaning_before_its_segment() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open_with(folder.path(), 600, None);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open_with(directory.path(), 600, None);
     put(&partition, Stamp::NONE, false, &[(1, value(1))]);
     fill_segments(&partition, 2);
     let first = put(&partition, stamp(7, 0, 0), true, &[(1, value(2))]);
@@ -188,8 +188,8 @@ fn open_transaction_ends_a_cleaning_before_its_segment() {
 
 #[test]
 fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open_with(folder.path(), 600, None);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open_with(directory.path(), 600, None);
     put(&partition, Stamp::NONE, false, &[(1, value(1))]);
     let aborted = put(&partition, stamp(7, 0, 0), true, &[(1, value(2)), (2, value(2))]);
     end(&partition, 7, 0, false);
@@ -208,8 +208,8 @@ fn records_of_an_aborted_transaction_supersede_nothing_and_are_removed() {
 /// the index, and its marker only from the delete horizon on.
 #[test]
 fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open_with(folder.path(), 600, None);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open_with(directory.path(), 600, None);
     put(&partition, stamp(7, 0, 0), true, &[(1, value(1))]);
     end(&partition, 7, 0, false);
     put(&partition, stamp(7, 0, 1), true, &[(1, value(2))]);
@@ -222,11 +222,11 @@ fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before(
     clean(NOW);
     assert_eq!(marker().map(|batch| (batch.is_commit, batch.horizon_ms)), Some((Some(false), None)));
     assert_eq!(aborted_in(&partition).len(), 1, "a reader may have the data before it");
-    assert_eq!(index_files(folder.path()), ["00000000000000000000.txnindex"]);
+    assert_eq!(index_files(directory.path()), ["00000000000000000000.txnindex"]);
     clean(NOW + 10);
     let horizon = NOW + 10 + RETENTION_MS;
     assert_eq!(marker().map(|batch| (batch.is_commit, batch.horizon_ms)), Some((Some(false), Some(horizon))));
-    assert_eq!((aborted_in(&partition), index_files(folder.path())), (vec![], vec![]));
+    assert_eq!((aborted_in(&partition), index_files(directory.path())), (vec![], vec![]));
     clean(horizon - 1);
     assert!(marker().is_some());
     clean(horizon);
@@ -237,8 +237,8 @@ fn marker_without_data_is_removed_after_the_delete_horizon_and_its_entry_before(
 
 #[test]
 fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
-    let folder = tempfile::tempdir().expect("temporary folder");
-    let (logs, partition) = open_with(folder.path(), 600, None);
+    let directory = tempfile::tempdir().expect("temporary directory");
+    let (logs, partition) = open_with(directory.path(), 600, None);
     put(&partition, stamp(7, 3, 0), true, &[(1, value(1))]);
     let marker = Marker { producer_id: 7, producer_epoch: 4, coordinator_epoch: 0, is_commit: true };
     partition.append_marker(&marker, 2, None, NOW).expect("ended");
@@ -251,8 +251,8 @@ fn producer_with_only_a_marker_left_keeps_its_epoch_without_a_snapshot() {
     assert_eq!(left.len(), 1);
     assert_eq!((left[0].base_offset, left[0].is_control, left[0].record_count), (1, true, 0));
     drop((logs, partition));
-    forget_snapshots(folder.path());
-    let (logs, partition) = open_with(folder.path(), 600, None);
+    forget_snapshots(directory.path());
+    let (logs, partition) = open_with(directory.path(), 600, None);
     raw(&partition);
     assert_eq!(producers(&partition), [(7, 4, -1, None)]);
     // When the producer has continued, its empty batch is removed.
@@ -323,8 +323,8 @@ fn check_index(partition: &Replica) {
 fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    let folder = tempfile::tempdir_in(parent).expect("temporary folder");
-    let dir = folder.path().join("data");
+    let directory = tempfile::tempdir_in(parent).expect("temporary directory");
+    let dir = directory.path().join("data");
     fs::create_dir(&dir).expect("created");
     let (logs, partition) = open_with(&dir, 700, None);
     fill_transactions(&partition);
@@ -334,7 +334,7 @@ fn cleaning_killed_at_any_moment_leaves_the_committed_records_readable() {
     drop((logs, partition));
     let mut moments = 0;
     for (round, segment_bytes) in [(0, 3000), (1, 400), (2, 3000)] {
-        let copies = folder.path().join("copies");
+        let copies = directory.path().join("copies");
         let (logs, partition) = open_with(&dir, segment_bytes, None);
         raw(&partition);
         fill_segments(&partition, 1);

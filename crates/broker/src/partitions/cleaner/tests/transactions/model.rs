@@ -50,7 +50,7 @@ struct World {
 fn new_dir() -> TempDir {
     let memory = Path::new("/dev/shm");
     let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-    tempfile::tempdir_in(parent).expect("temporary folder")
+    tempfile::tempdir_in(parent).expect("temporary directory")
 }
 
 impl World {

@@ -10,12 +10,14 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use fullbore_rules::cluster::FolderMarks;
+use fullbore_rules::cluster::DirectoryMarks;
 use fullbore_wire::Uuid;
 
 use crate::diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_config::{BrokerConfig, PlaneSettings};
-use fullbore_control::{Finding, FolderInDatabase, RegisteredFolder, SINGLE_BROKERS_FILE, identity_of, look_up_folder};
+use fullbore_control::{
+    DirectoryInDatabase, Finding, RegisteredDirectory, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
+};
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 
@@ -24,7 +26,7 @@ const LINES_MAX: usize = 20;
 
 /// A fact that the check has found about a data directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FolderFinding {
+pub enum DirectoryFinding {
     /// The directory does not exist. The first start will create it.
     Absent,
     Unreadable(String),
@@ -68,7 +70,7 @@ pub enum FolderFinding {
         end: i64,
         is_in_sync: bool,
     },
-    More(usize, Box<FolderFinding>),
+    More(usize, Box<DirectoryFinding>),
     /// The directory knows changes to diskless topics that the database does not have.
     DisklessWentBack(Lacking),
     /// The database itself has a problem.
@@ -79,7 +81,7 @@ pub enum FolderFinding {
     },
 }
 
-impl FolderFinding {
+impl DirectoryFinding {
     /// Returns true if the broker would not start, or would lose records.
     pub fn is_wrong(&self) -> bool {
         match self {
@@ -93,7 +95,7 @@ impl FolderFinding {
     }
 }
 
-impl fmt::Display for FolderFinding {
+impl fmt::Display for DirectoryFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Absent => f.write_str("it does not exist; the first start creates it"),
@@ -165,102 +167,102 @@ impl fmt::Display for FolderFinding {
 }
 
 /// Compares the data directory of this broker with the database. Blocks.
-pub fn check_folder(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<FolderFinding> {
-    let folder = &config.node.data_dir;
-    if !folder.exists() {
-        return vec![FolderFinding::Absent];
+pub fn check_directory(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<DirectoryFinding> {
+    let directory = &config.node.data_dir;
+    if !directory.exists() {
+        return vec![DirectoryFinding::Absent];
     }
-    findings(config, settings).unwrap_or_else(|error| vec![FolderFinding::Unreadable(error.to_string())])
+    findings(config, settings).unwrap_or_else(|error| vec![DirectoryFinding::Unreadable(error.to_string())])
 }
 
-fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<FolderFinding>> {
-    let (folder, node_id) = (&config.node.data_dir, config.node.id);
-    if folder.join(SINGLE_BROKERS_FILE).exists() {
-        return Ok(vec![FolderFinding::OfOneMachine]);
+fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<DirectoryFinding>> {
+    let (directory, node_id) = (&config.node.data_dir, config.node.id);
+    if directory.join(SINGLE_BROKERS_FILE).exists() {
+        return Ok(vec![DirectoryFinding::OfOneMachine]);
     }
-    let known = identity_of(folder)?;
+    let known = identity_of(directory)?;
     if let Some(known) = known.filter(|known| known.node_id != node_id) {
-        return Ok(vec![FolderFinding::OfNode { stored: known.node_id, configured: node_id }]);
+        return Ok(vec![DirectoryFinding::OfNode { stored: known.node_id, configured: node_id }]);
     }
-    let found = match look_up_folder(settings, node_id, known) {
+    let found = match look_up_directory(settings, node_id, known) {
         Ok(found) => found,
-        Err(finding) => return Ok(vec![FolderFinding::Database(finding)]),
+        Err(finding) => return Ok(vec![DirectoryFinding::Database(finding)]),
     };
     if let Some(known) = known.filter(|known| known.cluster_id != found.cluster_id) {
-        return Ok(vec![FolderFinding::OfCluster { stored: known.cluster_id, found: found.cluster_id }]);
+        return Ok(vec![DirectoryFinding::OfCluster { stored: known.cluster_id, found: found.cluster_id }]);
     }
     let mut findings = Vec::new();
     if !found.knows_seen {
-        findings.extend(known.and_then(|known| known.seen).map(|seen| FolderFinding::WentBack(seen.number)));
+        findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
     let session = Duration::from_millis(config.membership.session_timeout_ms);
     // Read a second time, because a running broker may have sent the database a newer number meanwhile.
-    let now = identity_of(folder)?;
-    let marks = now.map(|now| (now.folder, now.marks(Boots::look(folder).are_the_same())));
-    findings.extend(found.registered.and_then(|registered| other_folder(node_id, marks, &registered, session)));
+    let now = identity_of(directory)?;
+    let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
+    findings.extend(found.registered.and_then(|registered| other_directory(node_id, marks, &registered, session)));
     let is_of_cluster = known.is_some();
-    listed(unknown(folder, &found, is_of_cluster)?, &mut findings);
-    let missing: Vec<FolderFinding> = missing(folder, &found);
+    listed(unknown(directory, &found, is_of_cluster)?, &mut findings);
+    let missing: Vec<DirectoryFinding> = missing(directory, &found);
     listed(missing, &mut findings);
-    let lacks = lacking(&noted_changes(folder, found.cluster_id), &found.diskless_changes);
-    findings.extend(lacks.map(FolderFinding::DisklessWentBack));
-    if is_of_cluster && !findings.iter().any(FolderFinding::is_wrong) {
-        let is_there = |(topic, index): &&(String, i32)| partition_dir(folder, topic, *index).exists();
-        findings.push(FolderFinding::Whole { partitions: found.replicas.keys().filter(is_there).count() });
+    let lacks = lacking(&noted_changes(directory, found.cluster_id), &found.diskless_changes);
+    findings.extend(lacks.map(DirectoryFinding::DisklessWentBack));
+    if is_of_cluster && !findings.iter().any(DirectoryFinding::is_wrong) {
+        let is_there = |(topic, index): &&(String, i32)| partition_dir(directory, topic, *index).exists();
+        findings.push(DirectoryFinding::Whole { partitions: found.replicas.keys().filter(is_there).count() });
     }
     Ok(findings)
 }
 
 /// Returns a finding if the broker last used another directory, or a newer state of this one.
-fn other_folder(
+fn other_directory(
     node_id: i32,
-    own: Option<(Uuid, FolderMarks)>,
-    registered: &RegisteredFolder,
+    own: Option<(Uuid, DirectoryMarks)>,
+    registered: &RegisteredDirectory,
     session: Duration,
-) -> Option<FolderFinding> {
+) -> Option<DirectoryFinding> {
     let lives = registered.beaten.is_some_and(|age| age < session);
-    let Some((_, marks)) = own.filter(|(folder, _)| *folder == registered.folder) else {
-        return Some(FolderFinding::Replaced { node_id, registered: registered.folder, lives });
+    let Some((_, marks)) = own.filter(|(directory, _)| *directory == registered.directory) else {
+        return Some(DirectoryFinding::Replaced { node_id, registered: registered.directory, lives });
     };
-    let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.told);
-    is_older.then_some(FolderFinding::Older { node_id, lives })
+    let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.reported);
+    is_older.then_some(DirectoryFinding::Older { node_id, lives })
 }
 
 /// Returns a finding for each topic that has partitions in the directory but does not exist in the metadata.
-fn unknown(folder: &Path, found: &FolderInDatabase, is_of_cluster: bool) -> io::Result<Vec<FolderFinding>> {
-    let on_disk = topics_in(folder)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
+fn unknown(directory: &Path, found: &DirectoryInDatabase, is_of_cluster: bool) -> io::Result<Vec<DirectoryFinding>> {
+    let on_disk = topics_in(directory)?.into_iter().filter(|((_, id), _)| !found.topics.contains(id));
     let unknown =
-        on_disk.map(|((topic, id), partitions)| FolderFinding::Unknown { topic, id, partitions, is_of_cluster });
+        on_disk.map(|((topic, id), partitions)| DirectoryFinding::Unknown { topic, id, partitions, is_of_cluster });
     Ok(unknown.collect())
 }
 
 /// Returns the partitions that should have a directory but do not. This broker is their replica, and the checkpoints
 /// show that they had records. A partition without records has no directory.
-fn missing(folder: &Path, found: &FolderInDatabase) -> Vec<FolderFinding> {
+fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFinding> {
     let mut ends: BTreeMap<(String, i32), i64> = BTreeMap::new();
     for file in [RECOVERY_POINTS, HIGH_WATERMARKS] {
-        for (key, offset) in read_offsets(&folder.join(file)).unwrap_or_default() {
+        for (key, offset) in read_offsets(&directory.join(file)).unwrap_or_default() {
             let end = ends.entry(key).or_default();
             *end = offset.max(*end);
         }
     }
     let lost =
-        ends.into_iter().filter(|((topic, index), end)| *end > 0 && !partition_dir(folder, topic, *index).exists());
-    let told = lost.filter_map(|((topic, partition), end)| {
+        ends.into_iter().filter(|((topic, index), end)| *end > 0 && !partition_dir(directory, topic, *index).exists());
+    let absent = lost.filter_map(|((topic, partition), end)| {
         let is_in_sync = *found.replicas.get(&(topic.clone(), partition))?;
-        Some(FolderFinding::Missing { topic, partition, end, is_in_sync })
+        Some(DirectoryFinding::Missing { topic, partition, end, is_in_sync })
     });
-    told.collect()
+    absent.collect()
 }
 
 /// Adds the first `LINES_MAX` of the findings, and how many were left out.
-fn listed(mut found: Vec<FolderFinding>, findings: &mut Vec<FolderFinding>) {
+fn listed(mut found: Vec<DirectoryFinding>, findings: &mut Vec<DirectoryFinding>) {
     // Wrong findings come first, so that they are left out last.
     found.sort_by_key(|finding| !finding.is_wrong());
     let more = found.split_off(found.len().min(LINES_MAX));
     findings.append(&mut found);
     let left_out = more.len();
-    findings.extend(more.into_iter().next().map(|like| FolderFinding::More(left_out, Box::new(like))));
+    findings.extend(more.into_iter().next().map(|like| DirectoryFinding::More(left_out, Box::new(like))));
 }
 
 #[cfg(test)]
@@ -270,7 +272,7 @@ mod tests {
     #[test]
     fn many_findings_of_a_kind_are_counted_with_wrong_ones_first() {
         let missing =
-            |partition, is_in_sync| FolderFinding::Missing { topic: "t".to_owned(), partition, end: 7, is_in_sync };
+            |partition, is_in_sync| DirectoryFinding::Missing { topic: "t".to_owned(), partition, end: 7, is_in_sync };
         let mut findings = Vec::new();
         listed((0..30).map(|index| missing(index, index == 29)).collect(), &mut findings);
         assert_eq!(findings.len(), LINES_MAX + 1);

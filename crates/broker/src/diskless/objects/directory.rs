@@ -13,12 +13,12 @@ use object_store::local::LocalFileSystem;
 ///
 /// # Errors
 /// Returns the message of the system if the directory cannot be created or opened.
-pub fn open(folder: &Path) -> Result<Arc<dyn ObjectStore>, String> {
-    if folder.exists() && !folder.is_dir() {
+pub fn open(directory: &Path) -> Result<Arc<dyn ObjectStore>, String> {
+    if directory.exists() && !directory.is_dir() {
         return Err("it is not a directory".into());
     }
-    make(folder).map_err(|error| error.to_string())?;
-    let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| error.to_string())?;
+    make(directory).map_err(|error| error.to_string())?;
+    let store = LocalFileSystem::new_with_prefix(directory).map_err(|error| error.to_string())?;
     Ok(Arc::new(store.with_fsync(true)))
 }
 
@@ -36,12 +36,12 @@ pub fn remove_unfinished(object: &Path) {
     }
 }
 
-fn make(folder: &Path) -> std::io::Result<()> {
-    if folder.is_dir() {
+fn make(directory: &Path) -> std::io::Result<()> {
+    if directory.is_dir() {
         return Ok(());
     }
-    fs::create_dir_all(folder)?;
+    fs::create_dir_all(directory)?;
     // The parent directory has the new entry, so it must be flushed.
-    let parent = folder.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
     parent.map_or(Ok(()), |parent| File::open(parent)?.sync_all())
 }

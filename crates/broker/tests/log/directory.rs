@@ -19,7 +19,7 @@ pub const TOPIC: &str = "topic";
 pub const ID: Uuid = Uuid([7; 16]);
 pub const NOW: i64 = 1_700_000_000_000;
 
-pub struct Folder {
+pub struct Directory {
     pub dir: PathBuf,
     pub config: TopicConfig,
     pub settings: BrokerConfig,
@@ -28,20 +28,20 @@ pub struct Folder {
     _temporary: Option<tempfile::TempDir>,
 }
 
-impl Folder {
-    pub fn new() -> Folder {
+impl Directory {
+    pub fn new() -> Directory {
         // These tests crash thousands of times and do not need fsync, so the directory is in memory if possible.
         let memory = Path::new("/dev/shm");
         let parent = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
-        let temporary = tempfile::tempdir_in(parent).expect("temporary folder");
-        let mut folder = Folder::at(temporary.path());
-        folder._temporary = Some(temporary);
-        folder
+        let temporary = tempfile::tempdir_in(parent).expect("temporary directory");
+        let mut directory = Directory::at(temporary.path());
+        directory._temporary = Some(temporary);
+        directory
     }
 
-    pub fn at(dir: &Path) -> Folder {
+    pub fn at(dir: &Path) -> Directory {
         let (settings, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
-        Folder {
+        Directory {
             dir: dir.to_owned(),
             config: TopicConfig { message_timestamp_after_max_ms: i64::MAX, ..settings.topics.defaults.clone() },
             logs: Partitions::open(dir, &settings).expect("opened"),
@@ -51,7 +51,7 @@ impl Folder {
     }
 
     /// Changes settings of the topic.
-    pub fn with(mut self, change: impl FnOnce(&mut TopicConfig)) -> Folder {
+    pub fn with(mut self, change: impl FnOnce(&mut TopicConfig)) -> Directory {
         change(&mut self.config);
         self
     }
@@ -98,7 +98,7 @@ impl Folder {
     }
 
     /// Returns how many partition directories there are, including those that are being deleted.
-    pub fn partition_folders(&self) -> usize {
+    pub fn partition_directories(&self) -> usize {
         let entries = fs::read_dir(&self.dir).expect("listed");
         entries.filter(|entry| entry.as_ref().expect("listed").path().is_dir()).count()
     }

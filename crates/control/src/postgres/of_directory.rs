@@ -9,7 +9,7 @@ use std::time::Duration;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
-use super::super::identity::ClusterFolder;
+use super::super::identity::ClusterDirectory;
 use super::READ_ONLY;
 use super::check::Finding;
 use super::read::{Since, since};
@@ -20,12 +20,12 @@ use fullbore_db::postgres::rows::{flag, id, next, number, optional_number, text}
 
 /// The state of a broker and its data directory in the cluster's database.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FolderInDatabase {
+pub struct DirectoryInDatabase {
     pub cluster_id: Uuid,
     /// True if the database has the newest metadata version that the directory's file names.
     pub knows_seen: bool,
     /// The process that is registered as the broker; `None` if the broker is not registered.
-    pub registered: Option<RegisteredFolder>,
+    pub registered: Option<RegisteredDirectory>,
     /// The ids of all topics in the cluster.
     pub topics: HashSet<Uuid>,
     /// The partitions that have a replica on the broker, by topic name and number. The value is true if the replica is
@@ -37,15 +37,15 @@ pub struct FolderInDatabase {
 
 /// The process that is registered as the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RegisteredFolder {
+pub struct RegisteredDirectory {
     /// The id of the process's data directory.
-    pub folder: Uuid,
+    pub directory: Uuid,
     /// The id that the process drew when it started.
     pub process: Uuid,
     /// The time since the last heartbeat of the process; `None` if it has sent none.
     pub beaten: Option<Duration>,
     /// The newest number of the directory that the process has sent with a heartbeat; 0 if it has sent none.
-    pub told: u64,
+    pub reported: u64,
 }
 
 /// Reads the file `cluster` in this directory. Returns `None` if there is no such file.
@@ -53,8 +53,8 @@ pub struct RegisteredFolder {
 /// # Errors
 /// Fails with InvalidData if the file is damaged or was written by a newer version of Fullbore. Other errors come from
 /// the system.
-pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
-    ClusterFolder::read(folder)
+pub fn identity_of(directory: &Path) -> std::io::Result<Option<ClusterDirectory>> {
+    ClusterDirectory::read(directory)
 }
 
 /// Reads what the database knows of the broker `node_id`. `known` is the content of its directory's file `cluster`.
@@ -62,18 +62,22 @@ pub fn identity_of(folder: &Path) -> std::io::Result<Option<ClusterFolder>> {
 ///
 /// # Errors
 /// Returns a finding with the reason if the database cannot be read.
-pub fn look_up_folder(
+pub fn look_up_directory(
     settings: &PlaneSettings,
     node_id: i32,
-    known: Option<ClusterFolder>,
-) -> Result<FolderInDatabase, Finding> {
+    known: Option<ClusterDirectory>,
+) -> Result<DirectoryInDatabase, Finding> {
     let server = Server::new(settings, "fullbore admin check").map_err(|bad| Finding::Setting(bad.0))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Finding::Unreachable(error.to_string()))?;
     runtime.block_on(look_up(&server, node_id, known))
 }
 
-async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) -> Result<FolderInDatabase, Finding> {
+async fn look_up(
+    server: &Server,
+    node_id: i32,
+    known: Option<ClusterDirectory>,
+) -> Result<DirectoryInDatabase, Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     let seen = known.and_then(|known| known.seen);
     let asked = questions(node_id, seen.map_or(0, |seen| seen.number));
@@ -89,8 +93,8 @@ async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) ->
         Some(row) => {
             let age_ms: Option<i64> = optional_number(row, 2)?;
             let beaten = age_ms.map(|ms| Duration::from_millis(ms.max(0).unsigned_abs()));
-            let told = number::<i64>(row, 3)?.cast_unsigned();
-            Some(RegisteredFolder { folder: id(row, 0)?, process: id(row, 1)?, beaten, told })
+            let reported = number::<i64>(row, 3)?.cast_unsigned();
+            Some(RegisteredDirectory { directory: id(row, 0)?, process: id(row, 1)?, beaten, reported })
         }
         None => None,
     };
@@ -104,7 +108,7 @@ async fn look_up(server: &Server, node_id: i32, known: Option<ClusterFolder>) ->
     let changes = next(&mut answers)?;
     let diskless_changes =
         changes.iter().map(|row| Ok((number(row, 0)?, number(row, 1)?))).collect::<Result<_, super::StoreError>>()?;
-    Ok(FolderInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_changes })
+    Ok(DirectoryInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_changes })
 }
 
 fn questions(node_id: i32, seen: u64) -> String {

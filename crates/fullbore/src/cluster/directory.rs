@@ -11,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The default directory of a cluster.
-pub const FOLDER_DEFAULT: &str = "./fullbore-cluster";
+pub const DIRECTORY_DEFAULT: &str = "./fullbore-cluster";
 
 /// Flag that names the cluster.
 #[derive(Args, Debug)]
-pub struct FolderArg {
+pub struct DirectoryArg {
     /// The cluster's directory.
-    #[arg(long, value_name = "DIR", default_value = FOLDER_DEFAULT)]
+    #[arg(long, value_name = "DIR", default_value = DIRECTORY_DEFAULT)]
     pub data_dir: PathBuf,
 }
 
@@ -37,7 +37,7 @@ impl ClusterPatience {
 }
 
 /// A locked directory of a cluster. Other commands wait until this is dropped.
-pub struct ClusterFolder {
+pub struct ClusterDirectory {
     /// The path without symbolic links, so that every command line names a broker's file in the same way.
     pub path: PathBuf,
     /// True if this command made the directory.
@@ -45,7 +45,7 @@ pub struct ClusterFolder {
     _lock: File,
 }
 
-impl ClusterFolder {
+impl ClusterDirectory {
     /// Locks the directory of a new cluster, and creates it if necessary.
     ///
     /// # Errors
@@ -75,11 +75,11 @@ impl ClusterFolder {
         if !path.is_dir() {
             return Err(none());
         }
-        let folder = Self::locked(path, false)?;
-        let brokers = BrokerFile::all(&folder.path)?;
+        let directory = Self::locked(path, false)?;
+        let brokers = BrokerFile::all(&directory.path)?;
         // A command that was killed may have left only the cluster's PostgreSQL.
-        let is_none = brokers.is_empty() && !OwnPostgres::of(&folder.path).is_there();
-        if is_none { Err(none()) } else { Ok((folder, brokers)) }
+        let is_none = brokers.is_empty() && !OwnPostgres::of(&directory.path).is_there();
+        if is_none { Err(none()) } else { Ok((directory, brokers)) }
     }
 
     fn locked(path: &Path, is_new: bool) -> Result<Self, Failure> {
@@ -88,7 +88,7 @@ impl ClusterFolder {
         let path = fs::canonicalize(path).map_err(of_it)?;
         let lock = File::open(&path).map_err(of_it)?;
         match lock.try_lock() {
-            Ok(()) => Ok(ClusterFolder { path, is_new, _lock: lock }),
+            Ok(()) => Ok(ClusterDirectory { path, is_new, _lock: lock }),
             Err(TryLockError::WouldBlock) => {
                 Err(Failure::new(format!("another `fullbore cluster` uses {shown}; wait until it ends")))
             }
@@ -111,17 +111,17 @@ mod tests {
 
     #[test]
     fn a_second_command_in_one_directory_is_refused() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let path = folder.path().join("a/b");
-        let first = ClusterFolder::made(&path).expect("made");
-        let told = ClusterFolder::made(&path).err().expect("in use").to_string();
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a/b");
+        let first = ClusterDirectory::made(&path).expect("made");
+        let told = ClusterDirectory::made(&path).err().expect("in use").to_string();
         assert!(told.starts_with("another `fullbore cluster` uses "), "{told}");
         first.leave();
         drop(first);
         assert!(!path.exists());
-        let told = ClusterFolder::existing(&path).err().expect("none").to_string();
+        let told = ClusterDirectory::existing(&path).err().expect("none").to_string();
         assert!(told.starts_with(&format!("there is no cluster in {}; `fullbore cluster up` makes", path.display())));
-        ClusterFolder::made(&path).expect("made again");
-        assert!(ClusterFolder::existing(&path).is_err(), "no broker");
+        ClusterDirectory::made(&path).expect("made again");
+        assert!(ClusterDirectory::existing(&path).is_err(), "no broker");
     }
 }
