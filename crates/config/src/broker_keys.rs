@@ -156,7 +156,7 @@ const KEYS: &[Key] = &[
         "Size of the file disk-reserve in the data directory, in whole blocks of 4,096 bytes and at most a sixteenth of the file system. On a full disk the broker shrinks this file for requests that free space, such as DeleteTopics. Until the file has its full size again, the broker refuses records and other changes of metadata. With 0 there is no reserve, and a full disk may refuse deletions as well.")
         .differs("not a Kafka key"),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "Bytes of the newest records, of the whole broker, that stay in the page cache on machines where growing it is expensive. Those are virtual machines whose host takes free memory back; the broker recognises them by the processor time of its writes. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
+        "How many bytes of the broker's newest records stay in the page cache, on machines where a growing page cache is expensive. These are virtual machines whose host takes free memory back. The broker recognises them by the processor time that its writes take. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two checks for segments to delete, in milliseconds."),
