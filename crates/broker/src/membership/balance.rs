@@ -34,8 +34,8 @@ pub async fn run(control: Control, node_id: i32, interval: Duration, mut stop: c
     }
 }
 
-/// Returns topic name and number of the partitions that this broker should lead, but does not. It is their first
-/// replica, and in sync. Returns none if the broker is not fit to lead. Diskless partitions are skipped, since they
+/// Returns topic name and number of the partitions that this broker does not lead although it is their first replica
+/// and in sync. Returns no partitions if this broker is not fit to lead. Diskless partitions are skipped, since they
 /// have no leader.
 fn led_by_others(image: &Image, node_id: i32) -> Vec<(String, i32)> {
     if !image.node(node_id).is_some_and(|node| node.registration.is_fit()) {

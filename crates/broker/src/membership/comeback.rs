@@ -11,7 +11,7 @@ use fullbore_control::Image;
 
 /// Maximum pause before a fenced broker returns, in session timeouts.
 const PAUSE_MAX: u32 = 8;
-/// How long a broker must have been back, in session timeouts, to return without a pause if it is fenced again.
+/// A broker that is fenced again returns without a pause if it was back for at least this many session timeouts.
 const CALM: u32 = 10;
 
 /// Pauses of a broker before it unfences itself.

@@ -38,7 +38,7 @@ use store::LostStoreWatch;
 use unsettled::UnsettledWatch;
 use watch::PeerWatch;
 
-/// How long a stopping broker waits until the heartbeats of the others show that they know the new leaders.
+/// How long a stopping broker waits for heartbeats that show that the other brokers know the new leaders.
 const HANDED_OVER_MAX: Duration = Duration::from_secs(5);
 /// How long this broker waits before it repeats a refused command.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
@@ -149,8 +149,8 @@ impl Membership {
         })
     }
 
-    /// Unfences this broker if it is fenced. Returns the time of the next attempt if it must wait or was refused, and
-    /// `None` otherwise.
+    /// Unfences this broker if it is fenced. If the broker must wait or the command was refused, returns the time of
+    /// the next attempt, and otherwise `None`.
     async fn come_back(&mut self, image: &Image) -> Option<Instant> {
         let own = image.node(self.node_id)?;
         if !own.registration.is_fenced {
@@ -208,8 +208,8 @@ impl Membership {
     }
 }
 
-/// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits for at most
-/// [`HANDED_OVER_MAX`] until the heartbeats of the other live brokers show that they know the new leaders.
+/// Hands over all partitions that other brokers can lead, beginning with `urgent`. Then waits until heartbeats show
+/// that all other live brokers know the new leaders, but at most [`HANDED_OVER_MAX`].
 pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>, urgent: Urgent) {
     let own = control.broker_state();
     if control.image().nodes().len() < 2 {

@@ -28,7 +28,7 @@ pub struct UnsettledWatch {
     /// needed.
     settled_for: Option<Arc<Brokers>>,
     /// The first partition that needed a decision at the last check. Another broker's failover goes through the
-    /// partitions in order, so this changes while it makes progress.
+    /// partitions in order, so this field changes as long as that failover makes progress.
     left: Option<(Uuid, usize)>,
     patience: Backoff,
     is_electing: Arc<AtomicBool>,

@@ -1,8 +1,8 @@
 //! A partition as requests see it, classic or diskless.
 //!
 //! A classic partition is a log on this broker's disk, and may have followers. A diskless partition consists of objects
-//! in an object store. The operations that the APIs need are here. Those of only one kind are in the module of that
-//! kind.
+//! in an object store. The operations that the APIs need are here. An operation that only one kind has is in the module
+//! of that kind.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -92,8 +92,8 @@ impl AnyPartition {
         }
     }
 
-    /// Refuses an append that would have to wait. Only the creation of the partition's directory is waited for, since
-    /// it ends soon.
+    /// Refuses an append that would have to wait for a recovery. Accepts one that only waits until the partition's
+    /// directory is created, since that takes little time.
     ///
     /// # Errors
     /// Returns UNKNOWN_TOPIC_OR_PARTITION if the partition is deleted, and the errors of
@@ -188,8 +188,8 @@ impl AnyPartition {
         }
     }
 
-    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted, until the caller drops
-    /// the registration. To miss no change, register first, then check, then wait.
+    /// Wakes `waiter` each time there may be more to read, and when the partition is deleted. This ends when the caller
+    /// drops the registration. To miss no change, register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         match self {
             AnyPartition::Classic(replica) => replica.register(waiter),

@@ -283,7 +283,7 @@ impl Unblocked {
     }
 
     /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
-    /// `deadline`. A refresh includes the other partitions.
+    /// `deadline`. A refresh covers all of `partitions`.
     pub async fn wait_for(
         &mut self,
         partitions: &[Arc<DisklessPartition>],
@@ -334,8 +334,8 @@ impl<'a> AppendRun<'a> {
         }
     }
 
-    /// Checks and appends batches one after the other, but at least one. In a slot for long work, returns `Yielded`
-    /// after [`PLACE_MAX`].
+    /// Checks and appends batches one after the other. In a slot for long work, returns `Yielded` after [`PLACE_MAX`],
+    /// but handles at least one batch.
     fn advance(&mut self) -> AppendProgress {
         let until = self.is_long.then(|| Instant::now() + PLACE_MAX);
         while let Some(batch) = self.batches.get(self.results.len()) {
@@ -510,9 +510,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for the confirmation of batch number `place`, at most [`WORD_WAIT`]. Its partition has not appended the
-    /// batch ahead of the confirmation. The batch is refused if the deadline has passed. Returns false if there is no
-    /// confirmation to wait for.
+    /// Waits for the confirmation of batch number `place`, at most [`WORD_WAIT`], because its partition has not
+    /// appended the batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
+    /// confirmation. Returns false if there is no confirmation to wait for.
     async fn await_word(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
@@ -526,8 +526,8 @@ impl<'a> AppendRun<'a> {
         true
     }
 
-    /// Returns the partition of the next batch. Before the first refresh of the request, also returns the partitions of
-    /// later batches whose state of the producer is stale, so that one refresh serves all.
+    /// Returns the partition of the next batch. Before the request's first refresh, also returns the partitions of
+    /// later batches that know only a stale state of the producer. One refresh then serves all of them.
     fn blocked_by(&self, blocker: Blocker) -> Vec<Arc<DisklessPartition>> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();

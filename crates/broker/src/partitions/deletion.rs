@@ -7,7 +7,7 @@
 //!
 //! Pending deletions take memory. When there are too many, further deletions wait ([`Deletion::has_room`]).
 //!
-//! If the broker crashes before the thread is done, it gets the remaining deletions from the control plane after its
+//! If the broker crashes before the thread is done, the control plane still lists the remaining deletions after the
 //! restart.
 //!
 //! Invariant: before another partition uses the name of a directory, the old directory is renamed, and no thread writes

@@ -30,7 +30,7 @@ const ROUND: Duration = Duration::from_secs(1);
 const REMOVALS_MAX: Duration = Duration::from_secs(1);
 /// How long one round checks partitions whose appends or reads fail.
 const CHECKS_MAX: Duration = Duration::from_secs(1);
-/// The first retention happens at the latest this long after the broker's start.
+/// Maximum time from the broker's start to the first retention.
 const FIRST_RETENTION: Duration = Duration::from_secs(30);
 /// How often retention is applied while the disk is full, unless the configured interval is shorter.
 const RETENTION_WHEN_FULL: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ const IDLE_ROUNDS: u32 = 60;
 /// How many rounds a partition still counts as in use after its last use. This must be longer than it takes to detect a
 /// failed leader.
 pub const IN_USE_ROUNDS: u32 = 30;
-/// The descriptors of a log are already closed after this many rounds without use if few descriptors are left.
+/// If few descriptors are left, those of a log are already closed after this many rounds without use.
 const IDLE_ROUNDS_WHEN_FEW: u32 = 2;
 /// Maximum number of directories that one round checks for files that were set aside before the broker's start.
 const DIRECTORIES_PER_ROUND: usize = 2_000;
@@ -291,7 +291,8 @@ impl Housekeeping {
         let has_moved = log.log_start() != log_start;
         drop(state);
         if has_moved {
-            // The followers are waiting, and must get the new log start even if no record is written.
+            // The followers' fetches wait for records. They must return now, because their responses carry the new log
+            // start.
             partition.wake_waiters();
         }
         true

@@ -264,8 +264,8 @@ impl Partitions {
         self.log_dir.aside.set_all_known();
     }
 
-    /// Deletes a topic without blocking. Its partitions cannot be found any more at once. [`Partitions::deleted`] waits
-    /// until their directories are renamed, and their files are removed after file.delete.delay.ms.
+    /// Deletes a topic without blocking. Its partitions can no longer be found from now on. [`Partitions::deleted`]
+    /// waits until their directories are renamed, and their files are removed after file.delete.delay.ms.
     pub fn delete_topic(&self, id: Uuid) {
         match self.registry.remove_topic(id) {
             logs if logs.is_empty() => self.delete_logs_and_in_index(id, &[]),
@@ -279,7 +279,7 @@ impl Partitions {
     }
 
     /// Deletes a topic's logs, and its rows in the index of diskless topics. Both deletions are noted before the one in
-    /// the index is requested, because either may end at once.
+    /// the index is requested. Otherwise the topic could count as gone when only one of them has ended.
     fn delete_logs_and_in_index(&self, id: Uuid, logs: &[Arc<Replica>]) {
         let diskless = self.diskless();
         if diskless.is_some() {

@@ -81,8 +81,8 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     logs.close();
 }
 
-/// The second marker raises the producer epoch that the partition knows. It does not fence the batch, which has the
-/// same epoch.
+/// The second marker raises the known producer epoch to that of the batch, so the epoch does not fence the batch. The
+/// batch must be verified again instead.
 #[test]
 fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify_again() {
     let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");

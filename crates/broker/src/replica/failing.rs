@@ -23,7 +23,7 @@ use super::state::{LogState, ReplicaState};
 
 /// How long a partition may fail before it counts as unwritable.
 const FAILING_MAX: Duration = Duration::from_secs(4);
-/// How long after a failure the partition still counts as failing without a new try.
+/// How long after a failure the partition counts as failing without a probe.
 const QUIET: Duration = Duration::from_secs(2);
 
 /// A failure of appends or reads that has not ended yet. It begins with the first error, and a successful append or
@@ -180,7 +180,7 @@ impl Replica {
         let Some(failing) = &mut state.failing else { return };
         match tried {
             Ok(()) if failing.last == last => state.note_usable(),
-            // There was a new failure during the probe, so its success does not count.
+            // The partition has failed again during the probe, so the probe's success does not count.
             Ok(()) => {}
             Err(Some(error)) if is_momentary(&error) => {}
             Err(error) => {
@@ -200,8 +200,8 @@ impl FailingLog {
     fn log_unwritable(&self, dir: &Path) {
         let dir = dir.display();
         match self.usage {
-            // The failed opening has logged the cause. Repairing the files does not help. Another replica leads once it
-            // is back.
+            // The failed opening has logged the cause, and no repair of the files helps. A replica that has the missing
+            // records leads once it is back.
             FailingUse::EndMissing => {}
             FailingUse::Append => tracing::error!(
                 %dir,

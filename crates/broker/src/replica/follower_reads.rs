@@ -84,7 +84,8 @@ impl Replica {
         }
     }
 
-    /// Waits until no replica in the ISR has records before `offset`, so that their deletion can be confirmed.
+    /// Waits until the log of each replica in the ISR begins at `offset` or later. A deletion up to that offset can
+    /// then be confirmed to the client.
     ///
     /// # Errors
     /// Returns NOT_LEADER_OR_FOLLOWER if another broker becomes leader, the partition is deleted, or this broker stops.
@@ -144,7 +145,7 @@ impl Replica {
         let mut state = self.lock();
         let effects = state.with_now(&self.log_dir.cluster, |replica, now| replica.altered(proposal, answer, now));
         drop(state);
-        // All waiters are woken, because those of acks=all check if enough replicas are in sync.
+        // All waiters are woken, because requests with acks=all must check if enough replicas are in sync.
         let _ = effects;
         self.waiters.wake();
     }

@@ -228,8 +228,8 @@ impl Replica {
         let log_end = if done.is_ok() {
             log.log_end()
         } else {
-            // The files may differ from the state in memory now. Only the records before the recovery point are
-            // certain.
+            // The failed change may have left the files different from the state in memory. Only the records before the
+            // recovery point are certain to be on the disk.
             log.give_up();
             log.recovery_point()
         };
@@ -264,8 +264,8 @@ impl Replica {
         self.put(&mut state, LogState::Unopened);
     }
 
-    /// Prevents the cleaner from replacing segments until the guard is dropped. The guard must be taken before the lock
-    /// of the state.
+    /// Prevents the cleaner from replacing segments as long as the caller holds the guard. Take the guard before the
+    /// lock of the state.
     pub(crate) fn hold_names(&self) -> MutexGuard<'_, ()> {
         self.renaming.lock()
     }
@@ -323,9 +323,9 @@ fn append_in(
     appended
 }
 
-/// Verifies the batches that arrived completely, and passes them to `append` until it has taken all of them. `append`
-/// takes a few batches per call. A batch with a later epoch than the leader's is refused: if the leader was deposed
-/// while it read, it may have sent records of its successor.
+/// Verifies the batches that arrived completely, and passes them to `append`, which takes a few of them per call.
+/// Refuses a batch with a later epoch than the leader's, because a leader that is deposed while it reads may send
+/// records of its successor.
 fn append_each(
     from: &FromLeader<'_>,
     mut append: impl FnMut(&[u8], &[BatchView<'_>]) -> Result<usize, AppendError>,

@@ -1,11 +1,11 @@
 //! This broker's copy of a partition. A [`Replica`] holds the log and the role, and wakes the requests that wait for
 //! either to change.
 //!
-//! The role follows the metadata image (see `role`). The rules of [`fullbore_rules::replica`] decide it and the high
-//! watermark. A leader appends batches (`append`), and holds back those that arrive out of order (`out_of_order`) or
-//! after a refused one (`refused`). It serves reads (`read`, `times`) and its followers (`follower_reads`), and
-//! notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower appends the batches of its
-//! leader (`following`).
+//! The role follows the metadata image (see `role`). The rules of [`fullbore_rules::replica`] determine the role and
+//! the high watermark. A leader appends batches (`append`), and holds back those that arrive out of order
+//! (`out_of_order`) or after a refused one (`refused`). It serves reads (`read`, `times`) and its followers
+//! (`follower_reads`), and notifies fetch sessions through [`fullbore_log::partition::dirty_partitions`]. A follower
+//! appends the batches of its leader (`following`).
 //!
 //! A log is opened when it is first needed (`opening`), by the threads of [`data_dir::opener`]. The threads of
 //! [`data_dir::flusher`] flush it. When a topic is deleted, its logs are retired (`retire`). All replicas in a data
@@ -228,8 +228,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
-    /// A broken or closed log may lack its end, and is `Unsure`. The broker then leaves the ELR as well, because a
-    /// replica in the ELR may become leader.
+    /// A broken or closed log may lack records at its end, and is `Unsure`. The broker then also leaves the ELR,
+    /// because a replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));
@@ -251,8 +251,8 @@ impl Replica {
         state.mark_if_broken(&self.log_dir.flusher.failures);
     }
 
-    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted, until the caller drops the
-    /// registration. To miss no change, register first, then check, then wait.
+    /// Wakes `waiter` each time the high watermark moves, and when the partition is deleted. This ends when the caller
+    /// drops the registration. To miss no change, register first, then check, then wait.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
     }

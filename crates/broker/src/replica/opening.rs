@@ -52,8 +52,8 @@ impl Replica {
         if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
-        // No request is queued, but a thread may just have taken one off the queue. That thread changes the phase under
-        // the lock.
+        // No opening is queued, but a thread may just have taken one off the queue. The phase under the lock shows if
+        // that thread is opening the log.
         match self.lock().log.phase() {
             Phase::Unopened => Err(ErrorCode::KAFKA_STORAGE_ERROR),
             Phase::Opening => Err(ErrorCode::NOT_LEADER_OR_FOLLOWER),
@@ -198,8 +198,8 @@ impl Replica {
         let outcome = match done {
             Ok(log) => {
                 if let Some(log) = &log {
-                    // A new log is empty, so the role stays valid. A leader may already know the positions of its
-                    // followers.
+                    // A role is not replaced when its log was just created. The role may already have the positions of
+                    // followers, and they stay valid because the log is empty.
                     if matches!(step, Step::Open) {
                         state.role = self.role_over(log);
                     }
@@ -390,7 +390,8 @@ impl Replica {
 
 impl Replica {
     /// Opens the log, unless it is open or another thread is opening it. A failure is logged and reported to the
-    /// waiters. Returns false if the log could not be opened, or could not be created for inherited producer tails.
+    /// waiters. Returns false if the log could not be opened. Also returns false if the partition inherits producer
+    /// tails, but its log could not be created.
     pub(super) fn open_now(&self) -> bool {
         let mut state = self.lock();
         if matches!(state.log, LogState::Unopened) && self.step(&mut state, Step::Open).is_err() {

@@ -3,7 +3,7 @@
 //!
 //! The rule, which decides which batch may wait and which one is next, is [`fullbore_rules::sequence::parking`]. The
 //! waiting batches are in [`fullbore_log::partition::reorder_buffer`]. Each append also appends the parked batches that
-//! follow it. It does so under the same lock, so that no other append comes in between.
+//! come next. Both happen under the same lock, so that no other append comes in between.
 
 use fullbore_host::task;
 use std::sync::{Arc, Weak};
@@ -35,7 +35,7 @@ impl Replica {
         let LogState::Open(log) = &mut state.log else { return Err(AppendError::Gone) };
         log.note_use();
         if log.is_broken() {
-            // The missing batches could not be appended to a broken log, so this one would wait in vain.
+            // The log is broken, so the missing batches cannot be appended. This batch would wait for them in vain.
             return Err(AppendError::Storage);
         }
         let stamp = batch.stamp();
@@ -61,8 +61,8 @@ impl Replica {
     }
 
     /// Appends the parked batches that follow the batch with `stamp`, and refuses those of the producer's older epochs.
-    /// `failed` is the error if that batch itself could not be appended. After a disk error, the producer's other
-    /// parked batches are refused as well, because the batch before them would fail again.
+    /// `failed` is the error if the batch with `stamp` could not be appended. After a disk error, refuses all parked
+    /// batches of the producer, because the batch before them would fail again.
     pub(crate) fn release_parked(
         self: &Arc<Self>,
         state: &mut ReplicaState,

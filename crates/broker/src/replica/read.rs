@@ -17,7 +17,7 @@ use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, Times
 use fullbore_log::txn_index::AbortedLookup;
 
 /// Maximum number of plans for the same part of a read. A new plan is needed if retention or compaction removes a file
-/// of the last one.
+/// that the last plan used.
 const PLANS_MAX: usize = 8;
 
 /// After a failed read, a trial read covers at most this many bytes. If the first batch is larger, it is read
@@ -326,7 +326,8 @@ impl Replica {
         deleted.map_err(|error| self.read_failed(&error))?;
         let log_start = log.log_start();
         drop(state);
-        // The followers are waiting, and must get the new log start even if no record is written.
+        // The followers' fetches wait for records. They must return now, because their responses carry the new log
+        // start.
         self.waiters.wake();
         Ok(log_start)
     }

@@ -22,7 +22,7 @@ impl Replica {
         }
     }
 
-    /// Returns `outcome` unchanged, and remembers the batch if the outcome is an error.
+    /// If `outcome` is an error, remembers the batch like [`Replica::turned_away`]. Returns `outcome` unchanged.
     pub(super) fn noting_refusal<T>(
         &self,
         batch: &ValidBatch<'_>,

@@ -62,10 +62,10 @@ impl Replica {
         self.log_dir.cleanings.wait_until_left(&self.key(), self.topic_id());
         let given_away = self.give_directory_away(was_open);
         let are_stops_unknown = match given_away {
-            // This process has not read the log, so it does not know its producers.
+            // This process has not read the log, so the log's producers are unknown.
             Ok(Name::Free { had_directory: true }) => !was_open,
-            // A partition without a log has not taken over its predecessor's tails. If those are unknown, so are its
-            // own.
+            // This partition has no log, so it has not taken over its predecessor's tails. If this process lacks them,
+            // the next partition must get partial tails.
             Ok(Name::Free { had_directory: false }) => {
                 !was_open && self.log_dir.carried_tails.lacks(&self.key(), self.past.as_deref().copied())
             }
@@ -133,7 +133,7 @@ impl Replica {
         }
     }
 
-    /// Blocks the retirement until the guard is dropped.
+    /// Blocks the retirement as long as the caller holds the guard.
     #[cfg(test)]
     pub(crate) fn held_in_its_place(&self) -> impl Drop + '_ {
         self.retired.lock()
@@ -160,7 +160,7 @@ impl Replica {
         let parked = state.parked.take();
         let due = [state.flush.timed.take(), state.flush.again.take()];
         drop(state);
-        // Otherwise a timed flush would keep the partition in memory until it is due.
+        // Otherwise a timed flush would keep the partition in memory until the flush is due.
         due.into_iter().flatten().for_each(|due| self.log_dir.flusher.take_back(due));
         if let Some(parked) = parked {
             parked.refuse(why);

@@ -21,7 +21,8 @@ use fullbore_log::partition::reorder_buffer::OutOfOrderBatches;
 use fullbore_log::recovery::RecoveryHint;
 use fullbore_rules::sequence::Stamp;
 
-/// An empty set of brokers. A leader without followers does not depend on other brokers, so its role gets this one.
+/// An empty set of brokers. The role of a leader without followers gets this set, because it does not depend on other
+/// brokers.
 const NO_BROKERS: &Brokers = &BTreeMap::new();
 
 /// The state of a replica that its lock protects.
@@ -39,7 +40,7 @@ pub struct ReplicaState {
     pub role: replica::Partition,
     /// Flushes that were requested, and the one under way.
     pub flush: Flushing,
-    /// Counts this log as broken or as refused while it is either. `None` for a log that works.
+    /// Counts this log while it is broken or refused. `None` if the log works.
     pub failed: Option<Mark>,
     /// Set while appends or reads fail although the log is not broken. Boxed, because few of 100,000 partitions fail at
     /// a time.

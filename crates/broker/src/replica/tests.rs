@@ -197,7 +197,8 @@ fn new_partition_in_an_unwritable_data_directory_does_not_count_as_failing() {
     assert!(append().is_ok());
 }
 
-/// The first segment cannot be opened. Appends and reads of later records still succeed.
+/// The first segment cannot be opened. Appends and reads of later records still succeed, but the partition must be
+/// handed over until the segment can be opened.
 #[test]
 fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     // Each batch fills a segment.
@@ -250,7 +251,7 @@ fn unreadable_records_hand_the_partition_over_until_they_can_be_read() {
     read(0).expect("the records can be read again");
 }
 
-/// Consumers skip a damaged batch, and all other uses of the log still work.
+/// Consumers skip a damaged batch, and all other uses of the log still work. So the partition must not be handed over.
 #[test]
 fn reads_of_a_damaged_batch_do_not_count_as_failing() {
     let broker = Broker::start(tempfile::tempdir().expect("a directory"), Origin::New);

@@ -9,7 +9,7 @@ use fullbore_log::partition::read::{Isolation, TimestampOffset};
 use fullbore_log::times::{LargestPlan, TimePlan};
 
 /// Maximum number of plans for the same part of a search. A new plan is needed if retention or compaction removes the
-/// segment of the last one.
+/// segment that the last plan used.
 const PLANS_MAX: usize = 8;
 
 impl Replica {

@@ -56,9 +56,9 @@ pub enum Naming {
 /// The next step after a leader's response was handled.
 pub enum ResponseOutcome {
     Nothing,
-    /// The next fetch must name the partition.
+    /// The next fetch must include the partition.
     ToBeNamed,
-    /// A fetch must name the partition after this flush, which covers the records before the offset.
+    /// A fetch must include the partition after this flush. The flush covers the records before the offset.
     Unflushed(FlushTicket, i64),
     /// The partition must be fetched again after a pause.
     Failed,

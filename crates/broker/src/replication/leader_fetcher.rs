@@ -1,8 +1,8 @@
 //! A replica fetcher: one connection to a leader, and the partitions that are fetched over it.
 //!
-//! The fetcher's task receives the assigned partitions, names those that have changed in the next fetch, and handles
-//! the responses in order. While there are records, several fetches are in flight ([`FetchPipe`]). A fetch session
-//! (KIP-227) ends with its connection.
+//! The fetcher's task receives the assigned partitions and handles the responses in order. Each fetch contains only the
+//! partitions that have changed. While there are records, several fetches are in flight ([`FetchPipe`]). A fetch
+//! session (KIP-227) ends with its connection.
 //!
 //! The handling of a response for one partition is in `followed`. The queue of events is bounded by the number of
 //! partitions and of fetches in flight. Invariant: after a failure, a partition is fetched again only after a pause.
@@ -88,8 +88,9 @@ pub struct LeaderFetcher {
     id: FetcherId,
     sender: UnboundedSender<LaneEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
-    /// The partitions that the next fetch names, after it has removed those of `to_be_forgotten` from the session. A
-    /// partition may be in this list twice, or may have left, and is then skipped.
+    /// The partitions that the next fetch must include. It first removes those of `to_be_forgotten` from the session.
+    /// If a partition is in this list twice, its second entry is skipped. So is a partition that is not followed any
+    /// more.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
     /// When partitions that have failed are included in a fetch request again.
@@ -219,7 +220,7 @@ impl LeaderFetcher {
         }
     }
 
-    /// Adds the partition to the next fetch if it is not in it already.
+    /// Adds the partition to the list for the next fetch, unless the list has it already.
     fn name(&mut self, id: PartitionId) {
         if let Some(followed) = self.followed.get_mut(&id)
             && !std::mem::replace(&mut followed.is_to_be_named, true)

@@ -1,9 +1,9 @@
 //! Withdraws this broker from the ISR of partitions that it cannot write or read. The reason is a failed write or
-//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Afterwards another replica
-//! leads, and leaders no longer wait for this broker.
+//! fsync, a damaged log, a directory that takes no files, or records that cannot be read. Leaders then no longer wait
+//! for this broker, and another replica leads in its place.
 //!
-//! The control plane chooses the new leader. If no other replica can lead, nothing changes. But a replica whose log
-//! lacks committed records never stays the leader.
+//! The control plane chooses the new leader. If no other replica can lead, this broker stays the leader, unless its log
+//! lacks committed records.
 
 use super::context::Context;
 use crate::partitions::Replica;
@@ -54,7 +54,7 @@ pub(super) async fn run(context: Arc<Context>) {
 
 /// Returns the partitions that this broker cannot write or read and must withdraw from. If it leads a partition, it
 /// withdraws only if the ISR has another member. If another broker leads, it withdraws if it is in the ISR itself. If
-/// its log may lack records at the end, the members of the ELR count like those of the ISR.
+/// the log may lack records at its end, membership in the ELR counts like membership in the ISR.
 fn of_no_use(context: &Context) -> Resigned {
     let own = context.config.node.id;
     let resigned = |replica: Arc<Replica>| {

@@ -59,8 +59,8 @@ pub struct Cleaning<'a> {
     pub now_ms: i64,
 }
 
-/// Limits the pace of a cleaning. If one of these functions fails, the cleaning ends, for example because the log must
-/// not be cleaned any more.
+/// Limits the pace of a cleaning. A function fails if the cleaning must end, for example because the log must not be
+/// cleaned any more.
 pub trait Pace {
     /// Waits before `bytes` are read.
     fn before_read(&self, partition: &Replica, bytes: u64) -> Result<(), CleanError>;
@@ -293,9 +293,11 @@ struct Rewriting<'a> {
     transactions: &'a mut TransactionScan,
     last_batches: HashMap<i64, LastBatch>,
     scratch: BytesMut,
-    /// The aborted transaction that the batch judged last ends, if some of its data is left.
+    /// The transaction that the last judged batch has aborted, if some of the transaction's data is left. `None` after
+    /// any other batch.
     ended: Option<AbortedTransaction>,
-    /// The last batch without its records, if it was not written to the output. The flag is true if it had none before.
+    /// The last batch without its records, if it was not written to the output. The flag is true if the batch had no
+    /// records before this cleaning either.
     left: Option<(BytesMut, bool)>,
     removed: u64,
 }

@@ -369,12 +369,13 @@ fn truncated_log_is_clean_up_to_its_new_end_at_most() {
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to)));
     cleanings.cut_off(&key, clean_to - 1);
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(clean_to - 1)));
-    // A truncation during a cleaning also limits the checkpoint.
+    // If the log is truncated during a cleaning, the checkpoint must not be past that truncation afterwards.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.cut_off(&key, 3);
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end)));
     assert_eq!(cleanings.checkpoint_if_free(&key), Some(Some(3)));
-    // This is the state after a kill between a truncation and the write of the checkpoint.
+    // The checkpoint is past the log end, as after a kill between a truncation and the write of the checkpoint. The
+    // opening of the log must lower it.
     assert!(cleanings.begin(key.clone(), partition.topic_id(), partition.as_ref()));
     cleanings.ended(key.clone(), || false, Some(Ending::CleanTo(end + 1)));
     drop((logs, partition));

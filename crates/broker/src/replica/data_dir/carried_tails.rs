@@ -116,8 +116,8 @@ impl CarriedTails {
     }
 
     /// Removes and returns the tails of the last partition of this name, for the partition that follows it. `past` is
-    /// the last deleted topic in the metadata. If this process may lack its tails, returns partial ones, with which
-    /// unknown producers may begin anywhere.
+    /// the last deleted topic of the name, if the metadata still lists one. If this process may lack the tails of that
+    /// topic, returns partial tails, with which unknown producers may begin anywhere.
     pub fn take(&self, key: &TopicPartition, past: Option<PastTopic>) -> ProducerTails {
         let mut left = self.left.lock();
         let unknown = past.filter(|past| left.lacks(key, past));
@@ -168,8 +168,8 @@ impl CarriedTails {
 
 impl DeletedStops {
     /// Frees memory by dropping the tails of the oldest entry. Its name is kept, so that its producers may begin
-    /// anywhere. Once the entries without tails take half of [`BYTES_MAX`], forgets the oldest one completely instead.
-    /// Returns false if there is no entry left.
+    /// anywhere. If the entries without tails take more than half of [`BYTES_MAX`], or no entry has tails, forgets the
+    /// oldest entry completely instead. Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {
         if self.name_bytes <= BYTES_MAX / 2
             && let Some((turn, eldest)) = self.by_age.range_mut(self.shortened_below..).next()

@@ -87,8 +87,8 @@ impl Checkpoints {
     pub fn read(dir: &Arc<Path>, space: Arc<DiskSpace>) -> Checkpoints {
         let mut entries = Entries::read(dir);
         if let Err(error) = entries.note_boot(dir) {
-            // The broker starts even if the disk is full. The next start will then assume that the machine was booted
-            // in between.
+            // The broker starts even if the disk is full and the boot id cannot be stored. The next start will then
+            // assume that the machine was booted in between.
             space.note(&error);
             tracing::error!(dir = %dir.display(), %error, "cannot record the machine's boot in the data directory: after an unclean end, the next start recovers logs as after a power loss; check the disk and the directory's permissions");
         }
@@ -341,8 +341,8 @@ impl Entries {
         let recovery_points = files::read_offsets(&dir.join(RECOVERY_POINTS));
         let unrecovered = files::read_offsets(&dir.join(UNRECOVERED));
         Entries {
-            // The marker counts only if the list of unrecovered partitions can be read, which is written before the
-            // marker.
+            // The list of unrecovered partitions is written before the marker. So the marker counts only if that list
+            // can be read.
             clean: dir.join(CLEAN_SHUTDOWN).exists() && unrecovered.is_some(),
             // If there is no such file, no record was ever recorded as flushed.
             knows_flushed: recovery_points.is_some() || !dir.join(RECOVERY_POINTS).exists(),
@@ -358,8 +358,9 @@ impl Entries {
     }
 
     /// Checks at the broker's start if the machine was booted since the last run. If it was, and the last run crashed,
-    /// a power loss may have damaged every partition, so all of them are marked. The list of partitions is written
-    /// before the boot. A kill between the two writes then only causes another marking.
+    /// a power loss may have damaged every partition, so all of them are marked. The list of marked partitions is
+    /// written before the id of the new boot. If the broker is killed between the two writes, the next start marks the
+    /// partitions again.
     fn note_boot(&mut self, dir: &Path) -> io::Result<()> {
         let boots = Boots::look(dir);
         let before = self.unrecovered.clone();

@@ -10,12 +10,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 #[derive(Debug, Clone, Default)]
 pub struct Failures(Arc<AtomicUsize>);
 
-/// Counts one partition as failed until it is dropped.
+/// Counts one partition as failed as long as this mark exists.
 #[derive(Debug)]
 pub struct Mark(Failures);
 
 impl Failures {
-    /// Counts one more partition as failed until the returned mark is dropped.
+    /// Counts one more partition as failed as long as the returned mark exists.
     pub fn mark(&self) -> Mark {
         self.0.fetch_add(1, Relaxed);
         Mark(self.clone())

@@ -61,7 +61,7 @@ impl LogDir {
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);
         let by_id = away(u128::from_be_bytes(leftover.topic_id.0));
-        // The first name may already be taken.
+        // The name that contains the topic id may already be taken.
         let by_time = away(u128::from(now_ms().unsigned_abs()));
         let renamed = fs::rename(&dir, &by_id).map(|()| by_id);
         let renamed = renamed.or_else(|_| fs::rename(&dir, &by_time).map(|()| by_time))?;

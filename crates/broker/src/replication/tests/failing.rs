@@ -148,6 +148,7 @@ async fn follower_that_ends_before_the_leaders_log_start_restarts_there() {
 
 /// The leader's log cannot be opened, because there is a directory with the name of its segment. A lack of file
 /// descriptors would have the same effect. The partition is idle, so only the follower's fetches request the opening.
+/// Once the directory is removed, the follower must become in sync.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -177,6 +178,7 @@ async fn log_that_its_leader_could_not_open_is_followed_once_it_can_be_opened() 
 }
 
 /// Kafka Streams deletes records of its repartition topics at any offset, so a log may start in the middle of a batch.
+/// A follower that is behind must then get this batch completely.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn follower_restarts_with_the_whole_batch_that_its_leader_has_deleted_in_part() {
     let mut cluster = Cluster::start(3, SHORT_LAG).await;

@@ -80,7 +80,7 @@ async fn flush_messages_puts_acknowledged_batches_on_the_disk_of_all_replicas() 
 async fn thousand_idle_partitions_cost_few_requests() {
     let cluster = Cluster::start(3, "").await;
     let topic = cluster.topic("t", 1000, &[]).await;
-    // When the last partitions are replicated, the fetches have named all partitions.
+    // Once the last partitions are replicated, all partitions have been in a fetch.
     for index in 990..1000 {
         let client = cluster.client(cluster.registered("t", index).leader.expect("it is led")).await;
         produce(&client, "t", index, -1, batch(b"v")).await.expect("acknowledged");
@@ -89,7 +89,7 @@ async fn thousand_idle_partitions_cost_few_requests() {
     let count = |name: &str| (1..=3).map(|id| metric(cluster.node(id), name)).sum::<f64>();
     let fetches = || count("fullbore_request_duration_seconds_count{api=\"Fetch\"}");
     let bytes = || count("fullbore_response_bytes_total{api=\"Fetch\"}");
-    // A late fetch may still name partitions. If there are more than 40 fetches, the measurement starts again.
+    // A late fetch may still include partitions. If there are more than 40 fetches, the measurement starts again.
     let (mut before, mut since) = ((fetches(), bytes()), Instant::now());
     let until = since + Duration::from_secs(20);
     loop {
@@ -102,7 +102,7 @@ async fn thousand_idle_partitions_cost_few_requests() {
         }
         assert!(Instant::now() < until, "there is no rest");
     }
-    // Six fetchers get one response each every half second.
+    // Each of the six fetchers gets a response every half second, so about 24 fetches are expected in two seconds.
     assert!(fetches() - before.0 <= 40.0, "{}", fetches() - before.0);
     assert!(bytes() - before.1 <= 20_000.0, "{}", bytes() - before.1);
     cluster.stop().await;
@@ -172,7 +172,8 @@ async fn replication_over_a_tls_listener_of_its_own_makes_logs_equal() {
     cluster.stop().await;
 }
 
-/// A failover elects leaders for the partitions in use first.
+/// A failover elects leaders for the partitions in use first. So a partition that clients write to must also count as
+/// in use on its followers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partition_written_at_its_leader_is_in_use_at_its_followers() {
     let cluster = Cluster::start(3, "").await;

@@ -216,7 +216,8 @@ async fn replica_with_a_failed_write_does_not_lead_before_it_has_all_records_aga
     cluster.stop().await;
 }
 
-/// The brokers stop one after the other. The disk of the last one has a bad block.
+/// Broker 2 stops first and stays in the ELR. Then broker 1, the leader, stops, and its log gets damaged. When both are
+/// back, broker 2 must lead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back() {
     let mut cluster = Cluster::start(2, SHORT_LAG).await;
@@ -244,7 +245,7 @@ async fn leader_with_a_damaged_log_yields_to_a_complete_replica_that_comes_back(
 }
 
 /// While records are being flushed, the follower gets a response without records, for example because the high
-/// watermark has risen.
+/// watermark has risen. This response must not make the follower acknowledge the records before they are flushed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn response_without_records_does_not_acknowledge_unflushed_records() {
     let cluster = Cluster::start(2, "").await;
