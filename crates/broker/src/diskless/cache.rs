@@ -4,8 +4,8 @@
 //! The cache never waits and does no I/O.
 //!
 //! Invariant: the bytes of each kind stay within the limit of that kind. The limit of fetched blocks is at least twice
-//! the largest range that a reader requested at once. A slice that is still used elsewhere keeps its whole part or
-//! block in memory, beyond the limit.
+//! the largest range that a reader requested at once. If a slice of an evicted part or block is still in use, the whole
+//! part or block stays in memory and no longer counts.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::ops::Range;
@@ -18,8 +18,8 @@ use fullbore_rules::commit::ObjectId;
 pub const BLOCK: u32 = 1 << 20;
 /// Maximum number of blocks that one GET fetches.
 const BLOCKS_MAX: u32 = 8;
-/// A response that uses less than one part in `BLOCK_SHARE` of its blocks is copied. Slices would keep the whole blocks
-/// in memory.
+/// A response is copied if it uses less than 1/`BLOCK_SHARE` of the bytes of its blocks. Otherwise its slices would
+/// keep the whole blocks in memory.
 const BLOCK_SHARE: usize = 4;
 /// Estimated memory for the bookkeeping of an uploaded object, in bytes. Its parts are not included.
 const OBJECT_COST: usize = 512;

@@ -1,5 +1,5 @@
 //! Learns of commits by other brokers. A task polls the index for changes, applies them to the partitions, and wakes
-//! the consumers that wait there.
+//! the consumers that wait for records of these partitions.
 //!
 //! A reader can also request the newest state of a partition; these refreshes are in [`super::reader`].
 //!

@@ -23,7 +23,8 @@ const KEPT: Duration = Duration::from_secs(10);
 /// Maximum number of failures that are remembered. Reads that fail beyond this limit are repeated without a pause.
 const FAILED_MAX: usize = 1024;
 
-/// The failures of each object. If only some bytes were wrong or missing, the failure belongs to their block.
+/// The failures by object and block. The block is `None` if a GET of the object failed, and is set if only some bytes
+/// were wrong or missing.
 #[derive(Debug, Default)]
 pub struct FailedReads(HashMap<(ObjectId, Option<u32>), FailedRead>);
 
@@ -76,7 +77,8 @@ impl FailedReads {
         }
     }
 
-    /// Records that a GET of `range` returned different bytes than were put. Returns how many GETs in a row did so.
+    /// Records that a GET of `range` returned different bytes than were put. Returns how many GETs in a row have
+    /// returned wrong bytes.
     pub fn wrong(&mut self, id: ObjectId, range: &Range<u32>, now: Instant) -> u32 {
         let error = ObjectError::Unavailable(format!("it returns other bytes of the object {id:016x} than were put"));
         for block in blocks(range) {

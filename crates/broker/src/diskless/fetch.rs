@@ -77,8 +77,8 @@ impl RangeFetcher {
         let missing = self.shared.cache.lock().missing(id, range);
         for range in missing {
             let _locks = self.lock(id, &range).await;
-            // Another fetch may have brought the blocks while this one waited for the locks. Only the bytes before
-            // `end` count here. The last block of an object is short, and would always look incomplete.
+            // Another fetch may have brought the blocks while this one waited for the locks. The last block of an
+            // object is short, so it is complete if it has all bytes before `end`.
             let still = self.shared.cache.lock().missing(id, range.start..range.end.min(end));
             for range in still {
                 let wanted = range.start..range.end.min(end);

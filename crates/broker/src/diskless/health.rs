@@ -66,8 +66,8 @@ impl StoreHealth {
         [&self.puts, &self.gets].into_iter().filter_map(|tries| self.silent_for(tries)).chain(failing).max()
     }
 
-    /// Returns how long the requests in `tries` have made no progress. Returns `None` if no request is under way, or if
-    /// that time is shorter than `LOST_AFTER` or than the usual wait for a second try.
+    /// Returns how long the requests in `tries` have made no progress. Returns `None` if no request is under way. Also
+    /// returns `None` if that time is shorter than `LOST_AFTER` or shorter than the usual wait for a second try.
     fn silent_for(&self, tries: &Tries) -> Option<Duration> {
         let least = tries.usual_wait().unwrap_or_default().max(LOST_AFTER);
         tries.silent_for(self.state.lock().answered).filter(|time| *time >= least)

@@ -26,8 +26,8 @@ pub(super) const BURST: u32 = 4;
 /// How many finished requests earn the credit for one second try.
 pub(super) const ONE_IN: u32 = 10;
 
-/// The smallest size in bytes of a request in each class but the first. Large requests take longer on a narrow link, so
-/// their times are kept apart.
+/// The sizes in bytes at which the classes of requests begin, except for the first class, which begins at 0. Each class
+/// has its own times, because large requests take longer on a narrow link.
 const CLASSES: [u64; 3] = [256 << 10, 1 << 20, 4 << 20];
 
 /// The durations of earlier tries, and the credit for second tries.
@@ -37,7 +37,7 @@ pub struct Hedging {
     seen: [VecDeque<Duration>; CLASSES.len() + 1],
     /// The credit for second tries, each of which takes [`ONE_IN`].
     credit: u32,
-    /// Until when silence of the store has already earned credit.
+    /// The time up to which seconds without progress have already earned credit.
     credited_at: Duration,
 }
 

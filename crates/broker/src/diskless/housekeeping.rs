@@ -144,8 +144,8 @@ impl Cleaner {
         }
     }
 
-    /// Deletes objects from the store. Reports those whose second DELETE succeeded to the index, which forgets them,
-    /// and those whose DELETE failed. Returns false if no DELETE succeeded.
+    /// Deletes objects from the store. The index then forgets the objects whose second DELETE succeeded, and records
+    /// those whose DELETE failed. Returns false if no DELETE succeeded.
     async fn delete_all(&mut self, unused: &[UnusedObject]) -> bool {
         let (mut waiting, mut deleting) = (unused.iter().copied(), JoinSet::new());
         let (mut done, mut failed) = (Vec::new(), Vec::new());

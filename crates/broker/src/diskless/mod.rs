@@ -347,7 +347,7 @@ impl Diskless {
     /// a restart need not repeat the deletion.
     ///
     /// Returns the last sequences of producers on each partition that may have records. If a classic topic of the same
-    /// name is created later, it needs them. For a diskless topic, the index keeps them itself.
+    /// name is created later, it needs these sequences. For a diskless topic of the name, the index keeps them.
     pub fn delete_topic(&self, id: Uuid, deleted: Deleted) -> Vec<((String, i32), ProducerTails)> {
         let partitions = self.topics.write().remove(&id).unwrap_or_default();
         let mut stopped = Vec::new();
@@ -435,8 +435,8 @@ impl Diskless {
         &self.health
     }
 
-    /// Records whether the metadata leaves this broker out, so that clients use other brokers. If it now does, the
-    /// batches that wait for a silent store are refused, because another broker may accept them.
+    /// Records whether the metadata leaves this broker out, so that clients use other brokers. A broker that is left
+    /// out refuses the batches that wait for a silent store, because another broker may accept them.
     pub fn leave_out(&self, is_left_out: bool) {
         if self.services.left_out.set(is_left_out) {
             self.topics.read().values().flatten().for_each(|partition| partition.known.wake());

@@ -62,8 +62,8 @@ impl DisklessPartition {
 
     /// Offers one batch of a producer. The answer arrives after the batch is committed.
     ///
-    /// After [`AppendStep::Blocked`], the caller must wait and then offer the batch again. After a refresh, `freshness`
-    /// is then `Current`. After a wait for memory, `room` is the permit.
+    /// After [`AppendStep::Blocked`], the caller must wait and then offer the batch again. If it has waited for a
+    /// refresh, it passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
     ///
     /// # Errors
     /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.

@@ -60,7 +60,7 @@ struct KnownRecords {
     run_bytes: u64,
     /// When the last failed read failed, and why. `None` before the first failure.
     failed: Option<(Instant, ReadError)>,
-    /// When the newest refresh that was answered had been requested. `None` before the first one.
+    /// When the newest of the answered refreshes was requested. `None` before the first answer.
     refreshed: Option<Instant>,
 }
 
@@ -185,7 +185,7 @@ impl PartitionView {
         if self.is_gone() { AppendError::Deleted } else { AppendError::Gone }
     }
 
-    /// Wakes `waiter` each time records are committed or their bytes arrive. This ends when the registration is
+    /// Wakes `waiter` each time records are committed or their bytes arrive, until the returned registration is
     /// dropped.
     pub fn register(&self, waiter: &Arc<Notify>) -> Registration {
         Registration::new(&self.waiters, waiter)
@@ -323,7 +323,7 @@ impl PartitionView {
         self.records.lock().failed.filter(|(at, _)| *at >= time).map(|(_, why)| why)
     }
 
-    /// Returns the largest timestamp that was ever appended, or 0 if no timestamp is larger.
+    /// Returns the largest timestamp that was ever appended, but at least 0.
     pub(super) fn largest_timestamp(&self) -> i64 {
         self.records.lock().max_timestamp
     }

@@ -68,7 +68,8 @@ fn has_since(run: &BatchRun, log_start: i64, since_ms: i64) -> bool {
 async fn within(finder: &RunFinder, partition: &PartitionView, bytes_max: u64) -> Option<i64> {
     let number = partition.number()?;
     let Some(first) = finder.runs_from(number, 0, 1).await.ok()?.pop() else { return Some(0) };
-    // The row is read after the first extent. If the index removes an extent in between, it is found missing below.
+    // The row is read after the first extent. If the index removes extents in between, the search below does not find
+    // the first one and ends.
     let row = finder.partitions(vec![number]).await.ok()?.pop()?;
     partition.moved(&row, Vec::new());
     let mut over = u64::try_from(row.bytes).unwrap_or(0).saturating_sub(bytes_max);

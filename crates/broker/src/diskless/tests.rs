@@ -181,7 +181,8 @@ async fn topic_is_deleted_no_memory_of_it_is_kept() {
     refreshing.await.expect("no panic").expect("refreshed");
     assert_eq!(broker.index.kept(), [1, 2, 0]);
     let number = broker.diskless.find(&ONE, 0).and_then(|of| of.known.number()).expect("settled");
-    // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it.
+    // A partition is refreshed while its topic is deleted. Another topic is deleted before the index has created it. In
+    // the end, no state of either topic may remain in memory.
     let refreshing = broker.refresh(0);
     yield_now().await;
     broker.diskless.delete_topic(ONE, Box::new(|| {}));
@@ -221,7 +222,7 @@ async fn many_moves_of_log_starts_are_given_up_a_commit_waits_for_few_of_them() 
     }
     let carried_out = broker.carry_out().await;
     assert!((1..=2).contains(&carried_out), "{carried_out} before a commit");
-    // Requests that are sent later are carried out as well.
+    // A later request still gets a permit and is carried out.
     let partition = broker.diskless.find(&ONE, 7).expect("it is there");
     let moving = tokio::spawn(async move { partition.delete_records_before(0).await });
     broker.until(|| moving.is_finished(), 0).await;

@@ -308,7 +308,8 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     sender.give(Ok(()));
     let [first, second] = batches;
     assert_eq!((committed(first).await, committed(second).await), (Ok(2), Ok(3)));
-    // If objects are closed early, there is a tenth of a second between them.
+    // The object with the two batches is closed early, but at least a tenth of a second after the object with the
+    // marker.
     assert!(began.elapsed() < PUT + Duration::from_millis(110), "{:?}", began.elapsed());
     assert_eq!(broker.partition(0).known.bounds().last_stable_offset, 2);
 }

@@ -29,14 +29,14 @@ pub const GIVEN_UP_AFTER: Duration = Duration::from_secs(40);
 /// How many bytes of a PUT may be in the system's send buffer (`tcp_wmem`). While the system sends them, no progress is
 /// visible.
 pub const BUFFERED_MAX: u64 = 4 << 20;
-/// How many bytes the system is expected to send from that buffer each second, at least.
+/// Minimum number of bytes that the system is expected to send from that buffer each second.
 const BUFFER_LEAVES: u64 = 256 << 10;
 /// How often to check for credit if a second try is due but there is none.
 const CREDIT_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum time without progress of any request before the store counts as silent.
 const STORE_SILENT_MIN: Duration = Duration::from_secs(1);
-/// How many waits for a second try may pass without any progress before the store counts as silent. The resulting time
-/// is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
+/// The store counts as silent after this many times the usual wait for a second try without any progress. The resulting
+/// time is at least `STORE_SILENT_MIN` and at most `SILENT_MAX`.
 const WAITS_OF_SILENCE: u32 = 4;
 /// How many times the pause before a second try of the same request may be doubled.
 const DOUBLED_MAX: u32 = 8;

@@ -229,8 +229,8 @@ impl<S: IndexStore> Index<S> {
                 Ok(answer)
             }
             Err(error) => {
-                // The decision has already changed the state in memory, which may no longer match the rows. It is
-                // dropped, and a later call reads it again.
+                // The decision has already changed the state in memory, so this state may no longer match the rows. A
+                // later call reads it again from the rows.
                 touched.iter().for_each(|partition| drop(self.known.remove(partition)));
                 Err(error)
             }

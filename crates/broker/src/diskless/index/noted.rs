@@ -24,7 +24,7 @@ use fullbore_host::log_rate_limit::LogRateLimit;
 pub const FILE: &str = "diskless-counter";
 /// Minimum time between two writes of the file if only the counts of other brokers have risen.
 const OTHERS_EVERY: Duration = Duration::from_secs(1);
-/// How long a commit waits for a write of the file at most, counted from the start of that write. If a write hangs,
+/// Maximum time that a commit waits for a write of the file, counted from the start of that write. If a write hangs,
 /// only the first commit waits, and later ones continue at once.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -149,7 +149,7 @@ impl NotedChanges {
 }
 
 impl SharedNotes {
-    /// Writes the file each time counts have risen, until the owner is dropped.
+    /// Writes the file each time counts have risen, until the [`NotedChanges`] is dropped.
     fn write_all(&self, file: &File, cluster_id: Uuid) {
         let unwritten = LogRateLimit::default();
         let mut due = Instant::now();
@@ -166,8 +166,9 @@ impl SharedNotes {
         }
     }
 
-    /// Waits until the file must be written, then returns all counts. Counts of other brokers alone wait until `due`,
-    /// or until the owner is dropped. Returns `None` if the owner is dropped and everything is written.
+    /// Waits until the file must be written, then returns all counts. If only counts of other brokers have risen, the
+    /// write waits until `due`, or until the [`NotedChanges`] is dropped. Returns `None` if the [`NotedChanges`] is
+    /// dropped and everything is written.
     fn next_counts(&self, due: Instant) -> Option<ChangeCounts> {
         let mut noted = self.noted.lock();
         loop {

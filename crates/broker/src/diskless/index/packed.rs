@@ -18,8 +18,8 @@ use fullbore_db::StoreError;
 /// to this partition.
 pub const FORGOTTEN_AT: i64 = -1;
 
-/// How long a deletion copies the rows of producers that wrote only to earlier partitions of the name. The producers of
-/// the remaining rows count as forgotten.
+/// How long the deletion of a topic copies the rows of producers that wrote only to earlier partitions of the name.
+/// After this time, producers whose rows are not copied yet count as forgotten.
 pub const CARRIED_FOR: Duration = Duration::from_secs(2);
 
 /// Packed size of a batch in an extent: size, record count, largest timestamp.
@@ -101,13 +101,16 @@ pub fn pack_producer(batches: &[AppendedBatch]) -> Vec<u8> {
     packed
 }
 
-/// How many bytes before the end of a column the last batch's offset begins. SQL statements use this number.
+/// The distance in bytes from the start of the last batch's offset to the end of the column. SQL statements use this
+/// number.
 pub const LAST_BASE_OFFSET: i64 = 16;
 
-/// How many bytes before the end of a column the last batch's record count begins. SQL statements use this number. The
-/// producer's transaction is open if the highest bit of the count is set and that of the sequence is not.
+/// The distance in bytes from the start of the last batch's record count to the end of the column. SQL statements use
+/// this number. The producer's transaction is open if the highest bit of the count is set and that of the sequence is
+/// not.
 pub const LAST_COUNT: i64 = 20;
-/// How many bytes before the end of a column the last batch's sequence begins. SQL statements also use this number.
+/// The distance in bytes from the start of the last batch's sequence to the end of the column. SQL statements also use
+/// this number.
 pub const LAST_SEQUENCE: i64 = 24;
 
 /// Reads an offset from the bytes at [`LAST_BASE_OFFSET`].

@@ -58,8 +58,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
     for (life, is_deleted_first) in [(1, true), (2, false), (3, true)] {
         partition = make_again(&mut opened, life, is_deleted_first);
         opened.tidy();
-        // A partition without records does not become the predecessor of the next one. Its own predecessor remains in
-        // that role.
+        // The first two of the new topics get no records. Their partitions therefore do not become predecessors when
+        // they are deleted, and the original partition remains the predecessor.
         if life < 3 {
             continue;
         }
@@ -79,8 +79,8 @@ fn producers_go_on_where_their_topic_is_made_again<B: BackEnd>() {
             [appended(0), appended(10)]
         );
     }
-    // Producer 8 begins after others have written. It tries two brokers: one that has read all rows, and one that has
-    // just started.
+    // Producer 7 has written to the last topic, and producer 8 has not. A broker that has read all rows and one that
+    // has just started must both know the last sequence of producer 8.
     let left =
         |index: &mut Index<B::Store>| index.refresh_one(partition, 0).expect("known").expect("there").predecessor;
     let mut other = opened.another();
@@ -570,7 +570,7 @@ fn clock_is_set_back_no_pass_is_delayed<B: BackEnd>() {
 #[test]
 fn all_batches_of_a_row_are_before_the_retained_ones_the_row_is_removed() {
     let mut state = PartitionState::new(5);
-    // Producer 7 makes seven commits of two batches each. Each of them is followed by such a commit of producer 8.
+    // Producers 7 and 8 take turns. Each of them makes seven commits of two batches.
     let rows: Vec<(i64, i64)> = (0..14).map(|at| (at * 20, 7 + at % 2)).collect();
     for (base_offset, producer_id) in &rows {
         for at in [0, 10] {

@@ -78,8 +78,8 @@ pub trait IndexStore: Send {
     /// rows are read within it.
     ///
     /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
-    /// expire. That deletion copies the rows of producers that have not written to the next partition. If unknown
-    /// producers may have written to the predecessor, one row has
+    /// expire. When the next partition is deleted, rows of producers that have not written to it are copied to it
+    /// first. If unknown producers may have written to the predecessor, one row has
     /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
     ///
     /// # Errors
@@ -112,9 +112,9 @@ pub trait IndexStore: Send {
         self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
     }
 
-    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When the last
-    /// of these is gone, the aborted transactions there are removed as well. An object that loses its last extent
-    /// becomes unused. Returns true if there may be more to remove.
+    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When a
+    /// partition has no such extents left, the aborted transactions before its log start are removed, or all of them if
+    /// it is deleted. An object that loses its last extent becomes unused. Returns true if there may be more to remove.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
@@ -294,9 +294,9 @@ pub trait RunSource: Send {
     /// Returns a [`StoreError`] if the index cannot be read.
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
 
-    /// Returns the aborted transactions with records in `offsets`. If `count` or more of them have their marker there,
-    /// the answer covers only the range up to the `count`-th marker. Transactions that are still open at the end of the
-    /// covered range are included.
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of these transactions have their
+    /// markers in `offsets`, the answer covers only the range up to the `count`-th marker. Transactions that are still
+    /// open at the end of the covered range are included.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if the index cannot be read.

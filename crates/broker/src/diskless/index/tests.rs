@@ -379,7 +379,8 @@ fn topic_is_deleted_no_row_of_it_is_left<B: BackEnd>() {
     assert_eq!(unused, [&objects[..], &[late, later]].concat());
 }
 
-/// The object is returned to another broker and after a restart as well.
+/// The failed DELETE is recorded in the index. After a restart, or at another broker, the object is therefore returned
+/// again.
 fn delete_of_an_object_fails_it_is_returned_again_soon<B: BackEnd>() {
     let mut opened = Opened::<B>::new(1);
     let partition = opened.partitions[0];

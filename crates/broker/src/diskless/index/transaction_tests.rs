@@ -152,7 +152,8 @@ fn answer_of_a_commit_with_a_marker_is_lost_it_is_answered_as_made<B: BackEnd>()
         assert_eq!(opened.aborted(partition, 0..40).len(), 1);
         opened.again();
     }
-    // The commit is requested once more after the object has lost all its extents.
+    // The object loses all its extents, and then the commit is requested once more. The last batch is still recognised
+    // as a duplicate. The first batch and the marker are refused, because the producer is in a later epoch.
     opened.index.store.move_log_start(partition, 31).expect("moved").expect("there");
     opened.tidy();
     let verdicts = opened.index.commit(&[lost], NOW).expect("answered").verdicts.remove(0);
@@ -316,11 +317,11 @@ fn old_rows_of_producers_are_removed_a_state_read_again_is_the_state_in_memory<B
     assert_eq!(kept.1.iter().map(|of| of.coordinator_epoch).collect::<Vec<_>>(), [4, 4]);
     let mut anew = opened.another();
     assert_eq!(shown(&mut anew, partition), kept);
-    // The marker that left the epoch unchanged still counts.
     let next = kept.0.next_offset;
     let object = opened.object();
     let verdicts = opened.commit(object, &[marker(partition, 0, (7, 2), false, 2)]);
     assert_eq!(verdicts, [appended(next)]);
+    // The marker of producer 8 left the epoch unchanged. A confirmation from before that marker must still be refused.
     for known in [31, 41] {
         let batches = vec![verified(by(8, batch(partition, 0, 24_000)), known)];
         let mut anew = opened.another();

@@ -34,8 +34,8 @@ const CLAIM_MAX: usize = 1000;
 const PROBE: &str = "probe";
 /// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
-/// How long the broker waits before it reads which marker is in the store, if the PUT of its own marker was
-/// unconditional or the store ignored the condition.
+/// If the store has no conditional PUTs or ignores the condition, the broker waits this long after the PUT of its own
+/// marker. It then reads which marker is in the store.
 const CLAIM_SETTLES: Duration = Duration::from_secs(2);
 
 /// The state of a store's ownership marker, which is either verified or not yet.

@@ -4,9 +4,9 @@
 //! Only HTTP/1.1 is used, because with HTTP/2 all uploads would share one connection. The addresses of the store's name
 //! are rotated each time the name is resolved, so that the connections use all of them.
 //!
-//! Answers set the pace of later requests (see [`Pace`]). There are too many requests if the store answers with 429, or
-//! with 503 and either a Retry-After or a code such as SlowDown. Other failures do not change the pace, so that after
-//! an outage requests are sent at once.
+//! Answers set the pace of later requests (see [`Pace`]). A 429 means that there are too many requests, and so does a
+//! 503 with a Retry-After or with a code such as SlowDown. Other failures do not change the pace, so that after an
+//! outage requests are sent at once.
 //!
 //! If a request has a [`BodyProgress`] in its extensions, the progress advances with each piece of up to 64 KiB that
 //! the socket takes. Retries and time limits of requests are elsewhere.
@@ -125,7 +125,8 @@ enum Paced {
 const SLOW_DOWN_WORDS: [&str; 6] =
     ["SlowDown", "ServerBusy", "TooManyRequests", "Throttl", "LimitExceeded", "reduce your request rate"];
 
-/// Returns true if only the body of the answer shows that there are too many requests.
+/// Returns true if the status and the headers do not show whether there are too many requests, so that the body
+/// decides.
 fn body_decides(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::SERVICE_UNAVAILABLE && !headers.contains_key(RETRY_AFTER)
 }

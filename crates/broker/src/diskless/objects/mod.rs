@@ -171,7 +171,7 @@ impl Objects {
     async fn claimed_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.directory {
-                // If the directory hangs, the broker must not start, as if the directory were not mounted.
+                // A directory may take the whole `CLAIM_MAX`. If it still hangs then, the broker must not start.
                 Some(_) => std::future::pending().await,
                 None => self.claim.store_is_silent(SILENT_MAX).await,
             }

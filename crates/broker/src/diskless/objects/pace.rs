@@ -22,8 +22,8 @@ use super::BodyProgress;
 
 /// Minimum rate, in requests per second.
 const RATE_MIN: f64 = 1.0;
-/// Minimum rate that a new limit assumes the store to accept. A broker that sends few requests has not seen how many
-/// the store accepts.
+/// When the rate becomes limited, the store is assumed to accept at least this rate. A broker that has sent few
+/// requests cannot know how many the store accepts.
 const RATE_BEGINS_MIN: f64 = 10.0;
 /// The pace is unlimited again when the rate exceeds this value.
 const RATE_MAX: f64 = 500.0;
@@ -367,7 +367,7 @@ mod tests {
         send(&pace, &store, S(10)).await;
         let taken = store.taken.load(Ordering::Relaxed);
         // The pauses are random. In trials, at least 61 requests were accepted. If the rate grew by only 5 % and 0.5 a
-        // second, it would be 30.
+        // second, only 30 requests would be accepted.
         assert!(taken >= 45, "{taken} of 200 in the first 10 s");
         send(&pace, &Narrow::taking(100_000.0), S(20)).await;
         assert!(pace.state.lock().bounded.is_none());

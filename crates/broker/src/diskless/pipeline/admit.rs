@@ -195,7 +195,8 @@ impl Pipeline {
             }
             Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
                 // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
-                // be wrong. The batch may be the next one of its producer, and some clients treat that error as fatal.
+                // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
+                // errors as fatal.
                 Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
                     answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
                 }

@@ -87,7 +87,7 @@ impl PendingBatch {
     }
 
     /// Returns true for a batch of records and false for a marker. If a batch is refused, the later batches of its
-    /// producer fail. This is not so for a marker.
+    /// producer fail. If a marker is refused, they do not.
     pub fn is_batch(&self) -> bool {
         matches!(self.answer, PendingAnswer::Batch(_))
     }

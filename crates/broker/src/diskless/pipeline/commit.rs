@@ -54,7 +54,8 @@ impl Shared {
         given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
     }
 
-    /// Waits for the confirmation of a batch that was admitted before it, and then continues the queue.
+    /// Waits for the coordinator's answer about a batch that was admitted without its confirmation, and then continues
+    /// the queue.
     pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
         let word = word.given().await;
         let mut state = self.state.lock();
@@ -165,7 +166,8 @@ impl PipelineState {
             }
         }
         if !self.others_commit {
-            // The answers arrived in a different order than their queries were sent. These states lack rows.
+            // If answers arrive in a different order than their queries were sent, states can lack rows. Such a state
+            // is read again when it is needed.
             let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
             missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
         }

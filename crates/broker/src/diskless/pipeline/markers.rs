@@ -161,7 +161,8 @@ impl Shared {
         };
         state.pending.insert(ticket, pending);
         state.markers.push(number, marker, ticket);
-        // The sequence after `i32::MAX` is 0, which is the first one of the producer's epoch.
+        // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
+        // of the marker's epoch.
         self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
         self.close_due(&mut state);
         if was_idle {

@@ -34,7 +34,8 @@ use fullbore_log::partition::terms::AppendTerms;
 use fullbore_log::validation::ValidBatch;
 
 /// How long a partition with parked batches may go without a refresh. A commit in the change feed causes an earlier
-/// one. This is also the time limit of such a refresh, because the same task must refuse expired batches in time.
+/// refresh. The interval is also the time limit of each refresh, because the task that waits for it must refuse expired
+/// batches in time.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Pipeline {
@@ -134,8 +135,9 @@ impl Shared {
             match state.check(number, &candidate_of(&early), Freshness::Current) {
                 Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
                 Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
-                // There are two possible reasons. Either the transaction has ended, or a copy of the batch was admitted
-                // over another connection. In the latter case, a retry gets the outcome of that copy.
+                // The batch cannot be queued, either because its transaction has ended, or because a copy was admitted
+                // over another connection. The client sends it again, and in the latter case gets the outcome of the
+                // copy.
                 Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
                     early.refuse(AppendError::Again);
                 }
@@ -300,8 +302,8 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
     let heard = Arc::new(Notify::new());
     let _registration = watch.partition.register(&heard);
     loop {
-        // If a refresh is not answered, another one follows after the next commit in the change feed or at the end of
-        // the interval.
+        // While batches are parked, another refresh follows after the next commit in the change feed or at the end of
+        // the interval. It follows even if this one is not answered.
         let refresh = async {
             let _place = pipeline.shared.refreshes.acquire_for_watch().await;
             pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;

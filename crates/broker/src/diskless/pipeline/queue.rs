@@ -355,7 +355,8 @@ impl CommitQueue {
         }
         self.bytes -= objects.iter().map(|object| object.bytes).sum::<usize>();
         if !dead.is_empty() {
-            // The batches of the same commit have their own verdicts.
+            // Dead batches that were in the same commit already have an outcome, because each of them has its own
+            // verdict.
             let own: HashSet<_> = outcomes.iter().map(|(ticket, _)| *ticket).collect();
             dead.retain(|dead| !own.contains(dead));
         }

@@ -75,8 +75,8 @@ impl Slots {
         }
     }
 
-    /// Records a successful upload and adjusts the number of permits to the window. All missing permits are added, but
-    /// only one is removed.
+    /// Records a successful upload and adjusts the number of permits to the window. If the window has grown, all
+    /// missing permits are added. If it has shrunk, only one permit is removed.
     fn done(&self, permit: SemaphorePermit<'_>, took: Duration, bytes: u64) {
         let mut state = self.window.lock();
         state.window.note(self.began.elapsed(), took, bytes);

@@ -296,7 +296,8 @@ impl PartitionProducer {
                 }
             }
             Response::Refused(AppendError::Sequence(SequenceRefusal::DuplicateSequence)) => {
-                // The commit may have been requested twice, and the topic deleted in between.
+                // If the topic was deleted, this refusal can be correct, because the commit may have been requested
+                // before the deletion and again after it.
                 let is_there = world.topic.lock().current == Some(topic);
                 if is_there && !batch.may_be_written && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     world.wrong(|| format!("{} is a duplicate, and was never written", name()));

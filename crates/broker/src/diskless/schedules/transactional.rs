@@ -217,7 +217,8 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
 struct Word {
-    /// How long after the offer of the batch the answer arrives. `None` if the coordinator has already confirmed.
+    /// The time from the offer of the batch to the answer. `None` if the coordinator has already confirmed the
+    /// transaction.
     after: Option<Duration>,
     is_given: bool,
 }
@@ -287,7 +288,8 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
     while world.topic.lock().current == Some(topic) && world.setup.fault != Some(Fault::LeavesOpen) {
         let life = any(brokers, client);
         if let Some(partition) = partition_at(&life, client, topic).await {
-            // If the coordinator gives up, it writes the marker again. Both of them may then be written.
+            // Sometimes the coordinator gives up soon and writes the marker again. The first marker may then be written
+            // as well as the second.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
             world.tell(|| format!("{marker:?}: {written:?}"));

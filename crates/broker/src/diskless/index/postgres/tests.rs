@@ -322,7 +322,8 @@ fn database_is_an_older_copy_nothing_is_committed() {
     until_known(&mut other, &object(1));
     assert_eq!(changes.changed().expect("told").len(), 1);
     server.copy();
-    // The other broker commits after the copy was made, and the first broker reads this commit.
+    // The other broker commits after the copy was made, and the first broker reads this commit. The copy therefore
+    // lacks a change that the first broker knows.
     until_known(&mut other, &object(2));
     changes.changed().expect("told");
     assert_eq!(one.refresh_one(partition, 0).expect("known").expect("there").row.next_offset, 30);
@@ -525,7 +526,7 @@ fn other_brokers_commit_the_change_feed_misses_nothing() {
         assert_eq!(heard.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
     }
     assert_eq!(changes.changed().expect("told"), [], "nothing has changed since");
-    // The feed does not return the changes of its own broker either.
+    // The feed of broker 3 does not return the changes of broker 3 itself.
     let mut own = opened.back_end.broker(3).0;
     own.move_log_start(partitions[0], 20).expect("moved");
     assert_eq!(changes.changed().expect("told"), []);

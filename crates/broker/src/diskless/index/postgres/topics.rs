@@ -60,9 +60,9 @@ pub fn create(
     read(made)
 }
 
-/// Makes deleted classic partitions the predecessors of a topic's partitions that do not exist yet. If neither the
-/// producers of a classic partition nor a bound of their ids is known, it is left out. The rows of earlier predecessors
-/// are then kept, because another broker may know more.
+/// Makes deleted classic partitions the predecessors of a topic's partitions that do not exist yet. A classic partition
+/// is left out if neither its producers nor a bound of their ids is known. In that case, the rows of an earlier
+/// predecessor are kept, because another broker may know more.
 pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
@@ -180,8 +180,8 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
 }
 
 /// Returns the statements that delete these partitions. A partition with records becomes the predecessor of the next
-/// partition of its name. The rows of its own predecessor are left for the GC. If some of its producers were forgotten,
-/// the partition leaves a [`forgotten_row`].
+/// partition of its name. The rows of its own predecessor are left for the GC. If some producers of the deleted
+/// partition were forgotten, it leaves a [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(

@@ -29,11 +29,11 @@ const MIGRATIONS: [&str; 1] = [TRANSACTIONS];
 /// Version 6, in which rows of producers may be transactional or markers.
 const TRANSACTIONS: &str = include_str!("schema_6.sql");
 const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
-/// Size of a page in bytes. For each partition, a commit adds one entry to each of two pages, so small pages mean that
-/// it writes fewer bytes.
+/// Size of a page in bytes. A commit changes two pages for each partition and adds only one entry to each of them. With
+/// small pages, it therefore writes fewer bytes.
 const PAGE: i64 = 1024;
-/// Size in bytes at which a commit itself copies the write-ahead log into the file. A checkpoint between commits
-/// usually does so earlier.
+/// When the write-ahead log has this many bytes, a commit copies it into the file. A checkpoint between commits usually
+/// does so earlier.
 const WAL_MAX: i64 = 32 << 20;
 /// Maximum size of the pages that a connection keeps in memory, in bytes.
 const CACHE_MAX: i64 = 16 << 20;
