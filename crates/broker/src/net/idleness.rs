@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// How often the flags are polled in the time after which a connection counts as idle.
+/// Number of polls within the time after which a connection counts as idle.
 const POLLS: u32 = 8;
 
 /// The activity of both halves of a connection.

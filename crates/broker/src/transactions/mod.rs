@@ -54,8 +54,8 @@ use tally::Tally;
 /// How many milliseconds a client's request waits for the previous transaction to end. Kafka's client pauses for the
 /// same time after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// How many milliseconds a batch waits for the previous transaction to end. Its client would pause for longer
-/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
+/// How many milliseconds a batch waits for the previous transaction to end, as in Kafka
+/// (`add.partitions.to.txn.retry.backoff.max.ms`). If the batch were refused, its client would pause for longer.
 pub const BATCH_WAIT_MS: i64 = 100;
 /// How many milliseconds one transaction may take in a request of another broker. The other transactions wait for the
 /// same response.

@@ -81,7 +81,7 @@ impl Peers {
     /// partition, in the order of the request.
     ///
     /// # Errors
-    /// Returns the reason why there is no response. The partitions may have been added all the same.
+    /// Returns the reason why there is no response. In spite of the error, the partitions may have been added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,
