@@ -91,8 +91,8 @@ pub enum Status {
     Gone,
 }
 
-/// A partition of an internal topic, for as long as its role does not change ([`Shard::keeps_its_role`]). The role is
-/// to be led by this broker or by another one.
+/// A partition of an internal topic, for as long as its role does not change ([`Shard::keeps_its_role`]). Its role
+/// is either that this broker leads the partition, or that another broker does.
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,

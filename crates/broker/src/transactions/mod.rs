@@ -267,8 +267,8 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before they get an answer about
-    /// the id, so that it is never newer than the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Callers read the epoch before they get an
+    /// answer about the id, so that the epoch is never newer than the answer.
     ///
     /// # Errors
     /// Returns the error of the id's shard if it is not serving.

@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 
 /// Maximum number of transactions in one request. A coordinator handles this many at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). The client's
-/// connection waits just as long.
+/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). Meanwhile the
+/// client's connection waits.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of partitions in one request, unless a single transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
