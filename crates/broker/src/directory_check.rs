@@ -1,8 +1,8 @@
 //! Checks, before a broker starts, if its data directory and the database of its cluster belong together. Each finding
 //! is printed as one line.
 //!
-//! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if it
-//! would stop the broker, or cost records.
+//! The check changes nothing and takes no locks, so it may run while the broker runs. A finding counts as wrong if the
+//! broker would not start, or would lose records.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -255,7 +255,7 @@ fn missing(directory: &Path, found: &DirectoryInDatabase) -> Vec<DirectoryFindin
     absent.collect()
 }
 
-/// Adds the first `LINES_MAX` of the findings, and how many were left out.
+/// Adds the first `LINES_MAX` of `found` to `findings`. If there are more, also adds a line with their number.
 fn listed(mut found: Vec<DirectoryFinding>, findings: &mut Vec<DirectoryFinding>) {
     // Wrong findings come first, so that they are left out last.
     found.sort_by_key(|finding| !finding.is_wrong());

@@ -65,8 +65,8 @@ fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
 fn delete(logs: &Partitions, image: &Image, topic: &Topic) {
     let name = (topic.name.as_str(), topic.id);
     if topic.config.diskless {
-        // The note must come first. The deletion stores the state of producers, which replaces the note if the topic
-        // was ever written.
+        // The note must come before the deletion, which stores the state of producers. If the topic was ever written,
+        // that state replaces the note.
         logs.note_diskless_deletion(name, topic.partition_count(), &image.past_topics(&topic.name));
     }
     logs.delete_topic(topic.id);

@@ -5,11 +5,11 @@
 //! behind. Clients that connect early wait in the system's backlog.
 //!
 //! A stop accepts no more connections and answers the requests that were admitted. Parked batches and waiting group
-//! members are refused. Then it closes the control plane and, after it, the partitions, which carry out its decisions.
-//! The directory stays locked until the end.
+//! members are refused. Then the control plane is closed, so that it makes no more decisions. The partitions, which
+//! carry out its decisions, are closed last. The directory stays locked until the end.
 //!
-//! Nothing is accepted before everything that it needs is open. A part that has stopped has answered all of its
-//! requests, or refuses them after [`STOP_MAX`].
+//! Nothing is accepted before everything that it needs is open. The control plane and the partitions are closed only
+//! after all admitted requests were answered, or after [`STOP_MAX`].
 
 use crate::admin;
 use crate::api;
@@ -138,8 +138,8 @@ impl Broker {
         if let Some(join) = join
             && let Err(error) = control.join_cluster(join)
         {
-            // The broker is fenced even if no other broker runs. Without the file `cluster`, its next start would count
-            // as that of another broker.
+            // The broker is fenced even if no other broker runs. If the join has failed before the file `cluster` was
+            // written, the next start would otherwise count as that of another broker.
             membership::fence(&control).await;
             close(control).await;
             return Err(error.into());

@@ -1,4 +1,4 @@
-//! Checks that may hang together with the disk, and how they are kept from blocking the admin page.
+//! Runs checks that may hang together with the disk, without blocking the admin page.
 
 use tokio::sync::Mutex;
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -19,7 +19,8 @@ impl<T> Default for HangingCheck<T> {
 }
 
 impl<T: Send + 'static> HangingCheck<T> {
-    /// Runs `check` and returns its result. If an earlier check is still running, waits for that one instead.
+    /// Runs `check` and returns its result. If an earlier check is still running, waits for the result of that check
+    /// instead.
     ///
     /// Returns `None` if the result takes longer than [`CHECK_MAX`], or if the check has panicked.
     pub async fn run(&self, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {

@@ -69,7 +69,7 @@ struct Admin {
     checks: Arc<DiskChecks>,
 }
 
-/// Checks that hang if the disk hangs, each with its own slot.
+/// Checks that hang if the disk hangs. A check that hangs does not delay checks of another kind.
 #[derive(Default)]
 struct DiskChecks {
     directory: HangingCheck<io::Result<()>>,

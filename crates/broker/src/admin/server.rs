@@ -26,7 +26,7 @@ const CONNECTIONS_MAX: usize = 16;
 pub(super) const CONNECTION_MAX: Duration = Duration::from_secs(5);
 /// Maximum size of the request line and the headers. Above it, hyper responds with 431. Bodies are not read.
 const HEAD_MAX: usize = 16 * 1024;
-/// How long the server pauses after it could not accept a connection, which happens without descriptors or memory.
+/// How long the server pauses after it could not accept a connection, for example because there was no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A connection younger than this is not displaced, because its request may still be in flight.
 const NEW: Duration = Duration::from_millis(50);
@@ -80,8 +80,8 @@ struct OpenConnection {
 }
 
 impl OpenConnections {
-    /// Waits until there is a free slot. If there is none, closes the oldest connection that has sent no request, once
-    /// it is older than [`NEW`].
+    /// Waits for a free slot. If all are taken, closes the oldest connection that has sent no request, once it is older
+    /// than [`NEW`].
     async fn make_room(&mut self) {
         loop {
             while self.tasks.try_join_next().is_some() {}

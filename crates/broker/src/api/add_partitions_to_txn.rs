@@ -1,8 +1,9 @@
-//! AddPartitionsToTxn 0-5: adds partitions to a transaction before the producer writes to them. From version 4 on,
-//! brokers send it. Such a request names several transactions and may only verify that the partitions were added
+//! AddPartitionsToTxn 0-5: adds partitions to a transaction before the producer writes to them. From version 4 on, the
+//! senders are brokers. Their requests contain several transactions, and may only verify that the partitions were added
 //! (KIP-890).
 //!
-//! If one partition cannot be added, none of its transaction is. The others get OPERATION_NOT_ATTEMPTED.
+//! If one partition of a transaction cannot be added, none of them is. The other partitions of this transaction get
+//! OPERATION_NOT_ATTEMPTED.
 
 use super::call::{Call, Fault, Reply};
 use super::end_txn::{FENCED_FROM, as_known, check_id};
@@ -20,7 +21,7 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// First version whose requests name several transactions.
+/// First version whose requests contain several transactions.
 const SEVERAL_FROM: i16 = 4;
 
 /// The result of one transaction, not computed yet.

@@ -15,8 +15,8 @@ use fullbore_wire::ErrorCode;
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Maximum length of the name of a subscription or group, in bytes. The name becomes a key in the database, and a
-/// request could otherwise bring one as long as a frame.
+/// Maximum length of the name of a subscription or group, in bytes. The name becomes a key in the database. Without
+/// this limit, it could be as long as a whole request.
 const RESOURCE_NAME_BYTES_MAX: usize = 1024;
 
 /// The requested changes of one resource.

@@ -66,8 +66,8 @@ impl Client {
     }
 }
 
-/// Counts the requests of a connection other than Produce. Responses leave in order, so theirs wait for those of
-/// earlier Produce requests.
+/// Counts the requests of a connection other than Produce. Responses leave in order, so the responses to these requests
+/// wait for those to earlier Produce requests.
 #[derive(Debug, Default)]
 pub(super) struct LaterRequests {
     count: AtomicU64,

@@ -96,7 +96,7 @@ async fn moved_in_index(moved: &[(Text, Vec<(i32, Moved)>)], deadline: Instant) 
     outcomes
 }
 
-/// Waits until the in-sync replicas of a partition have deleted the records as well, and returns its result.
+/// Waits until the in-sync replicas of a partition have also deleted the records, and returns the partition's result.
 async fn answer(
     partition_index: i32,
     moved: Moved,

@@ -36,7 +36,7 @@ fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirT
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
-/// one may report it. That is the one with the lowest id among the brokers that use the store and that clients of this
+/// one may report it. This is the broker with the lowest id among those that use the store and that clients of this
 /// listener can reach.
 fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);

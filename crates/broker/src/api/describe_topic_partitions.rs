@@ -113,7 +113,7 @@ fn describe(viewer: &Viewer<'_>, topic: &Topic, range: std::ops::Range<i32>) -> 
         topic_id: topic.id,
         is_internal: is_internal(&topic.name),
         partitions: range.filter_map(partition).collect(),
-        // The request has no field to leave these operations out, so they are always returned.
+        // The request has no field that could turn these operations off, so they are always returned.
         topic_authorized_operations: operations::OF_A_TOPIC,
         ..Default::default()
     }

@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<DescribeTransactionsRequest>(&response)
 }
 
-/// Returns the error for an id. If `__transaction_state` does not exist, no id does.
+/// Returns the error for an id. If `__transaction_state` does not exist, no id exists.
 fn as_unknown(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::COORDINATOR_NOT_AVAILABLE => ErrorCode::TRANSACTIONAL_ID_NOT_FOUND,

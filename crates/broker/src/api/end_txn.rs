@@ -1,5 +1,5 @@
-//! EndTxn 0-5: commits or aborts a transaction. When the client gets the response, the decision is stored and the
-//! partitions on this broker have their markers.
+//! EndTxn 0-5: commits or aborts a transaction. When the client gets the response, the decision is stored. By then,
+//! this broker has also tried to append the markers to the partitions that it leads.
 
 use super::call::{Call, Fault, Reply};
 use fullbore_host::fault_point::{self, FaultPoint};

@@ -63,7 +63,7 @@ fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode
             response.timestamp = found.timestamp;
             response.leader_epoch = found.leader_epoch;
         }
-        // No record is that late, so the offset and the timestamp stay -1.
+        // There is no such record, so the offset and the timestamp stay -1.
         Ok(None) => {}
         Err(code) => response.error_code = code,
     }
@@ -79,8 +79,8 @@ struct RequestTerms {
     refreshed: Result<(), ReadError>,
 }
 
-/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. `None` if no record
-/// is that late.
+/// Returns the offset for a timestamp, or for one of the special timestamps that `version` knows. `None` if there is no
+/// record at or after that time.
 async fn look_up(
     broker: &Node,
     image: &Image,

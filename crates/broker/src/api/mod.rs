@@ -2,7 +2,8 @@
 //! fields in the request.
 //!
 //! Produce, Fetch, OffsetFetch and the commits of offsets may complete after later requests of the same connection were
-//! admitted. Every other API completes first, so that clients see the order that Kafka guarantees.
+//! admitted. A request of any other API completes before the next one is admitted, so that clients see the order that
+//! Kafka guarantees.
 //!
 //! An admitted request is carried out even if earlier responses have not been sent. Work that is done only while a
 //! completion is awaited affects nothing but the response. Requests of thousands of entries run apart from the threads
@@ -147,7 +148,8 @@ async fn dispatch_measured(api: ApiKey, call: &mut Call<'_>, reply: Reply) -> Re
     Ok(admitted.map(|completion| wide::driven(broker, bytes, completion)))
 }
 
-/// Declares which APIs are served and advertised. An API with an arm is both, and any other is neither.
+/// Declares which APIs are served and advertised. An API that has an arm is served and advertised. Any other API is
+/// neither.
 macro_rules! serve {
     (|$call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.

@@ -21,9 +21,9 @@ const TOPIC_IDS: i16 = 10;
 /// A request with this retention time leaves the choice to the broker.
 const BROKERS_RETENTION: i64 = -1;
 
-/// Admits a commit. When this returns, the commit has its position among the group's commits. It is written later,
-/// together with other commits of the client: when its answer is awaited, or when the connection has nothing else to
-/// do.
+/// Admits a commit. When this returns, the commit has its position among the group's commits. The commit is written
+/// once its answer is awaited, or once the connection has nothing else to do. Other commits of the client are written
+/// together with it.
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request_bytes = call.reader.remaining();
     let request: OffsetCommitRequest = call.body(reply.version)?;

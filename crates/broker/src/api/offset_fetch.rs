@@ -1,4 +1,5 @@
-//! OffsetFetch 1-10: returns the committed offsets of groups, for the requested partitions or for all that have one.
+//! OffsetFetch 1-10: returns the committed offsets of groups, for the requested partitions or for all partitions that
+//! have one.
 //!
 //! A partition that is named twice is returned once. Otherwise a short request could fetch the same long metadata a
 //! million times. With `require_stable` (KIP-447), a partition whose offset an open transaction may change gets

@@ -84,8 +84,8 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         return Ok(Some(Completion::Ready(reply.frame::<ProduceRequest>(&response)?)));
     }
     let deadline = if has_waited { came } else { tokio::time::Instant::now() } + timeout;
-    // If a pending batch is not in a log yet, it was copied. Copying the names in the response too allows the request's
-    // frame to be freed now, before the response is sent.
+    // A pending batch that is not in a log yet was copied. If the names in the response are also copied, the request's
+    // frame can be freed now, before the response is sent.
     let is_copied = pending.iter().any(|pending| !pending.ticket.is_written());
     if is_copied {
         response.responses.iter_mut().for_each(|topic| topic.name = Text::from(topic.name.to_string()));

@@ -237,8 +237,8 @@ async fn broker_serves_a_diskless_partition_with_any_registered_leader() {
     }
 }
 
-/// Fetches as a consumer of this rack, and returns the response. The fetch wants one byte and would wait long, so only
-/// an immediate response arrives in time.
+/// Fetches as a consumer of this rack, and returns the response. The fetch has a minimum of one byte and would wait
+/// long for it, so only an immediate response arrives in time.
 fn fetched(opened: &mut Opened, offset: i64, rack: &str, version: i16) -> PartitionData {
     let partition = FetchPartition { fetch_offset: offset, partition_max_bytes: 1000, ..Default::default() };
     let topic_id = opened.broker.node().control.image().topic(TOPIC).expect("there").id;
@@ -282,8 +282,8 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     assert_eq!(fetched(&mut opened, 0, "b", 17).preferred_read_replica, -1);
 }
 
-/// A session leaves out entries that have not changed. If the redirect were left out as well, the consumer would stay
-/// at this broker.
+/// A session leaves out entries that have not changed. If it left out the redirect, the consumer would stay at this
+/// broker.
 #[tokio::test(flavor = "multi_thread")]
 async fn consumer_is_redirected_at_each_fetch_of_a_session() {
     let mut opened = opened(true).await;

@@ -48,8 +48,8 @@ pub fn room_of(size: RequestSize, body_len: usize) -> Option<usize> {
     (elements > ENTRIES_SHORT_MAX).then(|| body_len + bytes + ENTRY_BYTES * elements)
 }
 
-/// Waits until no other wide command of the control plane runs. Until it is done, such a command holds several times
-/// the memory of its request. Returns `None` at once for any other request.
+/// Waits until no other wide command of the control plane runs. While such a command runs, it holds several times the
+/// memory of its request. Returns `None` at once for any other request.
 pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermit<'_>> {
     use ApiKey::*;
     let is_command = matches!(

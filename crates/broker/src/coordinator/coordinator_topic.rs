@@ -107,7 +107,8 @@ impl CoordinatorTopic {
         }
     }
 
-    /// Adopts the topic's shards now and after each new image. Returns once there will be no more images.
+    /// Adopts the topic's shards now and after each new image. Returns once the broker stops and publishes no more
+    /// images.
     pub async fn follow<C: Coordinator>(coordinator: &Arc<C>) {
         let mut images = coordinator.topic().control.watch();
         CoordinatorTopic::adopt(coordinator);

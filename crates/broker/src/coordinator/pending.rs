@@ -24,8 +24,8 @@ pub struct PendingWrite<T> {
 }
 
 impl Shard {
-    /// Queues a write of records. `callback` is called once they are replicated or have failed, and its result goes to
-    /// the waiter. It is called before the callback of the next write.
+    /// Queues a write of records. `callback` is called once they are replicated or have failed, and before the callback
+    /// of the next write. Its result goes to the waiter.
     ///
     /// `callback` must not take a lock that any thread holds while it queues a write. The append begins when a caller
     /// waits or calls [`Shard::flush`], or when the queue is long.

@@ -13,7 +13,8 @@ use std::io;
 
 /// Maximum size of one read. A larger batch is read in one piece.
 const CHUNK_BYTES: u32 = 1 << 20;
-/// Maximum number of lookups of a chunk if its segment is removed before it is read, as by compaction on a full disk.
+/// How many times a chunk is looked up at most, if its segment is removed before it can be read. Compaction on a full
+/// disk may remove it.
 const LOOKUPS_MAX: usize = 8;
 
 /// The reason why a partition cannot be read.

@@ -92,8 +92,8 @@ pub enum Status {
     Gone,
 }
 
-/// A partition of an internal topic, for as long as its role does not change ([`Shard::keeps_its_role`]). The role is
-/// to be led by this broker or by another one.
+/// A partition of an internal topic, for as long as its role does not change ([`Shard::keeps_its_role`]). Its role
+/// is either that this broker leads the partition, or that another broker does.
 pub struct Shard {
     partition: Arc<Replica>,
     compression: Compression,
@@ -155,8 +155,8 @@ impl Shard {
     /// Returns true if this shard can go on: the partition is still led here, or still led elsewhere, as when the shard
     /// was created.
     ///
-    /// If this broker was elected again for the very next epoch, no other leader has written in between. The shard then
-    /// takes over that epoch. A later epoch counts as another role.
+    /// If this broker was elected again for the very next epoch, no other leader has written in between, and the shard
+    /// continues in that epoch. A later epoch counts as another role.
     pub fn keeps_its_role(&self) -> bool {
         match (self.leader_epoch.load(Ordering::Acquire), self.partition.leads_in()) {
             (NO_EPOCH, leads_in) => leads_in.is_none(),
@@ -235,7 +235,7 @@ impl Shard {
         self.unreplicated.notify_in_order(written, callbacks, move || shard.flush_elsewhere());
     }
 
-    /// Keeps other threads from appending as long as the guard lives, as a thread that appends would.
+    /// Keeps other threads from appending as long as the guard lives. The guard stands for a thread that is appending.
     #[cfg(test)]
     pub fn hold(&self) -> parking_lot::MutexGuard<'_, BytesMut> {
         self.writer.lock()

@@ -1,4 +1,4 @@
-//! The table of metrics: every family that the metrics page shows, in the same order.
+//! The table of metrics: every family that the metrics page shows, in the order of the page.
 //!
 //! A row contains everything about a family. The metrics page adds nothing to it, and `docs/metrics.md` only headings.
 
@@ -354,7 +354,7 @@ fn transactional_ids(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result
     })
 }
 
-/// A transaction that has been open for at least this many seconds is named on the page.
+/// The page shows the id of the oldest transaction if it has been open for at least this many seconds.
 const NAMED_FROM_S: f64 = 10.0;
 
 fn oldest_open(page: &Page, mut encoder: MetricEncoder<'_>) -> fmt::Result {

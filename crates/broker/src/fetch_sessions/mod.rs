@@ -9,8 +9,8 @@
 //!
 //! A session may have half a million partitions. The lock of the cache is therefore held only to pass over the
 //! sessions, and no session is locked or freed under it. A session has one list of partitions. At most one of its
-//! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, it is refused
-//! once the session has planned a later request.
+//! pending fetches is registered with them, and that fetch always reads the present list. As in Kafka, a fetch is
+//! refused once its session has planned a later one.
 //!
 //! In a session that reads ahead (an extension of ours), each response moves the positions of its partitions to the
 //! ends of the records that it contains. The client can therefore send further fetches before it has read the
@@ -200,7 +200,7 @@ pub struct FetchPlan {
 }
 
 enum Reads {
-    /// The list of a fetch without a session, and how many bytes its names take.
+    /// The list of a fetch without a session, and how many bytes the names of its topics take.
     Once(Arc<Vec<PartitionFetch>>, usize),
     /// A request of a session, whose list is used.
     Session(SessionTurn),
@@ -422,8 +422,8 @@ impl Session {
             }
         }
         let mut is_new = is_new.into_iter();
-        // `reads_on` means that the client continues a partition that it believes to be in the session. If it is not,
-        // it has left with an error that the client has not read yet.
+        // `reads_on` means that the client continues a partition that it believes to be in the session. A partition
+        // that is not in the session has left it with an error that the client has not read yet.
         changed.retain(|change| is_new.next().unwrap_or(false) && !(self.reads_ahead && change.reads_on));
         wanted.append(&mut changed);
     }

@@ -96,7 +96,7 @@ pub struct PartitionFetch {
     pub fetch_offset: i64,
     /// The leader epoch that the client knows, or -1.
     pub current_leader_epoch: i32,
-    /// True if the client continues at the position that a session which reads ahead has in the partition.
+    /// In a session that reads ahead, true if the client continues at the session's own position in the partition.
     pub(super) reads_on: bool,
     pub(super) sent: SentOffsets,
 }
@@ -217,7 +217,7 @@ fn has_records(data: &PartitionData) -> bool {
 mod tests {
     use super::*;
 
-    /// A large fetch has up to 900,000 of each in memory.
+    /// A large fetch may have 900,000 entries of each list in memory, so the entries must be small.
     #[test]
     fn entries_of_lists_are_small() {
         assert!(size_of::<PartitionFetch>() <= 48, "{}", size_of::<PartitionFetch>());

@@ -28,7 +28,7 @@ impl GroupClock {
         self.started_ms.saturating_add(elapsed)
     }
 
-    /// Returns how many milliseconds the system's clock is ahead of this one.
+    /// Returns how many milliseconds the system's clock is ahead of this clock.
     pub fn ahead_ms(&self) -> i64 {
         wall_ms().saturating_sub(self.now_ms())
     }

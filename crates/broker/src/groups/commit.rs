@@ -23,7 +23,8 @@ const GROUP_ID_NOT_FOUND: i16 = 9;
 /// Kafka's limit is `max.message.bytes`, 1 MiB.
 pub const COMMIT_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum size of the records of all commits in flight. Beyond it, clients have to retry.
+/// Maximum size of the records of all commits in flight. Once they exceed it, further commits are refused, and their
+/// clients have to retry.
 const COMING_BYTES_MAX: usize = 64 << 20;
 
 /// Offsets that were not committed, as pairs of index and error.
@@ -294,7 +295,8 @@ impl Groups {
         })
     }
 
-    /// Returns the names for which the group has offsets of more than one topic. Pending offsets count as well.
+    /// Returns the topic names for which the group has offsets of more than one topic id. Counts committed and pending
+    /// offsets.
     fn names_of_several(&self, group: &str) -> HashSet<Arc<str>> {
         self.offsets.view(group, |view| {
             let (mut seen, mut several) = (HashMap::new(), HashSet::new());
@@ -308,7 +310,8 @@ impl Groups {
     }
 
     /// Returns true if the group has an offset for the same partition of a newer topic with the same name. The key of a
-    /// record contains only the name, so a tombstone would delete that offset too. Pending offsets count as well.
+    /// record contains only the name, so a tombstone would delete that offset too. Counts committed and pending
+    /// offsets.
     fn is_succeeded(&self, group: &str, due: &DeleteOffset) -> bool {
         let is_other = |id: Uuid, name: &Arc<str>| id != due.topic.id && *name == due.topic.name;
         self.offsets.view(group, |view| {
@@ -362,8 +365,8 @@ impl Groups {
     }
 }
 
-/// Returns the topics for which a group has offsets, by id and name. Pending offsets count as well. A topic may be
-/// returned more than once.
+/// Returns the topics for which a group has committed or pending offsets, by id and name. A topic may be returned more
+/// than once.
 fn topics_of(view: OffsetsView<'_>) -> impl Iterator<Item = (Uuid, &Arc<str>)> {
     let committed = view.committed.into_iter().flatten().map(|(id, topic)| (*id, &topic.name));
     let pending = view.pending.into_iter().flat_map(PendingOffsets::keys);
@@ -379,7 +382,7 @@ fn check_topic(image: &Image, offset: &CommitOffset) -> Result<(), ErrorCode> {
     image.topic_by_id(offset.topic.id).map(drop).ok_or(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION)
 }
 
-/// Returns every partition for which a group has an offset. Pending offsets count as well.
+/// Returns every partition for which a group has a committed or pending offset.
 fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     let topics = view.committed.into_iter().flat_map(GroupOffsets::values);
     let of_topic = |topic: &TopicOffsets| topic.partitions.keys().map(|&at| (Arc::clone(&topic.name), at)).collect();
@@ -389,7 +392,7 @@ fn names_and_partitions(view: OffsetsView<'_>) -> BTreeSet<(Arc<str>, i32)> {
     all
 }
 
-/// Returns all offsets that a group has for a topic. Pending offsets count as well.
+/// Returns all committed and pending offsets that a group has for a topic.
 fn all_of_topic(view: OffsetsView<'_>, topic: Uuid) -> Vec<DeleteOffset> {
     let mut all = BTreeMap::new();
     if let Some(of_topic) = view.committed.and_then(|committed| committed.get(&topic)) {

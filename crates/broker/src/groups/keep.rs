@@ -144,7 +144,7 @@ impl Groups {
         let Some(entry) = alarm.entry.upgrade() else { return };
         let inner = entry.lock();
         if entry.alarm.load(Ordering::Relaxed) != alarm.deadline {
-            // The group has an earlier alarm by now, which replaces this one.
+            // The group has set an earlier alarm meanwhile, which replaces the alarm that has fired.
             return;
         }
         entry.alarm.store(i64::MAX, Ordering::Relaxed);

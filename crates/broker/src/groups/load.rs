@@ -77,7 +77,7 @@ impl Groups {
         }
     }
 
-    /// Deletes the offsets of each deleted topic. Returns once there will be no more images.
+    /// Deletes the offsets of each deleted topic. Returns once the broker stops and publishes no more images.
     async fn forget_deleted_topics(self: &Arc<Self>) {
         let mut images = self.control.watch();
         let mut before = Arc::clone(&images.borrow_and_update());

@@ -1,8 +1,8 @@
 //! The coordinator of consumer groups. It finds and locks a group, passes an event to its state machine, and carries
 //! out the effects. The decisions are made in `rules::group`.
 //!
-//! The effects of one group are carried out in order. If one of them must first be written, it delays the later effects
-//! of its own group, but not those of others. No lock is held across an await. So a group takes further events while
+//! The effects of one group are carried out in order. An effect that must first be written delays the later effects of
+//! its own group, but not those of other groups. No lock is held across an await. So a group takes further events while
 //! its snapshot is written, and their effects are queued. Groups and their commits are stored in `__consumer_offsets`
 //! through [`coordinator`](crate::coordinator).
 //!
@@ -168,7 +168,7 @@ impl Groups {
         let shard = self.topic.read().as_ref().map(|topic| topic.serving(id).cloned()).transpose()?;
         let seen = see();
         if shard.is_some_and(|shard| shard.status() != Status::Serving) {
-            // The shard was left, but this broker may already serve the partition again with another one.
+            // The shard was left, but this broker may already serve the partition again with another shard.
             return Err(self.check(id).err().unwrap_or(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
         }
         Ok(seen)

@@ -2,8 +2,8 @@
 //! Offsets that are pending in transactions are next to them.
 //!
 //! The log is the source of truth. The offsets in memory change only in the callbacks of writes and when a shard is
-//! loaded, so both always agree. Of two commits for a partition, the same one wins in memory and in the log. When this
-//! broker leaves a shard, its offsets are removed, and callbacks that come later add none.
+//! loaded, so memory and log always agree. Of two commits for a partition, the same one wins in memory and in the log.
+//! When this broker leaves a shard, its offsets are removed, and callbacks that come later add none.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
@@ -156,14 +156,14 @@ impl CommittedOffsets {
         self.metadata_bytes.fetch_add(offset.committed.metadata.len(), Ordering::Relaxed);
     }
 
-    /// Calls `read_view` with a group's committed offsets, or with `None` if it has none. Meanwhile commits wait, also
-    /// those of other groups under the same lock.
+    /// Calls `read_view` with a group's committed offsets, or with `None` if it has none. During the call, commits of
+    /// all groups that share the group's lock wait.
     pub fn read<T>(&self, group: &str, read_view: impl FnOnce(Option<&GroupOffsets>) -> T) -> T {
         self.view(group, |view| read_view(view.committed))
     }
 
-    /// Calls `read_view` with a group's committed and pending offsets. Meanwhile commits wait, also those of other
-    /// groups under the same lock.
+    /// Calls `read_view` with a group's committed and pending offsets. During the call, commits of all groups that
+    /// share the group's lock wait.
     pub fn view<T>(&self, group: &str, read_view: impl FnOnce(OffsetsView<'_>) -> T) -> T {
         let stripe = self.stripe(group).read();
         read_view(OffsetsView { committed: stripe.committed.get(group), pending: stripe.pending.get(group) })
@@ -251,8 +251,9 @@ impl CommittedOffsets {
         self.count_pending_out(before.iter().flat_map(PendingOffsets::values));
     }
 
-    /// Ends a producer's transaction. If it is a commit, its offsets become valid, except those for which `is_there`
-    /// returns false. All others are removed. The offsets of one group all change at once.
+    /// Ends a producer's transaction. If the transaction is committed, its offsets become valid, except those for which
+    /// `is_there` returns false. Offsets that do not become valid are removed. The offsets of one group all change at
+    /// once.
     pub(super) fn end_transaction(
         &self,
         shard: &Shard,

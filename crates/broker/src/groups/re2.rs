@@ -1,5 +1,5 @@
 //! Translates the regular expressions that Kafka accepts, in the syntax of RE2/J, into that of Rust's `regex` crate.
-//! Both then accept the same expressions with the same meaning.
+//! The `regex` crate then accepts the same expressions as RE2/J, and gives them the same meaning.
 //!
 //! The translation parses only the parts that differ: repetitions, groups, escapes and classes. `regex` parses
 //! everything else. Limits of size are in `regex.rs`. One difference remains: Unicode classes have the names that

@@ -13,7 +13,7 @@ use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 /// The type of a snapshot's key, "Fb" in ASCII. The key continues with the group's id in UTF-8. The value is the
 /// version of the layout in 64 bits, followed by the state.
 const SNAPSHOT: i16 = 0x4662;
-/// Stands for an expiry time that the client did not send.
+/// In a record, stands for an expiry time that the client did not send.
 const NEVER_SAID: i64 = -1;
 
 /// A record in `__consumer_offsets`.

@@ -30,7 +30,8 @@ impl TopicRegex {
         }
         let build = |pattern: &str| regex::RegexBuilder::new(pattern).size_limit(COMPILED_BYTES_MAX).build();
         let pattern = translated(pattern)?;
-        // First compiled on its own: an expression that closes the surrounding group and opens another one is invalid.
+        // The expression is first compiled without the surrounding group. Otherwise an expression that closes this
+        // group and opens another one would be accepted.
         build(&pattern)
             .and_then(|_| build(&format!(r"\A(?:{pattern})\z")))
             .map(TopicRegex)

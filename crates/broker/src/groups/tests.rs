@@ -128,7 +128,7 @@ async fn reopened(opened: Opened, directory: &Path) -> Opened {
 async fn killed(opened: Opened) {
     let Opened { logs, control, groups, stop, _lock, .. } = opened;
     stop.send_replace(true);
-    // The tasks still hold the groups and the control plane, so this waits until they have ended.
+    // The tasks still hold the groups and the control plane, so the test waits until these tasks have ended.
     drop((logs, control));
     while Arc::strong_count(&groups) > 1 {
         tokio::time::sleep(Duration::from_millis(1)).await;

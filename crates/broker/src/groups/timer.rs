@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
-/// As long as the heap has fewer alarms than this, replaced alarms are not removed.
+/// Replaced alarms are only removed once the heap has at least this many alarms.
 const OVERTAKEN_MIN: usize = 4096;
 /// Wakes a group at its deadline.
 pub(super) struct Alarm {

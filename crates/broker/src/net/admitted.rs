@@ -1,4 +1,5 @@
-//! A request between the two halves of a connection: its response, and the resources that it holds until that is sent.
+//! A request between the two halves of a connection: its response, and the resources that it holds until the response
+//! is sent.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -21,8 +21,7 @@ pub struct Handover<T> {
 
 struct HandoverState<T> {
     items: VecDeque<T>,
-    /// How many slots are in use: by items that will come, by queued items, and by items that were taken out but are
-    /// not finished.
+    /// How many slots are in use. An item uses its slot from before it is queued until it was taken out and finished.
     taken: usize,
     is_closed: bool,
     /// True if the reading half is waiting for a slot.

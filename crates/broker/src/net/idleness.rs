@@ -2,15 +2,15 @@
 //!
 //! The halves of a connection only set flags, which are polled from time to time. So no clock is read where bytes move,
 //! and the result may be up to an eighth too long. Both halves run in one task, so the flags need no memory ordering. A
-//! client is not idle while its request is in progress or while bytes move. If it accepts no more of its response, it
-//! is idle.
+//! client is not idle while its request is in progress or while bytes move. A client that accepts no more of its
+//! response is idle.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
-/// How often the flags are polled in the time after which a connection counts as idle.
+/// Number of polls within the time after which a connection counts as idle.
 const POLLS: u32 = 8;
 
 /// The activity of both halves of a connection.

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{mpsc, watch};
 
-/// How long the broker pauses after it could not accept a connection, which happens without descriptors or memory.
+/// How long the broker pauses after it could not accept a connection, for example because there was no free descriptor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener that has bound its port but does not accept connections yet.

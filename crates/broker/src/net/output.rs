@@ -4,8 +4,8 @@
 //! partitions then costs a system call for each 64 KiB, and not for each range. With TLS, a frame becomes records of
 //! the largest size, which are sent together, and logs are read in pieces of limited size.
 //!
-//! A frame is written completely, or the connection is closed. That happens if a segment is removed before the client
-//! has read it. No copy is kept in memory for a client that does not read.
+//! If a frame cannot be written completely, the connection is closed. One reason is a segment that is removed before
+//! the client has read it. No copy is kept in memory for a client that does not read.
 
 use super::idleness::Idleness;
 use super::stream::ClientStream;
@@ -31,8 +31,8 @@ const COPY_MAX: usize = 64 * 1024;
 const RANGE_COPIED_MAX: usize = 8 * 1024;
 /// Maximum number of bytes in one sendfile call, so that the thread can serve other connections in between.
 const SENDFILE_MAX: usize = 1024 * 1024;
-/// How long a piece of a log stays in memory until its client has accepted it. After that it is freed, and the rest is
-/// read again later.
+/// How long a piece of a log stays in memory if its client does not accept all of it. After that the piece is freed,
+/// and the rest is read again later.
 const HOLD_MAX: Duration = Duration::from_millis(100);
 /// Maximum number of bytes that are read from a log and encrypted at once.
 const ENCRYPT_MAX: usize = 64 * 1024;

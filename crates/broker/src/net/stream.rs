@@ -78,8 +78,8 @@ impl ClientStream {
     }
 }
 
-/// Reads once. If fewer than `want` bytes came, the socket is now empty, so its readiness in tokio is cleared. The next
-/// wait then needs no read that finds nothing.
+/// Reads once. If fewer than `want` bytes came, the socket is now empty, so its readiness in tokio is cleared.
+/// Otherwise the next wait would return at once, and the read after it would find nothing.
 fn read_what_came(socket: &TcpStream, buffer: &mut BytesMut, want: usize) -> io::Result<usize> {
     let mut read = None;
     // Only the readiness from before the read is cleared. Bytes that arrive later set it again.

@@ -36,7 +36,7 @@ pub struct Certificates {
     current: RwLock<Acceptor>,
     /// The stamps that the files had when the certificates in use were read.
     stamps: Mutex<Vec<FileStamp>>,
-    /// The reason, as last logged, why newer files could not be used.
+    /// The last logged reason why newer files could not be used.
     refused: Mutex<Option<String>>,
     /// When each cause was last warned about, and how many failures there have been since.
     warned: Mutex<HashMap<String, (Instant, u64)>>,

@@ -81,8 +81,8 @@ async fn ready(mut completion: Completion) -> Result<Frame, Completion> {
     }
 }
 
-/// Writes, and meanwhile polls the next completion, which has already begun. It may hold a permit that other requests
-/// wait for, and must not keep it just because this client does not read.
+/// Writes, and meanwhile polls the next completion, which has already begun. That completion may hold a permit that
+/// other requests wait for. It must not keep the permit just because this client does not read.
 async fn beside<T>(mut writing: Pin<&mut impl Future<Output = T>>, mut following: Option<&mut Completion>) -> T {
     poll_fn(|context| {
         if let Some(completion) = &mut following {
@@ -132,8 +132,8 @@ mod tests {
         };
         let Err(mut queued) = ready(Completion::Later(Box::pin(answer))).await else { panic!("there is no place") };
         places.add_permits(1);
-        // The write can only end after the completion has released its permit. This stands for a client that first
-        // reads a response on another connection.
+        // The write can only end after the completion has released its permit. Such a write stands for a client that
+        // first reads a response on another connection.
         let writing = pin!(async { drop(places.acquire().await) });
         let beside = beside(writing, Some(&mut queued));
         tokio::time::timeout(Duration::from_secs(30), beside).await.expect("it has what the client waits for");

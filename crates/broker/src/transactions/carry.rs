@@ -99,7 +99,7 @@ impl Transactions {
                         poll_fn(|context| match std::mem::replace(&mut is_sent, true) {
                             true => Poll::Ready(()),
                             false => {
-                                // If this future was moved to a task of its own, this wakes that task again.
+                                // If this future now runs in a task of its own, that task must be woken to continue.
                                 context.waker().wake_by_ref();
                                 Poll::Pending
                             }

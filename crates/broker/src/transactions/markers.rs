@@ -176,7 +176,8 @@ impl Transactions {
     /// Sends a marker to the broker that writes to its partition.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why the write is not confirmed. The marker may have been written all the same.
+    /// Returns the reason, for the log, why the write is not confirmed. In spite of the error, the marker may have been
+    /// written.
     pub(super) async fn mark_at(
         &self,
         route: MarkerRoute,
@@ -291,7 +292,7 @@ impl Transactions {
     }
 
     /// Returns another broker that serves diskless partitions, or `None` if there is none. All markers of a producer go
-    /// to the same one.
+    /// to the same broker.
     fn broker_with_store(&self, image: &Image, producer_id: i64) -> Option<i32> {
         let brokers = image.nodes().iter().filter(|(id, node)| {
             let registration = &node.registration;

@@ -54,8 +54,8 @@ use tally::Tally;
 /// How many milliseconds a client's request waits for the previous transaction to end. Kafka's client pauses for the
 /// same time after CONCURRENT_TRANSACTIONS.
 pub const WAIT_MS: i64 = 20;
-/// How many milliseconds a batch waits for the previous transaction to end. Its client would pause for longer
-/// (`add.partitions.to.txn.retry.backoff.max.ms` of Kafka's brokers).
+/// How many milliseconds a batch waits for the previous transaction to end, as in Kafka
+/// (`add.partitions.to.txn.retry.backoff.max.ms`). If the batch were refused, its client would pause for longer.
 pub const BATCH_WAIT_MS: i64 = 100;
 /// How many milliseconds one transaction may take in a request of another broker. The other transactions wait for the
 /// same response.
@@ -267,8 +267,8 @@ impl Transactions {
         read(&state.transaction)
     }
 
-    /// Returns the leader epoch in which this broker coordinates an id. Callers read it before they get an answer about
-    /// the id, so that it is never newer than the answer.
+    /// Returns the leader epoch in which this broker coordinates an id. Callers read the epoch before they get an
+    /// answer about the id, so that the epoch is never newer than the answer.
     ///
     /// # Errors
     /// Returns the error of the id's shard if it is not serving.

@@ -1,9 +1,9 @@
 //! Connects coordinators to other brokers, over the listener between brokers, and sends them the markers for their
 //! partitions.
 //!
-//! The markers of all transactions for one broker share its requests. Only one WriteTxnMarkers is in flight, and the
-//! next one carries everything that was queued meanwhile. A leader responds only once the markers are replicated, so
-//! this connection carries no other requests.
+//! Markers for the same broker share requests, even if they belong to different transactions. Only one WriteTxnMarkers
+//! is in flight, and the next one carries everything that was queued meanwhile. A leader responds only once the markers
+//! are replicated, so this connection carries no other requests.
 //!
 //! Each queued marker gets an answer: the code in the response, or the failure of its request. If a marker was sent to
 //! another broker instead, it is dropped here and needs no answer.
@@ -92,7 +92,8 @@ impl Peers {
     /// Sends a marker to a broker and returns the error code for its partition.
     ///
     /// # Errors
-    /// Returns the reason, for the log, why there is no response. The marker may have been written all the same.
+    /// Returns the reason, for the log, why there is no response. In spite of the error, the marker may have been
+    /// written.
     pub async fn mark(
         self: &Arc<Self>,
         route: MarkerRoute,
@@ -207,8 +208,8 @@ impl Peers {
 }
 
 impl QueuedMarker {
-    /// Returns false once the marker takes another way, because the broker that it was queued for was replaced. A late
-    /// write there might end the next transaction of an older client, which has the same epoch.
+    /// Returns false once the marker is sent to another broker, because the broker that it was queued for was replaced.
+    /// A late write at the replaced broker might end the next transaction of an older client, which has the same epoch.
     fn is_wanted(&self) -> bool {
         !self.answer.is_closed()
     }

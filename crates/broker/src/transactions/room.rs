@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Maximum number of partitions in all transactions together. They take about 150 MB. Beyond this, no partition can be
-/// added.
+/// Maximum number of partitions in all transactions together. They take about 150 MB. Beyond this number, no partition
+/// can be added.
 const PARTITIONS_MAX: usize = 2_000_000;
 
-/// Maximum length of all ids together, in bytes. Beyond this, a new id is refused.
+/// Maximum length of all ids together, in bytes. An id that would exceed it is refused.
 const ID_BYTES_MAX: usize = 128 << 20;
 
 /// The memory budget of a broker.

@@ -21,9 +21,9 @@ pub(super) struct Tally {
 /// The part of one id in the counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counted {
-    /// The index of its state in [`TransactionCounts::STATES`].
+    /// The index of the id's state in [`TransactionCounts::STATES`].
     state: Option<usize>,
-    /// When its open transaction began, in milliseconds.
+    /// When the id's open transaction began, in milliseconds.
     open_since: Option<i64>,
 }
 

@@ -155,7 +155,7 @@ async fn commit_in_flush_mode_has_records_and_decision_on_the_disk_when_answered
     }
 }
 
-/// A broker may have been killed after it appended a decision and before it flushed it. If loading did not flush the
+/// A broker may have been killed after it appended a decision but before the flush. If loading did not flush the
 /// decision, a power loss after the markers would lose it.
 #[tokio::test]
 async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out() {

@@ -65,7 +65,7 @@ impl Transactions {
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the clock was set back, the deadline is not due yet. `happen` then arms the id again.
+            // If the clock was set back, the deadline is not due yet. `happen` then sets another alarm.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -175,7 +175,7 @@ impl Transactions {
         if self.control.beats().is_none() {
             return Some(self.control.image());
         }
-        // A command is decided with the newest metadata. That is published before the command's answer.
+        // A command is decided with the newest metadata, which is published before the command is answered.
         let topic = CreateTopic {
             name: TRANSACTION_STATE.to_owned(),
             num_partitions: 1,
@@ -317,8 +317,8 @@ impl Transactions {
         written.is_ok()
     }
 
-    /// Returns true if all shards that this broker leads are loaded. Shards whose only replica is here must be loaded
-    /// as well.
+    /// Returns true if all shards that this broker leads are loaded. Shards whose only replica is on this broker must
+    /// be loaded even if they have no leader yet.
     pub(super) fn are_own_shards_served(&self) -> bool {
         let topic = self.topic.read();
         let Some(topic) = topic.as_ref() else { return self.control.image().topic(TRANSACTION_STATE).is_none() };

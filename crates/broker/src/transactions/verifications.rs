@@ -24,8 +24,8 @@ use tokio::sync::oneshot;
 
 /// Maximum number of transactions in one request. A coordinator handles this many at the same time.
 pub const TRANSACTIONS_MAX: usize = 256;
-/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). The client's
-/// connection waits just as long.
+/// How long to wait for a response. A coordinator takes at most a second ([`super::BATCH_ANSWER_MS`]). Meanwhile the
+/// client's connection waits.
 const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of partitions in one request, unless a single transaction has more.
 const PARTITIONS_MAX: usize = 10_000;
@@ -81,7 +81,7 @@ impl Peers {
     /// partition, in the order of the request.
     ///
     /// # Errors
-    /// Returns the reason why there is no response. The partitions may have been added all the same.
+    /// Returns the reason why there is no response. In spite of the error, the partitions may have been added.
     pub async fn verify(
         self: &Arc<Self>,
         broker: i32,

@@ -84,7 +84,7 @@ async fn expired_batch_without_a_waiting_copy_refuses_its_next_copy_at_once() {
     let partition = directory.partition();
     drop(park(&partition, &idempotent(1, 0, 2, 1), &reordering));
     drop(park(&partition, &idempotent(2, 0, 2, 1), &reordering));
-    // This one is parked last, so it expires after the other two.
+    // This batch is parked last, so it expires after the other two.
     let witness = park(&partition, &idempotent(3, 0, 2, 1), &reordering);
     witness.wait().await.expect_err("due");
     let again = admit(&partition, &idempotent(1, 0, 2, 1), &reordering).expect_err("its wait has ended");
@@ -150,7 +150,7 @@ async fn batches_of_a_partition_share_one_expiry_task() {
         let answer = park(&partition, &idempotent(1, 0, at + 2, 1), &reordering);
         offset(&partition, &idempotent(1, 0, at, 2));
         answer.wait().await.expect("appended");
-        // The budget is free, but this batch alone is larger.
+        // The budget is free, but this batch alone is larger than the whole budget.
         let refused = admit(&partition, &idempotent(1, 0, at + 9, 400), &reordering).expect_err("no room");
         assert_eq!(refused, AppendError::Sequence(SequenceRefusal::OutOfOrderSequence));
     }

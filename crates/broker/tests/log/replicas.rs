@@ -159,7 +159,7 @@ async fn acks_all_and_readers_wait_for_the_follower_and_acks_1_does_not() {
     assert_eq!(leader.offsets().expect("open").high_watermark, 0);
     assert!(leader.read(0, 1000, true).expect("read").records.is_empty(), "nobody sees what one broker has");
     assert!(is_pending(&ticket).await);
-    // A retry of a batch that is still in progress has to wait as well.
+    // A retry of a batch that is still in progress must also wait.
     let again = cluster.append(&idempotent(1, 0, 0, 2), Acks::All).expect("found");
     assert_eq!(again.appended.base_offset, 1);
     let again = waits(again);
@@ -295,7 +295,8 @@ fn unreplicated_records_are_truncated_with_their_epoch_and_producers() {
     cluster.elect(2);
     cluster.append(&idempotent(1, 0, 6, 3), Acks::All).expect("appended");
     assert_eq!(cluster.fetch(1), Ok(-7), "what the other has not goes");
-    // The recovery point moves back. Otherwise, after a kill, the records that replace these would count as flushed.
+    // The recovery point moves back. Otherwise, after a kill, the records that replace the truncated ones would count
+    // as flushed.
     assert_eq!(recovery_point(&cluster, 1), 6);
     assert_eq!(cluster.partition(1).offsets().expect("open").log_end, 6);
     let known: Vec<_> =

@@ -67,8 +67,8 @@ fn bit_flip_in_the_last_batch_truncates_that_batch() {
     let ends = written(&directory, 10);
     let whole = fs::read(directory.file(SEGMENT)).expect("read");
     let start = ends[ends.len() - 2] as usize;
-    // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is found all the same,
-    // because it must follow the batch before. The leader epoch is left out here.
+    // The checksum covers neither the base offset nor the leader epoch. A wrong base offset is still found, because it
+    // must follow the batch before. The leader epoch is left out here.
     for at in (start..start + 12).chain(start + 16..whole.len()) {
         let mut damaged = whole.clone();
         damaged[at] ^= 1 << (at % 8);

@@ -46,7 +46,7 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
     })
 }
 
-/// Returns how many neighbours of the same topic each group has.
+/// Groups neighbouring partitions of the same topic, and returns the size of each group.
 fn groups(shown: &[Fetched]) -> Vec<usize> {
     let mut groups = Vec::new();
     for (at, fetched) in shown.iter().enumerate() {

@@ -126,7 +126,8 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     assert_eq!(opened.get("g", &t, 0), Some(committed(1, 1)));
 }
 
-/// If there are many topics, a damaged log may be opened and refused before the groups are loaded.
+/// If there are many topics, a damaged log may be opened and refused before the groups are loaded. Its shard must still
+/// not serve.
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -165,7 +166,8 @@ async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_nam
     assert_eq!(opened.get("g", &new, 0), Some(committed(2, 2)));
 }
 
-/// Requests of clients that have disconnected still take memory, and the disk may be slower than the clients.
+/// Commits of clients that have disconnected still take memory, and the disk may be slower than the clients. Their
+/// total size must therefore be limited.
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
     let directory = tempfile::tempdir().expect("tempdir");

@@ -111,7 +111,7 @@ async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     assert_eq!(refused, Some(ErrorCode::NOT_COORDINATOR));
     opened.elect(1);
     opened.groups.topic.loaded().await;
-    // The shard that was left must not write anything behind its successor.
+    // The shard that was left must not write anything once its successor serves.
     let late = before.write(Records::Marker(marker, 2), |kept| kept).kept().await.expect("told");
     assert_eq!(late.map_err(not_kept), Err(ErrorCode::NOT_COORDINATOR));
     assert!(opened.is_pending("g", &t, 0));
@@ -149,8 +149,8 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
     opened.close();
 }
 
-/// When their shard is left, groups are removed one by one. In between, a removed group looks like one that never
-/// existed.
+/// When the broker leaves a shard, it removes the groups one by one. Meanwhile a request must not get the answer that
+/// its group never existed.
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -334,7 +334,8 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     opened.close();
 }
 
-/// The broker leaves the shard before the callback of a commit runs. The next leader reads the commit from the log.
+/// The broker leaves the shard before the callback of a commit runs. The callback must not show the commit, because the
+/// next leader reads it from the log.
 #[tokio::test]
 async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let directory = tempfile::tempdir().expect("tempdir");
@@ -342,7 +343,8 @@ async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));
-    // Both writes are in one batch. The callback of the first moves the partition, before that of the second runs.
+    // Both writes are in one batch. The callback of the first write moves the partition to another broker before the
+    // callback of the second one runs.
     let first = left.write(Records::Plain(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
     let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);

@@ -214,7 +214,8 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
     assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
-    // With transaction version 1 the producer's epoch stays the same, so it would not fence the commit.
+    // With transaction version 1 the producer's epoch stays the same, so the epoch alone would not fence the late
+    // commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
@@ -223,7 +224,8 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
     opened.commit_in((7, 0), "g", offsets(3)).await;
-    // With transaction version 2 the producer is in the next epoch before the marker comes.
+    // With transaction version 2 the producer may be in the next epoch before the marker comes. A commit in that epoch
+    // is accepted.
     opened.end((7, 0), "g", true).await;
     assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
@@ -253,7 +255,8 @@ async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
-/// Once the producer is forgotten, the log can no longer show that the verifying coordinator was replaced.
+/// Once the producer is forgotten, the log can no longer show that the verifying coordinator was replaced. The offsets
+/// must then be verified again.
 #[tokio::test]
 async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification() {
     let directory = tempfile::tempdir().expect("tempdir");

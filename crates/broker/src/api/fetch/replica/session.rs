@@ -1,5 +1,5 @@
-//! The session of one follower at its leader. It knows which partitions the follower follows, how far it was sent their
-//! records, and which high watermarks it still has to get.
+//! The session of one follower at its leader. It knows which partitions the follower follows, up to which offsets their
+//! records were sent, and which high watermarks are still to be sent.
 //!
 //! A partition that changes marks its slot ([`DirtyPartitions`]), so an answer only looks at partitions that have
 //! changed. The replica keeps the follower's position ([`Replica::followed_from`]), and the session keeps how far
