@@ -55,7 +55,7 @@ impl FaultPoint {
 
 /// The number of the armed step; 0 if none is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// How many more times the armed step must be reached. The last time takes the action.
+/// How many more times the armed step must be reached until the action is taken.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// True if the action is SIGSTOP, and false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);

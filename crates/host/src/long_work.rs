@@ -29,7 +29,7 @@ pub fn is_in_place() -> bool {
     IN_PLACE.get()
 }
 
-/// Marks the thread as having a permit, until it is dropped.
+/// Marks the thread as having a permit until this guard is dropped.
 struct InPlace {
     before: bool,
 }

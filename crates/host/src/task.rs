@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Runs work on the calling thread, even if it blocks. On a runtime with several threads, the thread's other tasks are
-/// moved to another thread meanwhile.
+/// Runs work on the calling thread, even if it blocks. Meanwhile, a runtime with several threads moves the other tasks
+/// of this thread to another one.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),

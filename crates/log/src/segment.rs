@@ -159,8 +159,8 @@ impl Segment {
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. If compaction wrote it, they may have the names of either
-    /// stage, because a renaming may have failed halfway.
+    /// Removes the files of a segment that is not in use. If compaction wrote the segment, some files may already have
+    /// the names of the stage [`Stage::Swap`], because a renaming may have failed halfway.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],

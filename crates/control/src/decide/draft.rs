@@ -230,8 +230,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next topic with the same name. If too many names are remembered now, forgets
-    /// the oldest.
+    /// Remembers a deleted topic for the next topic with the same name. If there are then too many names without a
+    /// topic, forgets those whose topics were deleted longest ago.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -348,7 +348,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that a request names more than once. As in Kafka, all its entries are refused.
+/// Refuses a resource that a request contains more than once. As in Kafka, all entries of that resource are refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

@@ -54,8 +54,8 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. It has its own limit, because the outage before the
-    /// restore may have used up the other one.
+    /// Limits the warning about an older copy of the database. It is separate from `vain`, because the outage before
+    /// the restore may just have used up that limit.
     went_back: LogRateLimit,
 }
 

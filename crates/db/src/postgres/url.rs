@@ -1,5 +1,5 @@
-//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. Those for TLS are read.
-//! Others are accepted if they change nothing, and otherwise refused.
+//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. It reads the parameters for
+//! TLS. It accepts the others if they change nothing, and refuses them otherwise.
 //!
 //! The rest of the URL is parsed by tokio-postgres. Invariant: no error quotes a part of the URL that could belong to a
 //! password.

@@ -61,7 +61,7 @@ pub struct DiskSpace {
     /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
     whole: RwLock<bool>,
     /// How many calls are freeing space at the moment, with the help of a released part of the reserve. The reserve is
-    /// not completed while there are any.
+    /// not completed while there are such calls.
     releases: AtomicUsize,
     /// True after a write has found no space, until at least [`FREE_MIN`] bytes are free again.
     full: AtomicBool,
@@ -165,7 +165,8 @@ impl DiskSpace {
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // If the last line reported free space, log this one in any case. The last line must show the current state.
+        // If the last line reported free space, log this line even beyond the limit, because the last line must show
+        // the current state.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
@@ -212,7 +213,7 @@ impl DiskSpace {
         }
     }
 
-    /// Returns true if the last write found no space, and not enough has been freed since.
+    /// Returns true if a write has found no space, and not enough space was freed after it.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -371,8 +372,8 @@ impl DiskSpace {
         }
     }
 
-    /// Completes the reserve if possible, and returns true if it is complete. Only waits for the permits of writers if
-    /// the reserve is incomplete.
+    /// Completes the reserve if possible, and returns true if it is complete. If it is still incomplete, first waits
+    /// until no writer has a permit.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -424,7 +425,7 @@ impl DiskSpace {
     }
 }
 
-/// Counts a call in [`DiskSpace::releases`] until it is dropped.
+/// Counts a call in [`DiskSpace::releases`] until this guard is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {

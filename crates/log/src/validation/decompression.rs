@@ -42,7 +42,7 @@ impl Default for Decompression {
     }
 }
 
-/// The permit to decompress a large batch and to use its records. It is returned when it is dropped.
+/// The permit to decompress a large batch and to use its records. Dropping this value returns the permit.
 pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }

@@ -42,7 +42,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_TIMESTAMP, message) })
 }
 
-/// Returns how many records `wrong` rejects, and its messages for the first of them.
+/// Returns how many records `wrong` rejects, and its messages for at most [`REPORTED_RECORDS_MAX`] of them.
 fn rejected(
     batch: &BatchView<'_>,
     payload: &[u8],
