@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// The environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// A step of a transaction that this broker has just completed. Its consequences are still to come.
+/// A step of a transaction that this broker has just completed. The consequences of the step are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {

@@ -229,7 +229,8 @@ impl OffsetLookup {
         }
     }
 
-    /// Returns the end of the bytes that may be read. It is found by a scan from `from`, where a batch begins.
+    /// Returns the end of the bytes that may be read. A scan that starts at `from`, where a batch begins, finds the
+    /// end.
     fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);

@@ -117,8 +117,8 @@ impl Log {
         Ok(log.settled())
     }
 
-    /// Adds segments that a killed broker had not flushed to the next flush. Otherwise the recovery point could move
-    /// past them.
+    /// Makes the next flush include the segments that a killed broker had not flushed. Otherwise the recovery point
+    /// could move past them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {

@@ -299,8 +299,8 @@ impl Segment {
         u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
     }
 
-    /// Writes index entries to their files once enough have gathered. Must be called before each write. If it fails,
-    /// the caller must not write.
+    /// Writes index entries to their files once enough have gathered. Must be called before each write. If this fails,
+    /// the caller must not write the batch.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;

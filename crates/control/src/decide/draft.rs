@@ -49,7 +49,7 @@ pub struct Drafted {
     pub producer_ids: Range<i64>,
     /// The partitions that the next piece decides first. `None` if no piece is left.
     pub unsettled: Option<Urgent>,
-    /// True if a `Settle` command has pieces left. Its caller waits for the last one.
+    /// True if a `Settle` command has pieces left. The caller of the command waits for the last piece.
     pub is_settling: bool,
     /// True if a piece used up the budget.
     pub is_full: bool,

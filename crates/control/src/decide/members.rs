@@ -152,8 +152,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the one
-/// whose log ends last becomes leader.
+/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the
+/// replica whose log ends last becomes leader.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.

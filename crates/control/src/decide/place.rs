@@ -44,8 +44,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns the brokers of `ids` that can be in the ISR of a new partition. If the disks of all of them are full,
-/// returns those that are neither fenced nor shutting down.
+/// Returns the brokers of `ids` that can be in the ISR of a new partition. These are the brokers that are neither
+/// fenced nor shutting down, and whose disks are not full. If there is no such broker, full disks are ignored.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));

@@ -227,8 +227,8 @@ impl Answer {
         Ok(Self { beaten: Beaten { peers }, newest, same })
     }
 
-    /// Returns true if the database does not have `known`, the broker's newest version. It is then an older copy or a
-    /// different database.
+    /// Returns true if the database does not have `known`, the broker's newest version. The database is then an older
+    /// copy or a different one.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

@@ -158,7 +158,7 @@ impl DiskSpace {
         is_full
     }
 
-    /// Records that a write has found no space. This is logged, but not too often.
+    /// Records that a write has found no space. Logs this, but not too often.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         self.ample.store(false, Ordering::Relaxed);
@@ -208,7 +208,7 @@ impl DiskSpace {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
-            // This is a warning, so that a log that shows the error also shows that it is over.
+            // This is a warning, so that a log that shows the error also shows that the error is over.
             tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
@@ -403,8 +403,8 @@ impl DiskSpace {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
-            // Treat the reserve as complete. It is only useful on a full disk, and writers should not have to wait
-            // because its file cannot be written for another reason.
+            // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as
+            // complete, so that writers do not have to wait. The reserve is only useful on a full disk.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
                 let _ = fs::remove_file(&path);

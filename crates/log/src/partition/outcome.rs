@@ -214,7 +214,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sends the answer to a batch and to its copies. It stays with the batch, and is used up by the answer.
+/// Sends the answer to a batch and to its copies. It stays with the batch, and can send only one answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {

@@ -288,7 +288,7 @@ impl OutOfOrderBatches {
     ///
     /// # Errors
     /// Returns [`AppendError`] if the batch cannot be parked. If there is no room for the batch, later parked batches
-    /// of the same producer and epoch are refused one by one until it fits, the last one first.
+    /// of the same producer and epoch are refused first.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -1,5 +1,5 @@
-//! Reports the records that cause the refusal of their batch, one by one (KIP-467). They lack a key in a compacted
-//! topic, or their timestamp is outside the topic's range.
+//! Reports the records that cause the refusal of their batch, one by one (KIP-467). These records lack a key in a
+//! compacted topic, or their timestamp is outside the topic's range.
 //!
 //! Records that cannot be read are not reported, because nothing more is known of them. Invariant: the number of
 //! records in a response is limited.
