@@ -3,7 +3,8 @@
     long_polls.py HOST:PORT TOPIC COUNT MIN_BYTES RECORDS
 
 The program first writes RECORDS records of 1,000 bytes, four in a batch, with confluent-kafka. It prints `ready` when
-all polls are sent, and ends when its standard input is closed. Each poll waits for at most five minutes (Fetch 4).
+all polls are sent, and ends when its standard input is closed. Each poll is a Fetch request of version 4 and waits for
+at most five minutes.
 """
 import socket, struct, sys
 

@@ -156,7 +156,7 @@ const KEYS: &[Key] = &[
         "Size of the file disk-reserve in the data directory, in whole blocks of 4,096 bytes and at most a sixteenth of the file system. On a full disk the broker shrinks this file for requests that free space, such as DeleteTopics. Until the file has its full size again, the broker refuses records and other changes of metadata. With 0 there is no reserve, and a full disk may refuse deletions as well.")
         .differs("not a Kafka key"),
     Key::long("fullbore.page.cache.kept.bytes", Some("134217728"), -1,
-        "Bytes of the newest records, of the whole broker, that stay in the page cache on machines where growing it is expensive. Those are virtual machines whose host takes free memory back; the broker recognises them by the processor time of its writes. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
+        "How many bytes of the broker's newest records stay in the page cache, on machines where a growing page cache is expensive. These are virtual machines whose host takes free memory back. The broker recognises them by the processor time that its writes take. Older records are read from the disk. Records that readers return to are kept as well, for ten minutes and in up to half of the memory. -1 leaves the page cache to the system, as on other machines.")
         .allow(Allowed::MinusOneOr(16 << 20, i64::MAX))
         .differs("not a Kafka key"),
     Key::long("log.retention.check.interval.ms", Some("300000"), 1, "Time between two checks for segments to delete, in milliseconds."),
@@ -173,7 +173,7 @@ const KEYS: &[Key] = &[
     Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with a later timestamp is refused.")
         .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
-    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which the broker flushes it to disk before it acknowledges them.").dynamic(),
+    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Number of unflushed records at which the broker flushes a partition. The batch that reaches this number is acknowledged only after the flush.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
     Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
         .differs("a flush is due by the age of a record; there is no periodic round"),
@@ -187,7 +187,7 @@ const KEYS: &[Key] = &[
     Key::new("compression.lz4.level", Type::Int, Some("9"), "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one; all others are slower and compress better.")
         .allow(LZ4_LEVELS)
         .dynamic(),
-    Key::new("compression.type", Type::String, Some("producer"), "Codec that records are stored with: the producer's, or this one. A batch with another codec is decompressed, checked and compressed again.")
+    Key::new("compression.type", Type::String, Some("producer"), "Codec in which records are stored: producer keeps the producer's; any other value is the codec itself. A batch with another codec is decompressed, checked and compressed again.")
         .allow(CODECS)
         .differs(OPENS_TO)
         .dynamic(),

@@ -51,7 +51,7 @@ const STOCK: &[(&str, &str)] = &[
     ("share.coordinator.state.topic.min.isr", "1"),
 ];
 
-/// Merges the warnings about values that Kafka's own files set into a single one, which comes last.
+/// Replaces all warnings about values from Kafka's shipped configuration files by one warning, which comes last.
 pub(super) fn gather_stock(warnings: Vec<Warning>, typed: &Properties) -> Vec<Warning> {
     let is_stock = |warning: &Warning| {
         let value = typed.get(&warning.key).map(str::trim);

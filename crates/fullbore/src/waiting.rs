@@ -24,7 +24,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Maximum number of brokers and coordinators that are reported.
 const REPORTED_MAX: usize = 10;
 
-/// Starts a thread that reports each late response of a cluster once. The thread lives as long as the cluster.
+/// Starts a thread that reports each broker, or list of brokers, whose response is late. Each is reported once. The
+/// thread ends with the cluster, or after [`TOLD_MAX`] reports.
 ///
 /// # Errors
 /// Returns the system's error if it refuses the thread.

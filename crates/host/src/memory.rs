@@ -1,5 +1,5 @@
-//! Returns freed memory to the system if the allocator keeps too much of it. This is done if two successive polls find
-//! much, or immediately after work that used much.
+//! Returns freed memory to the system. This is done if two successive polls find that the allocator keeps too much of
+//! it, or immediately after work that used much memory.
 //!
 //! glibc's malloc returns large blocks by itself, and also free memory at the end of an arena. It keeps free blocks
 //! that lie below a used one, and responses that wait for slow clients leave many of these. With another libc, this

@@ -79,7 +79,7 @@ fn runs(slice: &FileSlice, aborted: &[AbortedTransaction], cold: &DirectReads) -
         }
         run = batch.end()..batch.end();
     }
-    // The scan ended before the last batch of the slice, so the last range may still be open.
+    // If the scan ended before the last batch of the slice, the last range may still be open.
     if run.end < end && run.end - run.start >= RUN_MIN {
         runs.push(run);
     }

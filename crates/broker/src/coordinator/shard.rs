@@ -1,10 +1,11 @@
 //! A partition of an internal topic, as its coordinator writes it: a queue of writes with their callbacks.
 //!
-//! A caller appends all waiting writes, including those of others. If another caller is already appending, it leaves
-//! its write to that one. So no thread has to be woken, and writes that come at the same time share a batch.
+//! A caller appends all waiting writes, also those that others queued. If another thread is already appending, the
+//! caller leaves its write to that thread, which checks the queue again after it has unlocked the writer. So usually no
+//! thread has to be woken, and writes that come at the same time share a batch. After [`ROUNDS_MAX`] rounds another
+//! thread continues.
 //!
-//! Writes are appended, and their callbacks called, in the order in which they were queued. A caller that unlocks the
-//! writer checks the queue again. So a write is also appended if its caller found the lock taken.
+//! Writes are appended, and their callbacks called, in the order in which they were queued.
 
 use super::ended::{EndedTransactions, MarkersSeen};
 use super::unreplicated::{AppendCallback, AppendResult, Unreplicated};

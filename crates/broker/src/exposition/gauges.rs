@@ -151,7 +151,8 @@ impl SlowGauges {
 }
 
 impl Gauges {
-    /// Reads the other gauges. Does not wait for the disk, but may take milliseconds ([`Process::read`]).
+    /// Reads all gauges that are not in
+    /// `slow`. Does not wait for the disk, but may take milliseconds ([`Process::read`]).
     pub fn read(broker: &Node, slow: SlowGauges) -> Self {
         let image = broker.control.image();
         Gauges {

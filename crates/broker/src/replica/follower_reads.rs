@@ -33,8 +33,8 @@ pub enum FollowerPlace {
         /// The end of the leader's log.
         log_end: i64,
     },
-    /// The follower's log is a prefix of the leader's log, and the leader has noted its end. Contains the ISR change
-    /// that the caller must request, if there is one.
+    /// The follower's log is a prefix of the leader's, and the leader has noted where the follower's log ends. Contains
+    /// the ISR change that the caller must request, if any.
     Noted(Option<AlterPartition>),
 }
 

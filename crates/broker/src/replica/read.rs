@@ -20,8 +20,8 @@ use fullbore_log::txn_index::AbortedLookup;
 /// of the last one.
 const PLANS_MAX: usize = 8;
 
-/// At most this many bytes of a failed read are tried again. A larger first batch is read completely, in steps of this
-/// size.
+/// After a failed read, a trial read covers at most this many bytes. If the first batch is larger, it is read
+/// completely, in steps of this size.
 const TRIED_MAX: u32 = 1 << 20;
 
 /// For whom a read is, which decides how far it may go and how it ends.

@@ -15,7 +15,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::validation::ValidBatch;
 
 impl Replica {
-    /// Remembers that a batch was refused with `code`, if clients send a batch again after that error.
+    /// Remembers that a batch was refused with `code`, if the code is retriable and the batch has a sequence number.
     pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
         if code.is_retriable() && has_sequence(stamp) {
             self.refused.lock().note(stamp, code, self.log_dir.cluster.elapsed());

@@ -105,8 +105,8 @@ impl Replica {
         }
     }
 
-    /// Returns the outcome of plan number `plans`. Returns `None` if the segment was replaced during the search, so
-    /// that the caller must plan again.
+    /// Returns what plan number `plans` found. Returns `None` if files were replaced or removed during the search and
+    /// the caller may plan again.
     fn unless_stale<T>(&self, plan: &TimePlan, found: io::Result<T>, plans: usize) -> Result<Option<T>, ReadError> {
         if (plan.is_stale() || found.as_ref().is_err_and(is_gone)) && plans < PLANS_MAX {
             return Ok(None);

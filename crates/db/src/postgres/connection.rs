@@ -47,7 +47,8 @@ impl DatabaseConnection {
         &self.server
     }
 
-    /// Opens a session if none is open, within the time limit of one call.
+    /// Opens a session if none is open, within the time limit of one call. During the pause after a failed attempt,
+    /// returns that attempt's error at once.
     pub fn connect(&mut self) -> Result<(), AskError> {
         if self.session.is_some() {
             return Ok(());

@@ -229,9 +229,9 @@ pub fn relax(partition: &PartitionRegistration, min_isr: usize) -> Option<Partit
     })
 }
 
-/// Replaces the ISR. A member that leaves an ISR below `min.insync.replicas` joins the ELR. Nothing is committed while
-/// the ISR is that small, so this member keeps every committed record. Once the ISR is large enough, ELR and `lost` are
-/// cleared.
+/// Replaces the ISR. If the new ISR is below `min.insync.replicas`, a member that left it joins the ELR. Nothing is
+/// committed while the ISR is that small, so this member keeps every committed record. Once the ISR is large enough,
+/// ELR and `lost` are cleared.
 pub(super) fn set_isr(partition: &mut PartitionRegistration, isr: Vec<i32>, min_isr: usize) {
     let before = std::mem::replace(&mut partition.isr, isr);
     let isr = &partition.isr;

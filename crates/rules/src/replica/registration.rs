@@ -14,8 +14,8 @@ pub struct PartitionRegistration {
     pub replicas: Vec<i32>,
     /// The in-sync replicas. Each of them has every record below the high watermark.
     pub isr: Vec<i32>,
-    /// Replicas that left an ISR below `min.insync.replicas`, and still have every record below the high watermark
-    /// (KIP-966). While there are such replicas, the leader commits nothing, whatever its own settings.
+    /// Replicas that left the ISR, which was then below `min.insync.replicas`. They still have every record below the
+    /// high watermark (KIP-966). While there are such replicas, the leader commits nothing, whatever its own settings.
     pub elr: Vec<i32>,
     /// Replicas that left ISR or ELR because their logs may lack records at the end, after an unclean shutdown or a
     /// failed write (Kafka's `lastKnownElr`). They lead only after an election among them, or after an unclean one.

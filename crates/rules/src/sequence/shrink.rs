@@ -1,12 +1,12 @@
 //! Tests a window that becomes smaller before its producer knows. No batch may be forgotten that has no response yet.
 //!
 //! The producer follows KIP-1269: counted from its oldest unresolved batch, it never sends more batches than the last
-//! window that it knows. Only responses announce the window, and they may arrive late or never. Of two responses, the
-//! one with the later append counts, in whatever order they arrive.
+//! window that it knows. The producer learns the window only from responses, which may arrive late or never. If two
+//! responses disagree, the one that the broker made later counts, even if it arrives first.
 //!
-//! A size may be configured and reverted between two appends, while the producer learns it from another partition or
-//! from a retry. This case is not covered. If a batch is then forgotten, its retry gets DUPLICATE_SEQUENCE_NUMBER. It
-//! was written once, at an unknown offset.
+//! One case is not covered. A size is configured and reverted between two appends to this partition, and the producer
+//! learns it from another partition or from a retry. If a batch is then forgotten, its retry gets
+//! DUPLICATE_SEQUENCE_NUMBER. The batch was written once, but its offset is unknown.
 
 use std::collections::BTreeMap;
 

@@ -117,7 +117,7 @@ fn is_refusal(text: &str) -> bool {
 /// The status of an answer to a request for bytes past the end of an object.
 const RANGE_NOT_SATISFIABLE: u16 = 416;
 
-/// The message of `object_store` for a read past the end of a file.
+/// Part of the message of `object_store` for a read that begins past the end of a file.
 const STARTS_BEHIND: &str = "but object was only";
 
 /// The status of an answer to a request that the store does not support.

@@ -46,8 +46,8 @@ impl PostgresChanges {
         format!("{counters}; SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE {known}")
     }
 
-    /// Returns the rows that `brokers` changed last. Their counters are seen for the first time, so all these changes
-    /// are new.
+    /// Returns the rows whose last change was made by one of `brokers`. The counters of these brokers were not known
+    /// before, so all these rows count as new.
     fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(
