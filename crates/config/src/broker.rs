@@ -80,7 +80,8 @@ impl BrokerConfig {
         mistakes
     }
 
-    /// Returns the values that the broker reads its settings from: the checked ones, and the dynamic ones over them.
+    /// Returns the values that the broker reads its settings from. Dynamic values override the checked values of the
+    /// file.
     pub(super) fn values<'a>(&'a self, dynamic: &'a DynamicConfig) -> BrokerValues<'a> {
         BrokerValues { properties: &self.checked, dynamic }
     }

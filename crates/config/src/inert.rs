@@ -2,8 +2,8 @@
 //! Kafka, and its warnings list what is different.
 //!
 //! Kafka's keys themselves are in the table `kafka_keys`. This module has prefixes of keys that are not part of Kafka
-//! 4.3. A key that is in no table and has none of these prefixes is reported as unknown. If a user would believe a
-//! broker safer than it is without the key, the key is refused.
+//! 4.3. A key that is in no table and has none of these prefixes is reported as unknown. A key is refused if a user who
+//! sets it would otherwise believe the broker to be safer than it is.
 
 use super::broker_keys::{broker_keys, meant_broker_key};
 use super::error::{ConfigError, Warning};

@@ -1,7 +1,7 @@
 //! Looks up the value of a key: in the topic, the dynamic settings, the broker's properties, and the defaults.
 //!
-//! The result is a chain of values, of which the first is in force. The chain of a key with a default, its own or a
-//! synonym's, is never empty. All values have passed [`Key::check`] before.
+//! The result is a chain of values, of which the first is in force. If the key or one of its synonyms has a default,
+//! the chain is never empty. All values have passed [`Key::check`] before.
 
 use super::broker_keys::broker_key;
 use super::dynamic::BrokerValues;

@@ -1,12 +1,12 @@
 //! The table of topic keys, which CreateTopics and IncrementalAlterConfigs can set.
 //!
-//! A topic's key that is not set takes its value from the broker key beside it. Every key here is read by `topic`,
-//! accepts only one value, or has no effect and accepts only its default.
+//! A topic's key that is not set takes its value from the broker key in the same row. Every key here is read by
+//! `topic`, accepts only one value, or has no effect and accepts only its default.
 
 use super::key::{Allowed, Key, Type};
 
-/// The values of compression.type. The broker key and the topic's key accept the same values, and so do the keys of the
-/// levels below.
+/// The values of compression.type. The broker key and the topic's key accept the same values. The same holds for each
+/// of the levels below.
 pub(super) const CODECS: Allowed = Allowed::OneOf(&["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]);
 pub(super) const GZIP_LEVELS: Allowed = Allowed::MinusOneOr(1, 9);
 pub(super) const LZ4_LEVELS: Allowed = Allowed::Between(1, 17);

@@ -1,5 +1,5 @@
-//! The database's answer to a heartbeat. By then it has recorded the heartbeat. The answer has the last heartbeats of
-//! all brokers.
+//! The database's answer to a heartbeat. The database sends it after it has recorded the heartbeat. The answer contains
+//! the last heartbeats of all brokers.
 
 use fullbore_wire::Uuid;
 

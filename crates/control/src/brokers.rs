@@ -10,8 +10,8 @@ impl Control {
     /// the affected partitions, beginning with those in `urgent`. [`Control::settle_partitions`] handles the rest.
     ///
     /// # Errors
-    /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker, and with BROKER_ID_NOT_REGISTERED if
-    /// it is unknown. Errors of the store are returned as well.
+    /// Fails with BROKER_ID_NOT_REGISTERED if the broker is unknown, and with STALE_BROKER_EPOCH if another process has
+    /// replaced it. Fails with the store's error if the store cannot be used.
     pub async fn change_broker(
         &self,
         broker: BrokerState,

@@ -33,8 +33,8 @@ pub type Partitions = Vector<Arc<PartitionRegistration>>;
 pub struct Version {
     /// The version's number, which increases by 1 with each commit.
     pub number: u64,
-    /// A random number that distinguishes two commits with the same `number`. They occur if the database is restored
-    /// from an older backup.
+    /// A random number that distinguishes two commits with the same `number`. Two such commits exist if the database
+    /// was restored from an older backup.
     pub nonce: u64,
 }
 

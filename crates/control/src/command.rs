@@ -58,7 +58,7 @@ pub enum ChangeCommand {
     ChangeBroker(ChangeBroker),
     /// Elects live leaders, and removes failed brokers from ISRs. Carried out in pieces.
     Settle(Urgent),
-    /// Reports where a broker's logs end, for partitions without a leader. Each is named by topic id and partition
+    /// Reports where a broker's logs end, for partitions without a leader. Each partition is given by topic id and
     /// number.
     ReportLogEnds(BrokerState, Vec<(Uuid, i32, Position)>),
     /// Removes a broker from the ISRs of partitions that it can no longer write to.
@@ -192,7 +192,7 @@ pub struct GrowTopic {
     pub assignments: Option<Vec<Vec<i32>>>,
 }
 
-/// A topic, named by its name or its id.
+/// A topic, given by its name or its id.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum TopicRef {
     Name(Text),

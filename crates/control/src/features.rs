@@ -18,8 +18,9 @@ pub struct Feature {
 /// of KIP-890.
 pub const TRANSACTION_VERSION: Feature = Feature { name: "transaction.version", min: 0, max: 2 };
 
-/// All features in the order of their names. They stand for the consumer group protocol of KIP-848, the version of the
-/// metadata, and transactions. Tools show the version of the metadata, Kafka's 4.3-IV0, as the cluster's version.
+/// All features in the order of their names. The three features are the consumer group protocol of KIP-848, the version
+/// of the metadata, and transactions. Tools show the version of the metadata, Kafka's 4.3-IV0, as the cluster's
+/// version.
 pub const FEATURES: [Feature; 3] = [
     Feature { name: "group.version", min: 1, max: 1 },
     Feature { name: "metadata.version", min: 30, max: 30 },

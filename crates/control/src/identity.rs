@@ -1,8 +1,9 @@
 //! The identity of a broker, as its data directory and its store record it.
 //!
-//! The data directory of a broker in a cluster contains the file `cluster`. The file names the cluster, the broker, the
-//! directory's own id and the process that uses the directory. It also has the newest metadata version that this broker
-//! has seen, and a number that grows with each heartbeat. A standalone broker keeps its identity in `control.db`.
+//! The data directory of a broker in a cluster contains the file `cluster`. The file contains the ids of the cluster,
+//! the broker, the directory, and the process that uses the directory. It also contains the newest metadata version
+//! that this broker has seen, and a number that grows with each heartbeat. A standalone broker keeps its identity in
+//! `control.db`.
 //!
 //! Invariants: a directory belongs to one broker and one store. The version in the file was committed. A process writes
 //! its id to the file before it registers, and a number before it sends the number with a heartbeat. An older copy of a
@@ -136,7 +137,7 @@ impl ClusterDirectory {
     }
 
     /// Returns the data by which an older copy of the directory is recognised. The heartbeat number is not flushed to
-    /// disk, so it counts only if the machine has not booted since.
+    /// disk, so it counts only if the machine has not booted since the directory was last used.
     pub fn marks(&self, is_same_boot: bool) -> DirectoryMarks {
         let users = self.users.map(|users| users.map(|id| u128::from_be_bytes(id.0)));
         DirectoryMarks { users, noted: is_same_boot.then_some(self.noted) }
@@ -328,7 +329,8 @@ mod tests {
         }
     }
 
-    /// The number in the directory is compared first in the same boot of the machine, and then after another boot.
+    /// In the same boot of the machine, a smaller number reveals an older copy of the directory. After another boot,
+    /// the number must not count.
     #[test]
     fn number_of_a_directory_does_not_count_after_a_boot() {
         let of = ClusterDirectory { noted: 5, ..directory_of(None) }.used_by(Uuid([1; 16]));

@@ -308,9 +308,9 @@ impl Control {
         self.shared.beats.get().cloned()
     }
 
-    /// Registers `listener` for changes of the image. Its first call, for which this function waits, passes the empty
-    /// image and the current one. After that it receives each image and its successor, before readers see the
-    /// successor. The listener must not block.
+    /// Registers `listener` for changes of the image. The first call passes the empty image and the current one, and
+    /// this function waits until it returns. After that, the listener receives each image and its successor, before
+    /// readers see the successor. The listener must not block.
     pub fn follow(&self, listener: ImageListener) {
         if let Some(queue) = self.queue() {
             queue.act(move |publisher| publisher.follow(listener));
@@ -339,7 +339,8 @@ impl Control {
         std::mem::take(&mut self.shared.deleted.lock())
     }
 
-    /// Finishes the queued commands and refuses new ones. The store is no longer written to after the return. Blocks.
+    /// Finishes the queued commands and refuses new ones. Blocks until the last command is done. After that, nothing
+    /// writes to the store.
     pub fn close(&self) {
         self.shared.close();
     }

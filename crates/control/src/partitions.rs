@@ -34,7 +34,7 @@ impl Control {
         self.submit(ChangeCommand::Settle(urgent)).await
     }
 
-    /// Reports where this broker's logs end, for partitions without a leader. Each is named by topic id and partition
+    /// Reports where this broker's logs end, for partitions without a leader. Each partition is given by topic id and
     /// number.
     ///
     /// # Errors

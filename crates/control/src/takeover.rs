@@ -1,9 +1,9 @@
 //! Frees a broker's registration from a dead process, so that the broker can start with another data directory.
 //!
-//! Normally the other brokers detect a failed process (see `membership`). If no broker runs, none would, and a replaced
-//! machine could never start. The starting process therefore watches the old one's heartbeats for a whole
-//! `broker.session.timeout.ms`. Invariant: the old process counts as failed only if it was silent for a session in
-//! which the store answered in time.
+//! Normally the other brokers detect a failed process (see `membership`). But if no other broker runs, the failure
+//! stays undetected, and a replaced machine could never start. The starting process therefore watches the old one's
+//! heartbeats for a whole `broker.session.timeout.ms`. Invariant: the old process counts as failed only if it was
+//! silent for a session in which the store answered in time.
 
 use std::time::{Duration, Instant};
 
@@ -17,8 +17,9 @@ use super::writer::{Failure, MetadataWriter};
 /// How many times the heartbeats are polled during one session.
 const CHECKS: u32 = 16;
 
-/// Waits for `session` to see if the process that is registered as this broker sends a heartbeat. If it sends none,
-/// fences it and returns true. Returns false if the process is alive, or if the store has no heartbeats.
+/// Waits for `session` to see if the process that is registered as this broker sends a heartbeat. If the process sends
+/// none, fences it and returns true. Returns false if the process is alive, if the broker is not registered, or if the
+/// store has no heartbeats.
 ///
 /// # Errors
 /// Returns the store's error if it cannot be used.
@@ -44,7 +45,7 @@ pub(super) fn fence_if_silent<S: Store>(
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
-        // A slow store delays heartbeats as well, so wait for a whole session again.
+        // A slow store also delays heartbeats, so wait for a whole session again.
         if asked.elapsed() > between {
             since = Instant::now();
         }

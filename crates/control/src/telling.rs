@@ -1,7 +1,7 @@
 //! Writes one log line for each committed command. The line names the changes and the client that requested them.
 //!
 //! Changes of offsets, groups and producer ids are too frequent to be logged. Invariants: secrets are never logged, and
-//! a line stays short even if a request names many things. It then has the first few names and the total count.
+//! a line stays short even if a request names many things. Such a line has the first few names and the total count.
 
 use std::fmt::Write;
 use std::sync::Arc;

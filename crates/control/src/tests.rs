@@ -299,8 +299,8 @@ async fn producer_ids_after_a_new_topic_are_past_all_blocks_taken_before() {
     }
 }
 
-/// A broker that is killed with -9 leaves its files as they are on disk at that moment. The test copies them while the
-/// broker runs.
+/// A broker that is killed with -9 leaves its files as they are on disk at that moment. The test copies the files while
+/// the broker runs. A broker that starts with the copy must assign a new id.
 #[tokio::test]
 async fn files_copied_at_any_moment_never_give_an_id_twice() {
     let directory = tempfile::tempdir().expect("tempdir");

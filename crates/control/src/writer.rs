@@ -175,8 +175,8 @@ impl<S: Store> MetadataWriter<S> {
         }
     }
 
-    /// Answers the command without the store if that is possible, or refuses it if it has waited too long, and returns
-    /// `None`. Otherwise returns the command.
+    /// Answers the command at once if it does not need the store, or refuses it if it has waited too long. Returns
+    /// `None` in both cases, and otherwise the command.
     fn answer_at_once(&mut self, queued: QueuedCommand) -> Option<QueuedCommand> {
         if !self.publisher.is_newest(&self.producer_ids) && self.publisher.is_newest(&self.next_producer_ids) {
             self.producer_ids = std::mem::replace(&mut self.next_producer_ids, 0..0);
@@ -196,8 +196,9 @@ impl<S: Store> MetadataWriter<S> {
     }
 
     /// Answers a command while the store cannot be used. A request for a producer id gets one of the reserved ids if
-    /// any are left, and all other commands are refused. Such an id may be older than a topic. If that topic has
-    /// replaced a deleted one, its partitions accept any first sequence number from the producer.
+    /// any are left, and all other commands are refused. A reserved id may be older than the newest topics. If such a
+    /// topic has replaced a deleted one of the same name, its partitions accept any first sequence number from this
+    /// producer.
     fn answer_without_store(&mut self, command: PendingCommand, refusal: &Refusal) {
         match command {
             PendingCommand::ProducerId(pending) => {
@@ -284,8 +285,8 @@ impl<S: Store> MetadataWriter<S> {
         self.unfinished.push(QueuedCommand { command, by: None, at: Instant::now() });
     }
 
-    /// Finds out if a commit without an answer was made. It takes the lock, so the commit cannot still be in progress.
-    /// If the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
+    /// Finds out if a commit without an answer was made. Takes the lock first, so that the commit cannot still be in
+    /// progress. If the store is unreachable, the outcome stays unknown until the next transaction reads the commits.
     fn confirm(&mut self, version: Version, reason: &str) -> Result<(), Failure> {
         tracing::warn!(
             reason,

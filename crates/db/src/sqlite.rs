@@ -4,8 +4,8 @@ use rusqlite::ErrorCode;
 
 use crate::{CommitError, StoreError};
 
-/// Converts the error of a failed call. If the disk is full, or the file cannot be accessed, its contents are still
-/// trusted. Any other error counts as damage.
+/// Converts the error of a failed call. If the disk is full or the file cannot be accessed, the file still counts as
+/// undamaged. Any other error counts as damage.
 pub fn failed(error: &rusqlite::Error) -> StoreError {
     match error.sqlite_error_code() {
         _ if is_full(error) => StoreError::Full,

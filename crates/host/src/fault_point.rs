@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 /// The environment variable that arms a step.
 pub const VARIABLE: &str = "FULLBORE_FAULT_POINT";
 
-/// A step of a transaction that this broker has just completed. Its consequences are still to come.
+/// A step of a transaction that this broker has just completed. The consequences of the step are still to come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FaultPoint {
@@ -55,7 +55,7 @@ impl FaultPoint {
 
 /// The number of the armed step; 0 if none is armed.
 static ARMED: AtomicU8 = AtomicU8::new(0);
-/// How many more times the armed step must be reached. The last time takes the action.
+/// How many more times the armed step must be reached until the action is taken.
 static LEFT: AtomicU64 = AtomicU64::new(0);
 /// True if the action is SIGSTOP, and false if it is SIGKILL.
 static STANDS: AtomicBool = AtomicBool::new(false);

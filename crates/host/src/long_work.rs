@@ -24,12 +24,12 @@ thread_local! {
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Returns true if the calling thread has a permit. It must not wait for another one then.
+/// Returns true if the calling thread has a permit. Such a thread must not wait for another permit.
 pub fn is_in_place() -> bool {
     IN_PLACE.get()
 }
 
-/// Marks the thread as having a permit, until it is dropped.
+/// Marks the thread as having a permit until this guard is dropped.
 struct InPlace {
     before: bool,
 }

@@ -25,8 +25,8 @@ pub struct Trimmer {
 #[derive(Debug, Default)]
 struct KeptBytes {
     before: usize,
-    /// How many bytes the last trim left, or the smallest number that a poll has found since. They cannot be returned,
-    /// because there are used blocks in their pages.
+    /// How many bytes the last trim left, or the smallest number that a poll has found after it. These bytes cannot be
+    /// returned, because there are used blocks in their pages.
     floor: usize,
 }
 
@@ -38,8 +38,8 @@ impl Default for Trimmer {
 }
 
 impl Trimmer {
-    /// Polls if [`INTERVAL`] has passed, and returns freed memory if two polls have found much. This takes milliseconds
-    /// per gigabyte, and threads that allocate may have to wait.
+    /// Polls if [`INTERVAL`] has passed. If two successive polls have found too much freed memory, returns it to the
+    /// system. This takes milliseconds per gigabyte, and threads that allocate may have to wait.
     pub fn trim_if_due(&mut self) {
         if Instant::now() < self.due {
             return;

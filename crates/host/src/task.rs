@@ -55,8 +55,8 @@ impl Rounds {
     }
 }
 
-/// Runs work on the calling thread, even if it blocks. On a runtime with several threads, the thread's other tasks are
-/// moved to another thread meanwhile.
+/// Runs work on the calling thread, even if it blocks. Meanwhile, a runtime with several threads moves the other tasks
+/// of this thread to another one.
 pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
@@ -64,7 +64,7 @@ pub fn in_place<T>(work: impl FnOnce() -> T) -> T {
     }
 }
 
-/// A runtime with a single thread, for the admin page and the membership. These must run even while the threads that
+/// A runtime with a single thread, for the admin page and the membership. Both must run even while the threads that
 /// serve clients hang in a write to the disk. Its tasks must not block, and must not take a lock that is held during a
 /// write. Dropping it ends its tasks, but does not wait for their blocking work
 /// ([`spawn_blocking`](tokio::task::spawn_blocking)).

@@ -71,7 +71,8 @@ impl WideWork {
         self.places.run(work).await
     }
 
-    /// Waits for the permit for wide commands. Such a command uses memory while other threads carry it out.
+    /// Waits for the permit for wide commands. A wide command uses memory while other threads carry it out, so only one
+    /// may run at a time.
     pub async fn command_turn(&self) -> SemaphorePermit<'_> {
         self.commands.acquire().await.expect("never closed")
     }

@@ -40,8 +40,8 @@ impl Log {
     /// that should be at `from`.
     ///
     /// # Errors
-    /// Returns the system's error. The log still has all its records in that case, or the broker's next start will
-    /// refuse it again.
+    /// Returns the system's error. In that case either the log still has all its records, or the broker's next start
+    /// finds the same damage again.
     pub fn set_aside(&mut self, stop: &AtomicBool, index: usize, from: u64, next_offset: i64) -> io::Result<Aside> {
         let suffix = format!("{LOG}.{ASIDE}{}", next_number(&self.dir)?);
         let end_offset = self.end_of_rest(stop, index, from, next_offset)?;

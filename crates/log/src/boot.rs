@@ -21,8 +21,8 @@ const FILE: &str = "boot-id";
 const KERNEL: &str = "/proc/sys/kernel/random/boot_id";
 
 /// Returns how the process that last used the directory ended. Must be called before the directory is used again. If
-/// there is no boot id, the result is [`PreviousShutdown::Lost`], because the id may have been lost along with other
-/// unflushed data.
+/// there is no boot id after an unclean shutdown, the result is [`PreviousShutdown::Lost`], because the id may have
+/// been lost along with other unflushed data.
 pub fn previous_shutdown(data_dir: &Path) -> PreviousShutdown {
     if data_dir.join(files::CLEAN_SHUTDOWN).exists() {
         PreviousShutdown::Clean
@@ -67,8 +67,8 @@ impl Boots {
         self.before.is_some() && self.before == self.now
     }
 
-    /// Writes the id of the current boot to the directory and flushes it. If the id is unknown, removes the old one.
-    /// Without the id, a later recovery would mistake a power loss for a kill.
+    /// Writes the id of the current boot to the directory and flushes it. If a power loss removed the id, the next
+    /// recovery would mistake the power loss for a kill. If the current id is unknown, removes the old id instead.
     pub fn keep(&self, data_dir: &Path) -> io::Result<()> {
         let path = data_dir.join(FILE);
         match &self.now {

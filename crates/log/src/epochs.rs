@@ -3,8 +3,8 @@
 //!
 //! A follower uses them to decide where to truncate its log. The format is that of Kafka's `LeaderEpochCheckpointFile`.
 //!
-//! Invariant: the epochs and their offsets are both ascending, and the file never has more than memory. If the file
-//! cannot be written, the next call that could change it tries again.
+//! Invariant: the epochs and their offsets are both ascending, and the file never has an epoch that memory lacks. If
+//! the file cannot be written, the next call that could change the epochs writes it again.
 
 use std::fs;
 use std::io;

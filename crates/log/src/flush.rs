@@ -179,8 +179,8 @@ impl Flushes {
         self.sealed.retain(|sealed| sealed.end_offset > log_start);
     }
 
-    /// Plans a flush of all sealed segments, and of `active` if it is set. `upto` is the offset up to which they have
-    /// records.
+    /// Plans a flush of all sealed segments, and of `active` if it is set. `upto` is the offset up to which these
+    /// segments have records.
     pub fn plan(&mut self, active: Option<Arc<File>>, upto: i64) -> FlushPlan {
         FlushPlan {
             sealed: self.sealed.clone(),
@@ -194,8 +194,8 @@ impl Flushes {
     /// Records the result of a flush. If a file could not be opened, the flush must be repeated.
     pub fn done(&mut self, plan: &FlushPlan, result: &Result<(), FlushError>) {
         match result {
-            // If an earlier flush failed, this one does not help, because data may be lost that it did not cover. A
-            // flush that was planned before a truncation proves nothing.
+            // If an earlier flush failed, the success of this one does not help, because the data of the failed flush
+            // may be lost. A flush that was planned before a truncation proves nothing.
             Ok(()) if self.is_broken || plan.cuts != self.cuts => {}
             Ok(()) => {
                 self.sealed.retain(|sealed| sealed.end_offset > plan.upto);
@@ -233,8 +233,8 @@ impl Flushes {
         }
     }
 
-    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if they can no longer
-    /// reach the disk.
+    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if these records can no
+    /// longer reach the disk.
     pub fn ticket(&mut self, upto: i64) -> FlushTicket {
         let now = if self.is_broken { Flushed::Failed } else { Flushed::Upto(self.recovery_point) };
         FlushTicket::new(upto, self.progress.get_or_insert_with(|| watch::channel(now).0).subscribe())

@@ -2,7 +2,7 @@
 //! the log.
 //!
 //! The windows themselves are restored from the newest producer snapshot and the batches after it. The setting may have
-//! become smaller since, so the replay of these batches needs the largest window.
+//! become smaller since then, so the replay of these batches needs the largest window.
 //!
 //! Invariant: the file's value is at least the size of every producer's window, unless the machine loses power. If
 //! there is no file, the value is [`WINDOW_MIN`].

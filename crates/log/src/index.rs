@@ -160,9 +160,9 @@ impl<E: Entry> Index<E> {
         }
     }
 
-    /// Returns the last entry for which `is_before` returns true. It must return true for a prefix of all entries. If
-    /// the entry is not in memory, returns the part of the index in the file instead. The caller can then search it
-    /// with [`OnDisk::last_before`], without holding a lock.
+    /// Returns the last entry for which `is_before` returns true. `is_before` must return true for a prefix of all
+    /// entries. If the entry is not in memory, returns the part of the index in the file instead. The caller can then
+    /// search it with [`OnDisk::last_before`], without holding a lock.
     pub fn last_before(&self, is_before: impl Fn(&E) -> bool) -> EntryLocation<E> {
         match self.tail.partition_point(is_before) {
             0 if self.on_disk == 0 => EntryLocation::Entry(None),
@@ -207,8 +207,8 @@ impl OnDisk {
         }
     }
 
-    /// Returns the number of entries in the file for which `is_before` returns true. It must return true for a prefix
-    /// of all entries.
+    /// Returns the number of entries in the file for which `is_before` returns true. `is_before` must return true for a
+    /// prefix of all entries.
     pub fn count_before<E: Entry>(self, file: &File, is_before: impl Fn(&E) -> bool) -> io::Result<u32> {
         let (mut low, mut high) = (0, self.entries);
         while low < high {

@@ -221,8 +221,8 @@ impl Log {
         self.flushes.went_with_its_topic(self.log_end);
     }
 
-    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if they can no longer
-    /// reach the disk.
+    /// Returns a ticket to wait for the flush of all records before `upto`. The wait also ends if these records can no
+    /// longer reach the disk.
     pub fn flush_ticket(&mut self, upto: i64) -> FlushTicket {
         self.flushes.ticket(upto)
     }

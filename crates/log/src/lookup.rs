@@ -47,9 +47,9 @@ pub struct OffsetLookup {
     limit_offset: Option<i64>,
     /// The end of a batch at or before the byte limit, and the offset that follows it, if they are known.
     soft_end: Option<(u64, i64)>,
-    /// An index entry about as far after the first batch as the byte limit, if it is in memory.
+    /// The last index entry within the byte limit, counted from the first batch. `None` if the entry is not in memory.
     near_end: Option<OffsetEntry>,
-    /// The offset after the segment. If the position of the read's limit is known, that limit instead.
+    /// The offset after the segment, or the read's limit if the position of the limit is known.
     pub end_offset: i64,
     generation: Arc<AtomicU64>,
     planned_in: u64,
@@ -229,7 +229,8 @@ impl OffsetLookup {
         }
     }
 
-    /// Returns the end of the bytes that may be read. It is found by a scan from `from`, where a batch begins.
+    /// Returns the end of the bytes that may be read. A scan that starts at `from`, where a batch begins, finds the
+    /// end.
     fn end(&self, from: u64, cold: &DirectReads) -> io::Result<u64> {
         let Some(offset) = self.limit_offset else {
             return Ok(self.size);

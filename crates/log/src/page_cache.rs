@@ -27,10 +27,10 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use crate::direct_io::Ghosts;
 
-/// Size at which a stretch of a file is handed over.
+/// Once a stretch of a file has this size, the log hands it over to [`PageCache`].
 const STRETCH: u64 = 4 << 20;
-/// Minimum size of a stretch. Shorter ones are left to the system. Otherwise there would be too many, from files that
-/// are closed soon after each write.
+/// Minimum size of a stretch. Shorter stretches are left to the system, because files that are closed soon after each
+/// write have too many of them.
 const STRETCH_MIN: u64 = 64 << 10;
 /// Maximum number of stretches that are remembered.
 const STRETCHES_MAX: usize = 64 << 10;
@@ -40,7 +40,8 @@ const JOBS_MAX: usize = 256;
 
 /// Minimum size of a write whose time is measured. The time of a smaller write is mostly that of the system call.
 const SAMPLE_MIN: usize = 8 << 10;
-/// Minimum number of bytes between two measured writes. Reading the clock is a system call, too.
+/// Minimum number of bytes between two measured writes. The limit is needed because reading the clock is also a system
+/// call.
 const SAMPLED_EVERY: usize = 64 << 10;
 /// Limit for the time of a write, in nanoseconds per byte. A write that takes longer is expensive. Copying the bytes
 /// takes a third of this limit even on a slow machine.
@@ -181,7 +182,8 @@ pub struct PageCache {
 #[derive(Debug, Default)]
 struct PageCacheQueue {
     growth: Growth,
-    /// The stretches since growth was stopped that are still in the cache, oldest first, and their total size.
+    /// The stretches that were written since growth was stopped and are still in the cache, oldest first. `kept_bytes`
+    /// is their total size.
     kept: VecDeque<Stretch>,
     kept_bytes: u64,
     jobs: VecDeque<PageCacheJob>,

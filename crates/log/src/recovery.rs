@@ -117,8 +117,8 @@ impl Log {
         Ok(log.settled())
     }
 
-    /// Adds segments that a killed broker had not flushed to the next flush. Otherwise the recovery point could move
-    /// past them.
+    /// Makes the next flush include the segments that a killed broker had not flushed. Otherwise the recovery point
+    /// could move past them.
     fn seal_recovered(&mut self, known: RecoveryHint) -> io::Result<()> {
         let ends: Vec<i64> = self.segments.iter().skip(1).map(|next| next.base_offset).collect();
         for (segment, end_offset) in self.segments.iter_mut().zip(ends) {
@@ -241,7 +241,7 @@ impl Log {
 
     /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. After a
     /// clean shutdown, all checksums are verified. Returns true if the segment has control batches. In that case the
-    /// index of aborted transactions must be rebuilt as well.
+    /// index of aborted transactions must also be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,
@@ -338,7 +338,7 @@ impl Log {
         self.drop_segments_after(index)
     }
 
-    /// Removes the segments after this one, which are empty.
+    /// Removes the segments after segment `index`. They are empty.
     fn drop_segments_after(&mut self, index: usize) -> io::Result<()> {
         self.segments.drain(index + 1..).try_for_each(|mut segment| segment.retire(true).map(drop))
     }
@@ -487,8 +487,8 @@ impl Walk {
             .then(|| format!("the segment ends before offset {}, the next one begins at {next_base}", self.next_offset))
     }
 
-    /// Adds the segment's good batches to its indexes, up to the first bad one. Returns the reason why that one is bad;
-    /// `None` if all batches are good.
+    /// Adds the segment's good batches to its indexes, up to the first bad batch. Returns the reason why that batch is
+    /// bad; `None` if all batches are good.
     fn run(
         &mut self,
         stop: &AtomicBool,

@@ -151,7 +151,7 @@ impl From<ScanError> for io::Error {
 /// A scan from batch to batch.
 pub struct Scan<'a> {
     file: &'a File,
-    /// Cached bytes of direct reads are used if this is set.
+    /// If set, the scan also uses the bytes that direct reads have cached.
     cold: Option<&'a DirectReads>,
     /// True if the scan must not read the disk. It ends with an error before the first header that is not in memory.
     is_memory_only: bool,

@@ -159,8 +159,8 @@ impl Segment {
         [self.path(OFFSET_INDEX), self.path(TIME_INDEX)].into_iter().chain(aborted).collect()
     }
 
-    /// Removes the files of a segment that is not in use. If compaction wrote it, they may have the names of either
-    /// stage, because a renaming may have failed halfway.
+    /// Removes the files of a segment that is not in use. If compaction wrote the segment, some files may already have
+    /// the names of the stage [`Stage::Swap`], because a renaming may have failed halfway.
     pub fn discard(self) {
         let stages: &[Stage] = match self.stage {
             Stage::Settled => &[Stage::Settled],
@@ -299,8 +299,8 @@ impl Segment {
         u32::try_from(offset - self.base_offset).expect("a segment is rolled before its offsets overflow")
     }
 
-    /// Writes index entries to their files once enough have gathered. Must be called before each write. If it fails,
-    /// the caller must not write.
+    /// Writes index entries to their files once enough have gathered. Must be called before each write. If this fails,
+    /// the caller must not write the batch.
     pub fn spill_indexes(&mut self) -> io::Result<()> {
         if self.offsets.is_tail_full() {
             self.offsets.write(&self.path(OFFSET_INDEX))?;

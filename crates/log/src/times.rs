@@ -109,7 +109,7 @@ impl Log {
 }
 
 impl TimePlan {
-    /// Returns true if the segment's files may have been replaced since.
+    /// Returns true if the segment's files may have been replaced since the plan was made.
     pub fn is_stale(&self) -> bool {
         self.plan.is_stale()
     }

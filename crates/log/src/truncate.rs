@@ -367,7 +367,7 @@ mod tests {
             let found = Log::open(&directory.path().into(), known, 0, &config).expect("opened");
             assert_eq!(found.log_end, 21);
         }
-        // The log of a leader cannot have gaps.
+        // The log of a leader cannot have gaps, so the same log must be refused there.
         Log::open(&directory.path().into(), killed, 0, &config).expect_err("refused");
     }
 
@@ -429,7 +429,7 @@ mod tests {
         log.flushed(&plan, &plan.run());
         let answer = timeout(Duration::from_secs(5), waiting.wait()).await.expect("answered");
         assert_eq!(answer, Err(AppendError::Storage));
-        // If the record is still in the log, its flush completes the wait.
+        // A caller that waits for a record that is still in the log must get the result of the next flush.
         let waiting = log.flush_ticket(1);
         let plan = log.plan_flush(true).expect("planned");
         log.flushed(&plan, &plan.run());

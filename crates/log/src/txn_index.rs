@@ -4,7 +4,7 @@
 //! reader with read_committed needs the entries that overlap its offsets, and finds the first one by a binary search.
 //! It can stop at an entry whose last stable offset is after its range, because all later transactions begin at or
 //! after that offset. While a long transaction is open, the last stable offset does not move, so that no entry stops
-//! the read. In that case it skips chunks of entries with the help of [`ChunkBegins`].
+//! the read. In that case the reader skips chunks of entries with the help of [`ChunkBegins`].
 //!
 //! The format is that of Kafka's `AbortedTxn`: version i16, then producer id, first offset, last offset (of the marker)
 //! and last stable offset, each i64.

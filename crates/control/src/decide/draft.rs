@@ -49,7 +49,7 @@ pub struct Drafted {
     pub producer_ids: Range<i64>,
     /// The partitions that the next piece decides first. `None` if no piece is left.
     pub unsettled: Option<Urgent>,
-    /// True if a `Settle` command has pieces left. Its caller waits for the last one.
+    /// True if a `Settle` command has pieces left. The caller of the command waits for the last piece.
     pub is_settling: bool,
     /// True if a piece used up the budget.
     pub is_full: bool,
@@ -230,8 +230,8 @@ impl<'a> Draft<'a> {
         found.into_iter().map(&mut one).collect()
     }
 
-    /// Remembers a deleted topic for the next topic with the same name. If too many names are remembered now, forgets
-    /// the oldest.
+    /// Remembers a deleted topic for the next topic with the same name. If there are then too many names without a
+    /// topic, forgets those whose topics were deleted longest ago.
     fn remember(&mut self, topic: &Topic) -> Result<(), Refusal> {
         let image = &self.drafted.image;
         let past = image.past_topics(&topic.name).followed_by(PastTopic {
@@ -348,7 +348,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// Refuses a resource that a request names more than once. As in Kafka, all its entries are refused.
+/// Refuses a resource that a request contains more than once. As in Kafka, all entries of that resource are refused.
 fn refuse_repeated<T: Ord>(repeated: &BTreeSet<T>, resource: &T) -> Result<(), Refusal> {
     match repeated.contains(resource) {
         true => Err(Refusal::new(ErrorCode::INVALID_REQUEST, "The request names this more than once.")),

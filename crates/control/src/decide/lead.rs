@@ -72,7 +72,7 @@ fn why_not(code: ErrorCode, kind: ElectionKind) -> &'static str {
     }
 }
 
-/// Changed registrations of single partitions. If a request names a partition twice, the second change builds on the
+/// Changed registrations of single partitions. If a request contains a partition twice, the second change builds on the
 /// first.
 #[derive(Default)]
 struct Single {

@@ -113,8 +113,8 @@ pub fn change_broker(image: &Image, broker: &BrokerState, change: BrokerChange) 
 }
 
 /// Removes a broker from the ISRs of partitions that it can no longer write to. A partition that no other replica can
-/// lead stays unchanged, unless the broker's log certainly lacks committed records. Such a partition then has no leader
-/// until another replica is back, or until an unclean election.
+/// lead stays unchanged, unless the broker's log certainly lacks committed records. In that case the partition has no
+/// leader until another replica is back, or until an unclean election.
 ///
 /// If the broker's log is complete, the broker leaves the ISR as if its disk were full. It enters the ELR if the ISR
 /// becomes smaller than `min.insync.replicas`. If the log may lack records, the broker cannot lead until it is in sync
@@ -140,7 +140,7 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
                 lose(partition, broker.broker_id).map(|left| settle(&left, &others, min_isr).unwrap_or(left))
             }
         };
-        // A log that certainly lacks committed records must not lead, even if the others are not back yet.
+        // A replica whose log certainly lacks committed records must not lead, even if no other replica is back yet.
         let may_be_without_leader = *log == ResignedLog::EndMissing;
         if let Some(settled) = settled.filter(|settled| settled.leader.is_some() || may_be_without_leader)
             && let Ok(first) = usize::try_from(*index)
@@ -152,8 +152,8 @@ pub fn resign(image: &Image, broker: &BrokerState, partitions: &Resigned) -> Res
     Ok(changes)
 }
 
-/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the one
-/// whose log ends last becomes leader.
+/// Records where the broker's logs end, for partitions without a leader. Once all [`contenders`] have reported, the
+/// replica whose log ends last becomes leader.
 ///
 /// # Errors
 /// Fails with STALE_BROKER_EPOCH if another process has replaced the broker.

@@ -147,7 +147,8 @@ fn alter_resource(image: &Image, broker: &BrokerConfig, wanted: &AlterResourceCo
     Ok(Change::ResourceConfigured { resource, name: wanted.name.clone(), overrides })
 }
 
-/// Returns the names that a request contains more than once. As in Kafka, the caller refuses all of them.
+/// Returns the names that a request contains more than once. As in Kafka, the caller refuses all entries with these
+/// names.
 fn repeated<T: Ord>(names: impl Iterator<Item = T>) -> BTreeSet<T> {
     let mut seen = BTreeSet::new();
     let mut repeated = BTreeSet::new();

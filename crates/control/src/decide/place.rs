@@ -16,8 +16,9 @@ use super::super::image::Image;
 
 /// Places `factor` replicas of each new partition in `numbers`. The caller checks that there are enough brokers. The
 /// brokers lead in turn, and the topic's id determines which one leads first. After each round the followers move on by
-/// one broker, so that a leader does not always have the same followers. A broker that is fenced or has a full disk
-/// gets a replica only if there are too few other brokers. Such a replica starts out of sync.
+/// one broker, so that a leader does not always have the same followers. A broker that is fenced, shutting down or
+/// without disk space gets a replica only if there are too few other brokers. Such a replica starts out of sync. If the
+/// disks of all unfenced brokers are full, none of them counts as full.
 pub fn place(image: &Image, topic: Uuid, numbers: Range<i32>, factor: usize) -> Result<Partitions, Refusal> {
     let active = active(image, image.nodes().keys().copied());
     let fenced: Vec<i32> = image.nodes().keys().copied().filter(|id| !active.contains(id)).collect();
@@ -43,8 +44,8 @@ fn striped(ids: &[i32], turn: usize) -> impl Iterator<Item = i32> {
     std::iter::once(ids[first]).chain((0..count - 1).map(follower))
 }
 
-/// Returns the brokers of `ids` that can be in the ISR of a new partition. If the disks of all of them are full,
-/// returns those that are neither fenced nor shutting down.
+/// Returns the brokers of `ids` that can be in the ISR of a new partition. These are the brokers that are neither
+/// fenced nor shutting down, and whose disks are not full. If there is no such broker, full disks are ignored.
 fn active(image: &Image, ids: impl Iterator<Item = i32> + Clone) -> Vec<i32> {
     let has =
         |id: &i32, may: fn(&BrokerRegistration) -> bool| image.node(*id).is_some_and(|node| may(&node.registration));
@@ -81,7 +82,7 @@ fn new(image: &Image, replicas: &[i32]) -> Result<PartitionRegistration, Refusal
     Ok(PartitionRegistration { replicas: replicas.to_vec(), isr, leader, ..PartitionRegistration::default() })
 }
 
-/// Checks that each replica of a partition is on a registered broker, and that no broker is named twice.
+/// Checks that each replica of a partition is on a registered broker, and that no broker has two replicas of it.
 pub fn check_replicas(image: &Image, replicas: &[i32]) -> Result<(), Refusal> {
     let mut seen = BTreeSet::new();
     let includes = if replicas.is_empty() {

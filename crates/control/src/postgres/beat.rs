@@ -54,8 +54,8 @@ struct Beating<K, B> {
     behind: Arc<B>,
     heard: watch::Sender<Beaten>,
     vain: LogRateLimit,
-    /// Limits the warning about an older copy of the database. It has its own limit, because the outage before the
-    /// restore may have used up the other one.
+    /// Limits the warning about an older copy of the database. It is separate from `vain`, because the outage before
+    /// the restore may just have used up that limit.
     went_back: LogRateLimit,
 }
 
@@ -227,8 +227,8 @@ impl Answer {
         Ok(Self { beaten: Beaten { peers }, newest, same })
     }
 
-    /// Returns true if the database does not have `known`, the broker's newest version. It is then an older copy or a
-    /// different database.
+    /// Returns true if the database does not have `known`, the broker's newest version. The database is then an older
+    /// copy or a different one.
     fn lacks(&self, known: Version) -> bool {
         match self.same {
             Some(same) => same != known,

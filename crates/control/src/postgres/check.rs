@@ -21,7 +21,7 @@ use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, 
 
 /// The `server_version_num` of the oldest PostgreSQL version that is supported.
 const OLDEST: i64 = 130_000;
-/// Minimum difference between the clocks that the check reports.
+/// The check reports a difference between the two clocks if it is longer than this.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
 /// A single result of the check.

@@ -212,7 +212,7 @@ impl Store for Postgres {
         match self.lock(at) {
             Ok(progress) => Ok((PostgresTransaction { store: self, is_open: true }, progress)),
             Err(error) => {
-                // Close the connection, since the lock may be held and ends with it.
+                // The session may hold the lock. Close the connection, which also releases the lock.
                 self.connection.hang_up();
                 Err(error)
             }

@@ -38,7 +38,7 @@ pub enum Since {
     WentBack,
 }
 
-/// Returns the query for the versions from `at` on. Its answer is read by [`since`].
+/// Returns the query for the versions from `at` on. [`since`] reads the answer.
 pub fn ask_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
@@ -72,7 +72,7 @@ pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     Ok(Since::Commits(commits))
 }
 
-/// Queries number and nonce of the newest version. Its answer is read by [`version`].
+/// The query for number and nonce of the newest version. [`version`] reads the answer.
 pub const NEWEST: &str = "SELECT version, mark FROM fullbore.versions ORDER BY version DESC LIMIT 1";
 
 /// Reads a version from the first two columns of a row.

@@ -163,8 +163,8 @@ impl Registrations {
     }
 }
 
-/// Begins a statement with a table `span` of these ranges. Its columns are topic_id, first, upto and place, where place
-/// counts the ranges from 1.
+/// Begins a statement with a table `span` of these ranges. The table's columns are topic_id, first, upto and place,
+/// where place counts the ranges from 1.
 fn begin_with(statements: &mut Statements, spans: Vec<Span>) {
     let mut topics: Vec<Uuid> = spans.iter().map(|span| span.topic).collect();
     topics.sort_unstable();

@@ -16,8 +16,8 @@ use fullbore_db::postgres::statements::{Statements, Typed, Value};
 pub const MARKS_MAX: i64 = 100_000;
 /// Maximum number of versions whose changes are kept.
 pub const CHANGES_MAX: i64 = 10_000;
-/// Maximum size of the changes that a version stores. If they are larger, brokers that lack the version read the whole
-/// state.
+/// Maximum size of a version's changes in the database. Larger changes are not kept, so brokers that lack the version
+/// read the whole state.
 const CHANGES_BYTES_MAX: usize = 4 << 20;
 /// Changes of more bytes than this count as large. They are erased sooner than other changes.
 const LARGE_BYTES: usize = 32 << 10;

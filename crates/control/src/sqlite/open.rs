@@ -23,7 +23,7 @@ pub const SCHEMA_VERSION: i64 = FIRST_VERSION + MIGRATIONS.len() as i64;
 /// The application id that marks a file as Fullbore's ("Full" in ASCII).
 const APPLICATION_ID: i64 = 0x4675_6c6c;
 
-/// Size of the write-ahead log, in pages of 4 KiB, from which on a commit copies it into the database file.
+/// Once the write-ahead log has this many pages of 4 KiB, a commit copies it into the database file.
 pub const CHECKPOINT_PAGES: i64 = if cfg!(test) { 16 } else { 4096 };
 /// Maximum number of statements that are kept compiled.
 const STATEMENTS_MAX: usize = 32;

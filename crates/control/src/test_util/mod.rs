@@ -25,8 +25,8 @@ use fullbore_config::{BrokerConfig, Properties};
 pub use memory::{Fault, Memory};
 
 impl RegistrationInfo {
-    /// Creates the registration of a broker without addresses. Its previous process was killed, but the logs lost
-    /// nothing.
+    /// Creates the registration of a broker without addresses. The broker's previous process was killed, but the logs
+    /// lost nothing.
     pub fn nowhere() -> Self {
         Self { endpoints: BTreeMap::new(), ended: PreviousShutdown::Killed, is_same_boot: true }
     }

@@ -59,7 +59,9 @@ fn several_first_starts_at_once_make_one_cluster() {
     assert_eq!(database.run("SELECT version, (SELECT count(*) FROM fullbore.versions) FROM fullbore.cluster"), "1|2");
 }
 
-/// A relay between the broker and the database first drops the answer to a COMMIT, and then the COMMIT itself.
+/// In the first round, the broker loses its connection during a COMMIT, which the database completes. In the second
+/// round, the database ends the session, so nothing is committed. Both times the broker must find out which of the two
+/// has happened.
 #[test]
 fn unanswered_commit_is_looked_up_in_the_database() {
     let database = Database::create();
@@ -144,7 +146,7 @@ fn commands_fail_retriably_during_a_database_outage_and_succeed_after_it() {
     assert!(topics.try_recv().expect("answered")[0].as_ref().is_err_and(is_retriable));
     server.start_again();
     wait_until("it is found again", HANGS, || owner.transact(|draft| draft.topics(&create_command("u"))).is_ok());
-    // When the server stops, the open connection ends as well. The store does not notice this yet.
+    // The server stops, which also ends the open connection. The store does not notice this yet.
     server.stop();
     server.start_again();
     owner.transact(|draft| draft.topics(&create_command("v"))).expect("over another connection");

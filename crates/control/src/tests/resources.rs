@@ -1,5 +1,5 @@
-//! Tests of the settings of groups and client metrics. They are stored and shown, and a resource is gone once its last
-//! setting is removed.
+//! Tests of the settings of groups and client metrics. The settings are stored and shown, and a resource is gone once
+//! its last setting is removed.
 
 use super::*;
 use fullbore_config::Resource;

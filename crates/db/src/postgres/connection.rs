@@ -111,7 +111,7 @@ impl DatabaseConnection {
     /// Rolls back the open transaction, if there is one.
     pub fn roll_back(&mut self) {
         if self.session.is_some() {
-            // If this fails, `ask` closes the session, which ends the transaction as well.
+            // If this fails, `ask` closes the session, which also ends the transaction.
             let _ = self.ask("ROLLBACK");
         }
     }

@@ -119,7 +119,7 @@ fn making(found: Found, cluster_id: Uuid) -> String {
 }
 
 /// Upgrades an older schema to `SCHEMA_VERSION`, and returns the version before the upgrade. Running brokers of the
-/// older version then behave as if the database were unavailable, until they are upgraded as well.
+/// older version then behave as if the database were unavailable, until these brokers are upgraded to this version.
 pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i64, SchemaError> {
     upgrade(session, call_max, MIGRATIONS).await
 }

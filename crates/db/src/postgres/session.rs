@@ -102,7 +102,8 @@ impl PostgresSession {
         Ok(Self { client, driven, counted: server.counted.clone(), in_transactions: String::new() })
     }
 
-    /// Returns true if a pooler keeps the session's settings from the server, so that each transaction must set them.
+    /// Returns true if a pooler does not pass the session's settings on to the server. Each transaction must then set
+    /// them again.
     pub fn is_pooled(&self) -> bool {
         !self.in_transactions.is_empty()
     }

@@ -1,5 +1,5 @@
-//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. Those for TLS are read.
-//! Others are accepted if they change nothing, and otherwise refused.
+//! Handles the parameters of a database URL that libpq knows and tokio-postgres does not. It reads the parameters for
+//! TLS. It accepts the others if they change nothing, and refuses them otherwise.
 //!
 //! The rest of the URL is parsed by tokio-postgres. Invariant: no error quotes a part of the URL that could belong to a
 //! password.
@@ -62,8 +62,8 @@ pub fn take(url: &str) -> Result<(String, TlsParameters), BadServer> {
         if PASSED_ON.contains(&name) {
             left.push(parameter);
         } else if !parameters.take(name, decoded(value))? {
-            // Show the name only if it looks like the name of a parameter. It could belong to a password that contains
-            // a question mark.
+            // Show the name only if it looks like the name of a parameter. Other text could belong to a password that
+            // contains a question mark.
             let may_be_shown =
                 !query.contains('@') && name.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase());
             let shown = if may_be_shown { name } else { "a parameter" };

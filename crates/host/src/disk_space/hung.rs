@@ -35,7 +35,7 @@ struct LastPoll {
     lasts: Duration,
 }
 
-/// A running write. It counts until this is dropped.
+/// A running write. It counts as running until this guard is dropped.
 pub struct WriteUnderWay<'a>(&'a AtomicUsize);
 
 /// A change that a poll has found.

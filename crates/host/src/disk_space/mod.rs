@@ -61,7 +61,7 @@ pub struct DiskSpace {
     /// True if the reserve is complete. A [`WritePermit`] holds the read lock.
     whole: RwLock<bool>,
     /// How many calls are freeing space at the moment, with the help of a released part of the reserve. The reserve is
-    /// not completed while there are any.
+    /// not completed while there are such calls.
     releases: AtomicUsize,
     /// True after a write has found no space, until at least [`FREE_MIN`] bytes are free again.
     full: AtomicBool,
@@ -158,14 +158,15 @@ impl DiskSpace {
         is_full
     }
 
-    /// Records that a write has found no space. This is logged, but not too often.
+    /// Records that a write has found no space. Logs this, but not too often.
     pub fn note_full(&self) {
         self.full.store(true, Ordering::Relaxed);
         self.ample.store(false, Ordering::Relaxed);
         let mut times = self.times.lock();
         times.room = None;
         let is_due = self.line.due().is_some();
-        // If the last line reported free space, log this one in any case. The last line must show the current state.
+        // If the last line reported free space, log this line even beyond the limit, because the last line must show
+        // the current state.
         if is_due || !times.says_full {
             times.says_full = true;
             tracing::error!(
@@ -207,12 +208,12 @@ impl DiskSpace {
         let mut times = self.times.lock();
         if times.says_full && times.room.is_some_and(|since| since.elapsed() >= ROOM_LOGGED_AFTER) {
             times.says_full = false;
-            // This is a warning, so that a log that shows the error also shows that it is over.
+            // This is a warning, so that a log that shows the error also shows that the error is over.
             tracing::warn!(folder = %self.directory.display(), free_bytes = self.free(), "the disk has room again");
         }
     }
 
-    /// Returns true if the last write found no space, and not enough has been freed since.
+    /// Returns true if a write has found no space, and not enough space was freed after it.
     pub fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
@@ -371,8 +372,8 @@ impl DiskSpace {
         }
     }
 
-    /// Completes the reserve if possible, and returns true if it is complete. Only waits for the permits of writers if
-    /// the reserve is incomplete.
+    /// Completes the reserve if possible, and returns true if it is complete. If it is still incomplete, first waits
+    /// until no writer has a permit.
     fn make_whole(&self) -> bool {
         if *self.whole.read() {
             return true;
@@ -402,8 +403,8 @@ impl DiskSpace {
                 self.times.lock().refused = Some(Instant::now());
                 false
             }
-            // Treat the reserve as complete. It is only useful on a full disk, and writers should not have to wait
-            // because its file cannot be written for another reason.
+            // The file of the reserve cannot be written, but not because the disk is full. Treat the reserve as
+            // complete, so that writers do not have to wait. The reserve is only useful on a full disk.
             Err(error) => {
                 tracing::warn!(path = %path.display(), %error, "cannot allocate the reserve for a full disk: on a full disk, deletions may find no room either");
                 let _ = fs::remove_file(&path);
@@ -424,7 +425,7 @@ impl DiskSpace {
     }
 }
 
-/// Counts a call in [`DiskSpace::releases`] until it is dropped.
+/// Counts a call in [`DiskSpace::releases`] until this guard is dropped.
 struct Releasing<'a>(&'a DiskSpace);
 
 impl<'a> Releasing<'a> {

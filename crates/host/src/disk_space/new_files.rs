@@ -38,12 +38,13 @@ impl NewFiles {
         self.doubted.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if the last poll that tried it could not create a file.
+    /// Returns true if the last attempt to create a file has failed. A brief shortage or a full disk does not count.
     pub fn are_refused(&self) -> bool {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Creates a file if one was requested, or if it was not possible before. Logs when this changes.
+    /// Tries to create a file if [`NewFiles::doubt`] was called, or if the last attempt has failed. Logs when attempts
+    /// begin to fail or to succeed again.
     ///
     /// # Errors
     /// Returns the system's error if the disk is full.

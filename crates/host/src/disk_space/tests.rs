@@ -39,7 +39,7 @@ fn a_released_part_is_not_taken_back_before_the_work_regains_it() {
         assert!(space.admit().is_none());
         space.check();
         assert_eq!(space.reserved(), reserved, "nobody took it back");
-        // There is space in this directory.
+        // The real disk has space, so the reserve can be completed.
         space.regain();
         assert!(space.admit().is_some() && space.reserved() == 1 << 20);
         Ok(())

@@ -12,7 +12,7 @@ const CODES: usize = 144;
 /// How often each error code has occurred.
 #[derive(Debug)]
 pub struct Errors {
-    /// The counters. That of a code is at the index code + 1.
+    /// The counters. The counter of an error code is at the index code + 1.
     by_code: [Counter; CODES],
 }
 

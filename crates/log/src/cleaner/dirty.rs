@@ -58,7 +58,7 @@ impl Log {
     }
 
     /// Returns the dirty part, which ends before the first open transaction. If the active segment has records that are
-    /// older than max.compaction.lag.ms, starts a new segment first and returns true as well.
+    /// older than max.compaction.lag.ms, starts a new segment first, and returns true together with the dirty part.
     pub fn dirty(
         &mut self,
         checkpoint: Option<i64>,

@@ -25,7 +25,7 @@ pub enum CleanError {
         /// The error in the batch.
         why: BatchError,
     },
-    /// The last step has failed, which renames the new files. The broker's next start repeats it.
+    /// The new files could not be renamed, which is the last step. The broker's next start repeats this step.
     #[error("cannot rename the cleaned files: {0}; the next start repeats it")]
     Unsettled(io::Error),
     /// The operating system refused an operation on a file. The cause may be temporary.

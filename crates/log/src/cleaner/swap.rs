@@ -1,11 +1,11 @@
 //! Replaces the old segments by those that a compaction has written. If a crash happens, either the old or the new
 //! segments are used afterwards, never a mixture.
 //!
-//! The names of the files show how far this has got, as in Kafka. A `.cleaned` file is still being written, and a
-//! restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the segments
-//! that it covers, and gives it its final name. The log file is renamed after its indexes, so its name alone decides. A
-//! `.swap` file covers all offsets from its first to its last batch. To make this work, compaction always keeps the
-//! last batch, if necessary without records.
+//! As in Kafka, the names of the files show how far the replacement has got. A `.cleaned` file is still being written,
+//! and a restarted broker removes it. A `.swap` file is complete and on the disk. A restarted broker removes the
+//! segments that it covers, and gives it its final name. The log file is renamed after its indexes, so its name alone
+//! decides. A `.swap` file covers all offsets from its first to its last batch. To make this work, compaction always
+//! keeps the last batch, if necessary without records.
 //!
 //! Not every segment has an index of aborted transactions. If a restarted broker finds one, it must know if the index
 //! belongs to the old or to the new segment. The old index is removed before the old log file, and the new index gets

@@ -119,8 +119,8 @@ pub fn is_resident(file: &File, position: u64, len: usize) -> bool {
     }
 }
 
-/// Returns true if a byte can be read without the disk. This is used if the system does not have cachestat(2). It has a
-/// side effect: the kernel begins to read ahead.
+/// Returns true if a byte can be read without the disk. This is used if the system does not have cachestat(2). The
+/// check has a side effect: the kernel begins to read ahead.
 fn is_byte_resident(file: &File, position: u64) -> bool {
     let mut byte = [0];
     let read = preadv2(file, &mut [IoSliceMut::new(&mut byte)], position, ReadWriteFlags::NOWAIT);

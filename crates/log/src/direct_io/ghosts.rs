@@ -1,8 +1,8 @@
 //! Remembers which file ranges the broker has dropped from the page cache. These ranges are called ghosts.
 //!
-//! If a reader returns to such a range, the cache was too small by the number of bytes that were dropped since. The
-//! ghost list of ARC and the refault distance of Linux work in the same way. [`Ghosts::wanted`] is the number of bytes
-//! by which the cache was too small.
+//! If a reader returns to such a range, the cache was too small by the number of bytes that were dropped since then.
+//! The ghost list of ARC and the refault distance of Linux work in the same way. [`Ghosts::wanted`] is the number of
+//! bytes by which the cache was too small.
 //!
 //! Invariant: there are at most [`GHOSTS_MAX`] ranges. The sum of a range and of all ranges dropped after it is at most
 //! `reach` bytes.
@@ -46,7 +46,7 @@ struct GhostList {
 struct GhostFile {
     /// Keeps the address from being reused for another file.
     _file: Weak<File>,
-    /// By the start of each range: its end, and how many bytes were dropped before it.
+    /// The ranges by their start. Each value is the range's end, and how many bytes were dropped before the range.
     ranges: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -94,9 +94,9 @@ impl Ghosts {
 }
 
 impl GhostList {
-    /// Records a read at `position`, if it is in a range. Increases `wanted` by the size of the range, but at most to
-    /// the largest distance of all ranges that were read. Using the largest distance is right because a reader that
-    /// goes forward reads the oldest range first.
+    /// If a range contains `position`, removes the range, because a reader has returned to it. Increases `wanted` by
+    /// the size of the range, but at most to the largest distance of any range that was read. The distances of later
+    /// ranges are smaller, because a reader that goes forward reads the oldest range first.
     fn read(&mut self, file: usize, position: u64, now: Instant) {
         let Some(ghosts) = self.files.get_mut(&file) else { return };
         let Some((&from, &(end, before))) = ghosts.ranges.range(..=position).next_back() else { return };

@@ -3,9 +3,9 @@
 //!
 //! Threads that serve connections must never wait for the disk, and a consumer that is far behind must not evict pages
 //! that others are about to read. Buffers are reused because the first access to a new page is a page fault, and on a
-//! virtual machine also one of the host. Files are read in pieces of 1 MiB, which stay in memory for about a second.
-//! The next request of the same reader usually begins in the same piece, and several readers at one position can share
-//! it. If a reader continues, its next piece is read ahead.
+//! virtual machine also a page fault of the host. Files are read in pieces of 1 MiB, which stay in memory for about a
+//! second. The next request of the same reader usually begins in the same piece, and several readers at one position
+//! can share it. If a reader continues, its next piece is read ahead.
 //!
 //! In one case a thread may still wait: if the kernel evicts a page after the check, sendfile waits for the disk.
 //! Invariant: at most [`PIECES_MAX`](piece::PIECES_MAX) pieces are in memory or being read. Further reads wait until a

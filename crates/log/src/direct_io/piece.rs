@@ -27,7 +27,7 @@ impl Default for Pieces {
 }
 
 impl Pieces {
-    /// Reads the bytes of the file from `from` to `end`, or fewer if the file ends before.
+    /// Reads the bytes of the file from `from` to `end`, or fewer if the file ends before `end`.
     pub async fn read(&self, file: Arc<File>, from: u64, end: u64) -> io::Result<Arc<Piece>> {
         let place = Arc::clone(&self.places).acquire_owned().await.expect("the semaphore is never closed");
         let buffers = self.buffers.clone();
@@ -63,7 +63,8 @@ pub struct PieceSlice {
 }
 
 impl PieceSlice {
-    /// Returns up to `len` bytes of the piece from `position` on. The result is empty if the piece ends before.
+    /// Returns up to `len` bytes of the piece from `position` on. The result is empty if the piece ends before
+    /// `position`.
     pub fn of(piece: Arc<Piece>, position: u64, len: usize) -> PieceSlice {
         let start = (piece.filled.start + (position - piece.from) as usize).min(piece.filled.end);
         let end = (start + len).min(piece.filled.end);

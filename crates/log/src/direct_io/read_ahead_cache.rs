@@ -94,9 +94,9 @@ impl ReadAheadCache {
         Some(slot)
     }
 
-    /// Removes a slot if there is no free one. First it looks for a slot whose reader has gone on to the next one.
-    /// Otherwise it takes the slot that was not used for longest, if that is at least [`IDLE`]. Returns true if there
-    /// is a free slot now.
+    /// Returns true if there is a free slot. If all slots are in use, first removes one whose reader has gone on to the
+    /// next piece. If there is none, removes the slot that has been idle for longest, but only if that is at least
+    /// [`IDLE`].
     fn make_room(&mut self) -> bool {
         if self.kept.len() < SLOTS_MAX {
             return true;

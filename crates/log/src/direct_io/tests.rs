@@ -119,7 +119,7 @@ async fn a_reader_that_reads_on_finds_the_next_piece_and_others_share_it() {
     let first = part(&cold, &file, PIECE_MAX as u64 - 5, 100).await;
     assert!(*first == bytes[PIECE_MAX - 5..PIECE_MAX]);
     let slot = cold.shelf.lock().slot_at(&file, PIECE_MAX as u64, LEN as u64).expect("room");
-    // The read-ahead task reads the piece. If it has not begun yet, this call does.
+    // Normally the read-ahead task reads the piece. If the task has not begun yet, this call reads the piece instead.
     let ahead = slot.piece(&cold.pieces).await.expect("read");
     assert_eq!(ahead.end(), 2 * PIECE_MAX as u64, "though no reader has requested it");
     let second = part(&cold, &file, PIECE_MAX as u64, 300).await;

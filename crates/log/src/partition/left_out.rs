@@ -33,7 +33,8 @@ impl LeftOut {
         if *self.0.borrow() { Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) } else { Ok(()) }
     }
 
-    /// Waits for `what` until the broker is left out. If `what` is ready at once, its result is returned in any case.
+    /// Waits for `what` until the broker is left out. If `what` is ready at once, returns its result even if the broker
+    /// is already left out.
     ///
     /// # Errors
     /// Fails with NOT_LEADER_OR_FOLLOWER if the broker is left out before `what` is ready.

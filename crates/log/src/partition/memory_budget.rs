@@ -134,8 +134,8 @@ impl MemoryBudget {
         state.shares.values_mut().for_each(|share| share.queue.clear());
     }
 
-    /// Returns true if the producer may take `bytes` more. They must fit into the budget. If any batches wait for an
-    /// upload, they must also fit into the producer's share, which is half of the memory that the others leave.
+    /// Returns true if the producer may take `bytes` more. These bytes must fit into the budget. If any batches wait
+    /// for an upload, the bytes must also fit into the producer's share: half of the memory that the others leave.
     fn has_room(&self, state: &BudgetState, producer: ProducerKey, bytes: usize) -> bool {
         let on_their_way = state.held - state.waiting;
         let waiting_max = self.max.saturating_sub(on_their_way);

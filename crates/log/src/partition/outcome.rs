@@ -1,8 +1,8 @@
-//! The way of a batch that is offered to a partition, until its client gets a response.
+//! Follows a batch from the moment it is offered to a partition until its client gets a response.
 //!
 //! A batch is either done, pending with a ticket, or blocked. If it is blocked, the caller waits for what is missing
-//! and offers it again. The request keeps the ticket and the batch keeps the [`AppendAnswer`]. Both can be used only
-//! once.
+//! and offers it again. The request keeps the ticket, and the batch keeps the [`AppendAnswer`], which sends the answer
+//! to the ticket. Each can be used only once.
 //!
 //! Invariant: every ticket gets exactly one answer, whatever happens to the batch.
 
@@ -66,8 +66,8 @@ pub enum AppendStep<B = Blocker> {
     Done(Appended),
     /// The batch is accepted. The ticket gets the answer later. The batch is stored even if the caller does not wait.
     Pending(AppendTicket),
-    /// Something is missing, so the batch is not accepted yet. The caller should get it and offer the batch again.
-    /// Until then, no further request is read from the connection.
+    /// Something is missing, so the batch is not accepted yet. The caller should get what is missing, and then offer
+    /// the batch again. Until then, no further request is read from the connection.
     Blocked(B),
 }
 
@@ -214,7 +214,7 @@ async fn received_by(answer: Receiver, deadline: Instant, left_out: &LeftOut) ->
 #[derive(Debug)]
 pub struct AwaitedAnswer(Receiver);
 
-/// Sends the answer to a batch and to its copies. It stays with the batch, and is used up by the answer.
+/// Sends the answer to a batch and to its copies. It stays with the batch, and can send only one answer.
 #[derive(Debug)]
 #[must_use]
 pub struct AppendAnswer {

@@ -78,7 +78,7 @@ impl ReorderBuffer {
         i32::try_from(self.batches_max).unwrap_or(i32::MAX)
     }
 
-    /// Stops the parking of batches. The partitions answer those that are parked when they stop.
+    /// Stops the parking of batches. A batch that is already parked gets its answer when its partition stops.
     pub fn close(&self) {
         self.closed.store(true, Ordering::SeqCst);
     }
@@ -287,8 +287,8 @@ impl OutOfOrderBatches {
     /// Parks an out-of-order batch. `later` has the permit for its upload.
     ///
     /// # Errors
-    /// Returns [`AppendError`] if the batch cannot be parked. If the budget is used up, those of the producer's parked
-    /// batches are refused first that come after this one in the same epoch.
+    /// Returns [`AppendError`] if the batch cannot be parked. If there is no room for the batch, later parked batches
+    /// of the same producer and epoch are refused first.
     pub fn park(
         &mut self,
         batch: &ValidBatch<'_>,

@@ -42,8 +42,8 @@ impl Stamping {
         stamping
     }
 
-    /// Returns the complete batch as it is stored, and its largest timestamp in ms. It has the topic's timestamp type
-    /// `clock`. Its offset is 0 for now.
+    /// Returns the complete batch as it is stored, and its largest timestamp in ms. The batch has the topic's timestamp
+    /// type `clock`, and for now the offset 0.
     pub fn stored(batch: &BatchView<'_>, clock: TimestampType, now_ms: i64, leader_epoch: i32) -> (Bytes, i64) {
         let mut stamping = Stamping::new(batch, clock, now_ms);
         let mut bytes = BytesMut::with_capacity(batch.size());

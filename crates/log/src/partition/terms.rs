@@ -28,17 +28,17 @@ pub struct VerificationTime {
     pub seen: TransactionsSeen,
     /// The next offset, as far as known, for a diskless partition.
     pub next_offset: i64,
-    /// The coordinator's epoch, for a batch without a sequence number. It shows if the batch is late. `None` if it is
-    /// unknown.
+    /// The coordinator's epoch, for a batch without a sequence number. The epoch shows if the batch is late. `None` if
+    /// it is unknown.
     pub coordinator_epoch: Option<i32>,
 }
 
-/// A coordinator's confirmation of a transaction that has not arrived yet. In a diskless partition, the upload of a
-/// batch that opens the transaction can begin before it arrives.
+/// Waits for the coordinator to confirm a transaction. In a diskless partition, the upload of a batch that opens the
+/// transaction can begin before the confirmation arrives.
 #[derive(Clone, Debug)]
 pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
 
-/// Sends the confirmation to an [`AwaitedWord`]. If this is dropped, the batch is refused.
+/// Sends the confirmation to an [`AwaitedWord`]. If the sender is dropped without a confirmation, the batch is refused.
 #[derive(Debug)]
 pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
@@ -83,7 +83,7 @@ pub struct AppendTerms<'a> {
     pub verification: Verification,
     /// True if the client's producer keeps its epoch from one transaction to the next, as with transaction version 1.
     pub epoch_stays: bool,
-    /// The partition's state before the verification. The verified transaction may have ended since.
+    /// The partition's state before the verification. The verified transaction may have ended since then.
     pub verified_at: VerificationTime,
     /// A confirmation that must arrive before the batch is committed. `verification` is valid only after that.
     pub awaited: Option<&'a AwaitedWord>,

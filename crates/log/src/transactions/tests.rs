@@ -113,7 +113,8 @@ fn many_transactions_are_aborted_a_range_finds_its_own() {
     }
 }
 
-/// A transaction is opened at the first offset and stays open while many others are aborted.
+/// A transaction is opened at the first offset and stays open while many others are aborted. A reader must still find
+/// the transactions in its range, without reading all entries.
 #[test]
 fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_more() {
     let directory = tempfile::tempdir().expect("temporary directory");
@@ -141,7 +142,8 @@ fn long_transaction_spans_many_aborted_ones_a_range_finds_its_own_and_reads_no_m
             assert_eq!(firsts(&log, from), expected(from).chain([0]).collect::<Vec<_>>(), "from {from}");
         }
     }
-    // Change entries so that they would be in the range at offset 2 if they were read again. They begin after it now.
+    // These entries begin after the range at offset 2. Change them in the file so that a lookup would find them if it
+    // read them again.
     let name = crate::files::offset_path(directory.path(), 0, TXN_INDEX);
     let file = std::fs::File::options().write(true).open(name).expect("opened");
     for entry in 1_000..3_000 {

@@ -42,7 +42,7 @@ impl Default for Decompression {
     }
 }
 
-/// The permit to decompress a large batch and to use its records. It is returned when it is dropped.
+/// The permit to decompress a large batch and to use its records. Dropping this value returns the permit.
 pub struct LargeBatchPermit<'a> {
     _permit: SemaphorePermit<'a>,
 }
@@ -129,7 +129,7 @@ impl Opening<'_> {
         let now = self.budget.short_left.map_or(most, |left| most.min(left / a_byte));
         let checked = self.decompression.check(batch, now);
         if let Some(left) = &mut self.budget.short_left {
-            // It is not known how much work a failed batch was, so assume that it used up the budget.
+            // The amount of work is unknown if a batch fails, so assume that the batch used up the budget.
             *left = checked.as_ref().map_or(0, |checked| left.saturating_sub(checked.bytes.saturating_mul(a_byte)));
         }
         match checked {

@@ -55,7 +55,7 @@ pub fn of_batch(error: BatchError) -> RefusedBatch {
 }
 
 /// Returns the refusal for a batch whose records cannot be read. Its checksum is correct, so the error code must not be
-/// CORRUPT_MESSAGE. Clients would then send the same bytes again.
+/// CORRUPT_MESSAGE. With that code, clients would send the same bytes again.
 pub fn of_decompression(error: BatchError) -> RefusedBatch {
     let code = match error {
         BatchError::TooLarge(_) => ErrorCode::MESSAGE_TOO_LARGE,

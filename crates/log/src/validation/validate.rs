@@ -31,8 +31,8 @@ const GUNZIP: usize = 3;
 
 /// Estimates how much work it is to validate a batch. The result is a number of bytes that a fast codec compresses in
 /// the same time. Returns usize::MAX if the batch must be decompressed and compressed again. If it must only be
-/// checked, the estimate is based on its compressed size. `Opening` sets the limit in case it decompresses to much
-/// more.
+/// checked, the estimate is based on its compressed size. If the batch decompresses to much more, `Opening` sets the
+/// limit.
 pub fn work_of(bytes: &[u8], config: &TopicConfig) -> usize {
     let Ok(batch) = BatchView::first(bytes) else { return 0 };
     let Ok(codec) = batch.compression() else { return 0 };

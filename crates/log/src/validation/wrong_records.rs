@@ -1,5 +1,5 @@
-//! Reports the records that cause the refusal of their batch, one by one (KIP-467). They lack a key in a compacted
-//! topic, or their timestamp is outside the topic's range.
+//! Reports the records that cause the refusal of their batch, one by one (KIP-467). These records lack a key in a
+//! compacted topic, or their timestamp is outside the topic's range.
 //!
 //! Records that cannot be read are not reported, because nothing more is known of them. Invariant: the number of
 //! records in a response is limited.
@@ -42,7 +42,7 @@ pub fn check_timestamps(batch: &BatchView<'_>, payload: &[u8], to: Destination<'
     Err(RefusedBatch { records, ..RefusedBatch::new(ErrorCode::INVALID_TIMESTAMP, message) })
 }
 
-/// Returns how many records `wrong` rejects, and its messages for the first of them.
+/// Returns how many records `wrong` rejects, and its messages for at most [`REPORTED_RECORDS_MAX`] of them.
 fn rejected(
     batch: &BatchView<'_>,
     payload: &[u8],

@@ -139,7 +139,8 @@ fn kind_of_a_topic_cannot_be_changed() {
     }
 }
 
-/// AlterConfigs replaces all settings of a topic, so a request without `diskless.enable` would change the topic's kind.
+/// AlterConfigs replaces all settings of a topic, so a request without `diskless.enable` would make a diskless topic
+/// classic. Such a request must be refused.
 #[test]
 fn replaced_settings_of_a_diskless_topic_must_include_its_kind() {
     let anew = |image: &Image, file: &str, configs: &[(&str, ConfigChange)]| {
