@@ -97,7 +97,7 @@ impl LogEndReporter {
             && let Some(left_out) = self.unopened.due()
         {
             let logs = unopened.len();
-            tracing::error!(logs, %error, left_out, "cannot open logs of partitions without a leader: their ends are not reported; retrying");
+            tracing::error!(logs, %error, left_out, "cannot open the logs of some partitions without a leader: this broker does not report where these logs end; retrying");
         }
         let outcome = if ends.is_empty() { Ok(()) } else { self.control.report_log_ends(ends).await };
         match outcome {

@@ -1,7 +1,7 @@
 //! Metrics that clients push to the broker (KIP-714): which metrics each client should push, and when it may push.
 //!
-//! Pushes are checked and counted (`fullbore_telemetry_*`), but their contents are not read. The APIs are served all
-//! the same, so that running clients can find out about a subscription. Without a subscription they push nothing. The
+//! Pushes are checked and counted (`fullbore_telemetry_*`). The broker serves these APIs although it does not read the
+//! contents, so that running clients learn of a new subscription. Without a subscription, clients push nothing. The
 //! rules are in [`fullbore_rules::telemetry`].
 
 use crc_fast::CrcAlgorithm;

@@ -37,7 +37,7 @@ const SETTINGS: [Setting; 16] = [
     setting(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "https compares the broker's certificate with its host name; empty does not.",
+        "With https, the host name is checked against the broker's certificate; if empty, it is not checked.",
     ),
     setting("ssl.engine.factory.class", "", "Refused: there is no Java here."),
     setting("ssl.key.password", "", "The password of an encrypted private key (PKCS#8, PBES2)."),

@@ -173,7 +173,7 @@ const KEYS: &[Key] = &[
     Key::long("log.message.timestamp.after.max.ms", Some("3600000"), 0, "How far a producer's timestamp may lie ahead of the broker's clock, in milliseconds; a batch with a later timestamp is refused.")
         .differs("with fullbore.produce.validation=header only the header's timestamps of a compressed batch are checked")
         .dynamic(),
-    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Records of a partition after which the broker flushes it to disk before it acknowledges them.").dynamic(),
+    Key::long("log.flush.interval.messages", Some(LONG_MAX), 1, "Number of unflushed records at which the broker flushes a partition. The batch that reaches this number is acknowledged only after the flush.").dynamic(),
     Key::long("log.flush.interval.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.").or_else(&["log.flush.scheduler.interval.ms"]).dynamic(),
     Key::long("log.flush.scheduler.interval.ms", Some(LONG_MAX), 0, "The longest time a record stays unflushed, in milliseconds; used when log.flush.interval.ms is not set.")
         .differs("a flush is due by the age of a record; there is no periodic round"),
@@ -187,7 +187,7 @@ const KEYS: &[Key] = &[
     Key::new("compression.lz4.level", Type::Int, Some("9"), "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one; all others are slower and compress better.")
         .allow(LZ4_LEVELS)
         .dynamic(),
-    Key::new("compression.type", Type::String, Some("producer"), "Codec that records are stored with: the producer's, or this one. A batch with another codec is decompressed, checked and compressed again.")
+    Key::new("compression.type", Type::String, Some("producer"), "Codec in which records are stored: producer keeps the producer's; any other value is the codec itself. A batch with another codec is decompressed, checked and compressed again.")
         .allow(CODECS)
         .differs(OPENS_TO)
         .dynamic(),

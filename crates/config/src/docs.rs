@@ -36,8 +36,9 @@ value.
 
 const INERT: &str = "Kafka's keys without effect";
 const INERT_HEAD: &str = "\
-The broker knows these keys and shows them in DescribeConfigs. A value in the broker's file is reported, or refused
-unless it is Kafka's default; a client that sets one receives the reason.
+The broker knows these keys and shows them in DescribeConfigs. If the broker's file sets such a key, the broker either
+reports it, or refuses it unless the value is Kafka's default. The second column says which. A client that sets such a
+key receives the reason.
 ";
 
 const FIRST: &str = "Ten keys to set first";

@@ -90,8 +90,8 @@ pub struct Key {
     pub any_case: bool,
     /// True if this broker key may change while the broker runs, for one broker or for all.
     pub dynamic: bool,
-    /// True if a topic's key takes the broker's value only when the topic is created. A topic without the key then has
-    /// the value of `default`.
+    /// True if the broker's value is used only when a topic is created. If an existing topic has no value for the key,
+    /// `default` applies, not the broker's value.
     pub at_creation: bool,
     /// How the key differs from Apache Kafka's, if it does.
     pub differs: Option<&'static str>,

@@ -42,7 +42,7 @@ pub static TOPIC_KEYS: &[Key] = &[
     Key::new("compression.lz4.level", Type::Int, None, "The level of LZ4 where compression.type=lz4 makes the broker compress; 9 is the fast one; all others are slower and compress better.")
         .allow(LZ4_LEVELS)
         .or_else(&["compression.lz4.level"]),
-    Key::new("compression.type", Type::String, None, "Codec that records are stored with: the producer's, or this one. A batch with another codec is decompressed, checked and compressed again.")
+    Key::new("compression.type", Type::String, None, "Codec in which records are stored: producer keeps the producer's; any other value is the codec itself. A batch with another codec is decompressed, checked and compressed again.")
         .allow(CODECS)
         .or_else(&["compression.type"])
         .differs(OPENS_TO),
@@ -61,7 +61,7 @@ pub static TOPIC_KEYS: &[Key] = &[
         "flush.messages",
         None,
         1,
-        "Records of a partition after which the broker flushes it to disk before it acknowledges them.",
+        "Number of unflushed records at which the broker flushes a partition. The batch that reaches this number is acknowledged only after the flush.",
     )
     .or_else(&["log.flush.interval.messages"]),
     Key::long("flush.ms", None, 0, "The longest time a record stays unflushed, in milliseconds.")

@@ -181,7 +181,7 @@ impl ClusterDirectory {
                     Ok(()) => to_write.wrote(noted),
                     Err(error) => {
                         if let Some(left_out) = vain.due() {
-                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: a restart may miss an older copy of the directory or the database; retrying");
+                            tracing::warn!(%error, left_out, "cannot record the newest metadata version: after a restart, this broker may not notice that the directory or the database is an older copy; retrying");
                         }
                     }
                 }
@@ -232,8 +232,8 @@ impl UsedDirectory {
         self.directory.join(FILE)
     }
 
-    /// Overwrites the file in place, because a full disk has no space for a second file. The version and the number are
-    /// written as well, since an earlier version's file has no line for the number.
+    /// Overwrites the lines after the head in place, because a full disk has no space for a second file. Also rewrites
+    /// the metadata version and the heartbeat number: a file of an earlier Fullbore has no line for that number.
     fn write(&self, users: [Uuid; 2]) -> io::Result<()> {
         let file = OpenOptions::new().write(true).open(self.file())?;
         let lines = format!("{}{}", seen_lines(self.said.seen, self.said.noted), user_lines(users));

@@ -80,7 +80,8 @@ impl Epochs {
         }
     }
 
-    /// Records that the leader of `epoch` writes from `offset` on, and writes the file if the epoch is new.
+    /// Records that the leader of `epoch` writes from `offset` on. Writes the file if the epoch is new or an earlier
+    /// write failed.
     pub fn assign(&mut self, epoch: i32, offset: i64) -> io::Result<()> {
         let before = self.starts.clone();
         if self.latest() == Some(epoch) || !self.note(epoch, offset) {

@@ -159,8 +159,8 @@ class Broker:
 # --- the clients ---------------------------------------------------------------------------------
 
 def librdkafka(bootstrap, topic, partitions="1", per_second="1000000"):
-    """The same as Lost.java, with librdkafka. Sends numbers until its input ends, and prints a line for each
-    acknowledged one."""
+    """The same as Lost.java, with librdkafka. Sends numbers until its input ends, and prints a line for each number that
+    is acknowledged or has failed."""
     stop, sent, acked, began = threading.Event(), 0, 0, time.time()
     threading.Thread(target=lambda: (sys.stdin.read(), stop.set()), daemon=True).start()
 

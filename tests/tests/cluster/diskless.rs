@@ -471,8 +471,8 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     take(&mut cluster.broker(3).client(), &one(idle, 2));
 }
 
-/// Regression: five batches waited for an earlier one that had gone to the deleted topic. The client could not resend
-/// that batch, because the five were all that it may have in flight.
+/// Regression: five batches of a producer waited for an earlier batch that had gone to the deleted topic. The broker
+/// must refuse them at once, because a client with five batches in flight cannot resend the earlier one.
 #[test]
 fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
     let mut shared = shared(&["fullbore.reorder.wait.ms=60000"], 1);

@@ -121,7 +121,7 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let database = server.database();
     server.run(&database, "CREATE SCHEMA fullbore; CREATE TABLE fullbore.t (x int)");
     let told = refusal(new.path(), &with(&own, "control.plane", &server.url(&database)));
-    assert!(told.contains("it has a schema fullbore that is not of this program"), "{told}");
+    assert!(told.contains("it has a schema named fullbore that another program created"), "{told}");
     server.run(&database, "CREATE ROLE secretive LOGIN PASSWORD 's3cr3t-w0rd'");
     let url = format!("postgres://secretive:wr0ng-w0rd@{}/{database}", server.address());
     let told = refusal(new.path(), &with(&own, "control.plane", &url));

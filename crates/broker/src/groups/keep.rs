@@ -38,7 +38,7 @@ impl Groups {
 
     /// Removes all members from the group. They will join again, and committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
-        tracing::error!(group = %entry.id, "cannot handle a group's event, which has panicked: the group's members join again");
+        tracing::error!(group = %entry.id, "the handling of a group's event has panicked: all members are removed and must join again");
         inner.group = inner.group.emptied(self.now_ms());
         inner.refuse_all();
         let mut effects = Effects::new();

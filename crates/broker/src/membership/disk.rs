@@ -51,18 +51,20 @@ impl DiskWatch {
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Hung => {
                 (self.hang_up)();
                 tracing::warn!(
-                    "the disk hangs: other brokers lead the partitions they have in sync, and no leader waits for this broker; check whether its volume answers"
+                    "the disk hangs: other brokers take over the partitions where they are in sync, and leaders do not wait for this broker's replicas; check whether the disk's volume responds"
                 );
             }
             Ok(()) if report == RoomReport::Full && disk == DiskRoom::Unwritable => tracing::warn!(
-                "cannot create files in the data directory: other brokers lead the partitions they have in sync, and no leader waits for this \
-                 broker; check the directory's permissions and file system"
+                "cannot create files in the data directory: other brokers take over the partitions where they are in sync, and leaders do not wait \
+                 for this broker's replicas. Check the directory's permissions and file system"
             ),
             Ok(()) if report == RoomReport::Full => tracing::warn!(
-                "the disk is full: other brokers lead the partitions they have in sync, and no leader waits for this broker; free space on it"
+                "the disk is full: other brokers take over the partitions where they are in sync, and leaders do not wait for this broker's replicas; free space on the disk"
             ),
             Ok(()) => {
-                tracing::warn!("the disk has had space and has answered for a while: this broker joins ISRs again")
+                tracing::warn!(
+                    "the disk has had free space and has responded for a while: this broker joins ISRs again"
+                )
             }
             Err(refusal) => {
                 if let Some(left_out) = self.refused.due() {

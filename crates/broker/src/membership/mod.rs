@@ -234,7 +234,9 @@ pub async fn hand_over(control: &Control, beats: &mut channel::Receiver<Beaten>,
     match tokio::time::timeout(HANDED_OVER_MAX, beats.wait_for(all_show_it)).await {
         Ok(_) => tracing::info!("handed over the leadership of this broker's partitions"),
         Err(_) => {
-            tracing::warn!("cannot confirm the hand-over: a broker has not shown that it leads its new partitions")
+            tracing::warn!(
+                "cannot confirm the hand-over: not all other brokers have shown in time that they know the new leaders"
+            )
         }
     }
 }

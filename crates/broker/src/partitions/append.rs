@@ -308,8 +308,8 @@ impl Unblocked {
             }
         };
         if !in_time && let Some(number) = partition.known.number() {
-            // This is recorded even if the wait was for memory. The next try to append the batch then returns this
-            // error.
+            // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
+            // to append the batch then returns REQUEST_TIMED_OUT.
             self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }

@@ -238,8 +238,9 @@ impl FollowedPartition {
         }
     }
 
-    /// Removes all records and restarts the log where the leader has records. The log ended before the leader's log
-    /// begins, or after the leader's log ends and without a record to compare.
+    /// Called after OFFSET_OUT_OF_RANGE: this log ends before the leader's log begins, or it ends after the leader's
+    /// log and has no last epoch to compare. Removes all records and restarts the log at the nearest offset that the
+    /// leader has.
     fn begin_in_range(&mut self, data: &PartitionData) -> ResponseOutcome {
         let (log_start, log_end) = (data.log_start_offset, data.log_end_offset);
         if log_start < 0 || log_end < log_start {

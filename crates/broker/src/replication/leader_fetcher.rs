@@ -92,7 +92,7 @@ pub struct LeaderFetcher {
     /// partition may be in this list twice, or may have left, and is then skipped.
     to_be_named: Vec<PartitionId>,
     to_be_forgotten: Vec<PartitionId>,
-    /// When partitions that have failed are named again.
+    /// When partitions that have failed are included in a fetch request again.
     again: BinaryHeap<Reverse<(Instant, PartitionId)>>,
     link: Link,
     /// The number of the current connection or connection attempt. It increases with each attempt and when a connection

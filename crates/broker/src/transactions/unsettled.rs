@@ -1,14 +1,14 @@
-//! Resolves transactions that may have lost their state. A power loss may have truncated logs, committed records of
-//! `__transaction_state` may be missing at a start, or that topic may have been deleted. Undecided transactions are
-//! then aborted, and earlier clients fenced.
+//! Resolves transactions whose state may be lost. A power loss may have truncated logs. At a start, records of
+//! `__transaction_state`, or the whole topic, may be missing. The broker then aborts the undecided transactions and
+//! fences earlier clients.
 //!
 //! Ids that are still recorded are fenced when their shards are loaded ([`Transaction::load_unsure`]). In a cluster,
 //! other replicas have the records that this broker has lost, so only shards without a second replica are affected.
-//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]). Once all
-//! are resolved, the file [`FILE`] is removed from the data directory.
+//! Transactions without a record are searched for in all partitions and aborted there ([`super::unknown`]).
 //!
-//! The file is on the disk before the data directory records this boot, so a kill between the two loses nothing. The
-//! effects of a power loss on a log are in `fullbore_log`.
+//! The file [`FILE`] marks the data directory until all transactions are resolved. It is on the disk before the data
+//! directory records this boot, so a kill between the two loses nothing. The effects of a power loss on a log are in
+//! `fullbore_log`.
 
 use super::Transactions;
 use super::unknown::TURN;
@@ -30,9 +30,9 @@ use tokio::time::sleep;
 
 /// The name of the marker file in the data directory.
 const FILE: &str = "transactions-unsettled";
-/// How long the broker pauses after the first pass. The pause doubles with each further pass.
+/// The pause after the first attempt that did not resolve all transactions. It doubles with each further attempt.
 const PAUSE_FIRST: Duration = Duration::from_millis(10);
-/// Maximum pause between two passes.
+/// Maximum pause between two attempts.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// A note in the data directory that transactions may have lost their state.
@@ -160,7 +160,7 @@ impl Transactions {
         }
     }
 
-    /// Makes one pass over the transactions. Returns true if none is left to resolve.
+    /// Attempts once to resolve all transactions. Returns true if none is left to resolve.
     async fn resolve_once(self: &Arc<Self>) -> bool {
         self.topic.prepare_all().await;
         if !self.are_own_shards_served() {

@@ -244,7 +244,7 @@ fn damage_to_a_recovered_partition_is_refused_despite_an_earlier_power_loss() {
     assert_goes_on(&directory.power_cut(), 27);
 }
 
-/// The clean stop has flushed all records, which were complete at that time.
+/// A clean stop flushes all records, so later damage cannot be an effect of the power loss and must be refused.
 #[test]
 fn damage_after_a_clean_stop_is_refused_even_if_not_opened_since_a_kill() {
     let mut directory = Directory::new();

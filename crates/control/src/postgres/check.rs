@@ -113,7 +113,7 @@ impl fmt::Display for Finding {
             Self::Empty { may_create: false } => {
                 f.write_str("it is empty, and the role may not create a schema in it (GRANT CREATE ON DATABASE)")
             }
-            Self::ForeignSchema => f.write_str("it has a schema fullbore that is not of this program"),
+            Self::ForeignSchema => f.write_str("it has a schema named fullbore that another program created"),
             Self::UnreleasedSchema(found) => write!(
                 f,
                 "it has schema {found} of a build before the first release, which this Fullbore neither reads nor upgrades; use another database"

@@ -64,7 +64,7 @@ pub struct PostgresTransaction<'a> {
 pub enum UnusableDatabase {
     #[error("{0}")]
     Away(String),
-    #[error("it has a schema fullbore that is not of this program; use another database")]
+    #[error("it has a schema named fullbore that another program created; use another database")]
     Foreign,
     #[error("it is empty, so that there is nothing to upgrade; the first start of a broker fills it")]
     Empty,

@@ -75,7 +75,7 @@ impl Waiters {
     }
 }
 
-/// Keeps a waiter in the list until it is dropped.
+/// Keeps a waiter in the list. Dropping the registration removes the waiter.
 #[derive(Debug)]
 #[must_use = "a waiter is woken only while registered"]
 pub struct Registration {

@@ -64,7 +64,7 @@ impl Segment {
     }
 
     /// Returns true if the index of aborted transactions seems to belong to this segment. The file must be complete,
-    /// and its last marker before `end_offset`.
+    /// and its last entry must end within this segment.
     pub fn has_sound_aborted(&self, end_offset: i64) -> io::Result<bool> {
         let is_within = |entry: AbortedTransaction| (self.base_offset..end_offset).contains(&entry.last_offset);
         Ok(!self.is_aborted_torn && self.aborted.last(&self.path(TXN_INDEX))?.is_none_or(is_within))

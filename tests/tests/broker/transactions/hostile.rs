@@ -22,7 +22,8 @@ fn id_named_thousands_of_times_is_described_once() {
     assert_eq!(described.transaction_states[0].topics[0].partitions.len(), 10_000);
 }
 
-/// Each transaction takes 40 KB of requests, and 700 KB of the broker's memory.
+/// Each transaction costs its client 40 KB of requests but takes 700 KB of the broker's memory, so the total is
+/// limited.
 #[test]
 fn partitions_past_the_limit_of_all_transactions_are_refused_until_some_end() {
     let broker = Broker::start(&[]);

@@ -193,7 +193,8 @@ impl IndexStore for PostgresIndex {
     }
 }
 
-/// Returns the statements that read the partitions, ordered by id, and their producers' rows past the known offsets.
+/// Returns two statements. The first reads the partitions, ordered by id. The second reads their producers' rows from
+/// each partition's known offset on.
 fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
