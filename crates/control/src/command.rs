@@ -97,6 +97,8 @@ pub struct RegisterBroker {
     pub rack: Option<Text>,
     /// True if the broker serves diskless topics.
     pub serves_diskless: bool,
+    /// `fullbore.lost.directory.accept`
+    pub accepts_lost_directory: bool,
     /// Addresses by listener name.
     pub endpoints: BTreeMap<String, Endpoint>,
 }

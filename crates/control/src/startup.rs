@@ -51,6 +51,7 @@ pub fn started<S: Store>(
     let endpoints = arrival.endpoints;
     let (id, session_timeout_ms) = (broker.node.id, broker.membership.session_timeout_ms);
     let serves_diskless = broker.diskless.is_served;
+    let accepts_lost_directory = broker.membership.accepts_lost_directory;
     let refused = |failure: Failure| {
         let store = identity.store.clone();
         match failure {
@@ -73,7 +74,14 @@ pub fn started<S: Store>(
         let unusable = |source| OpenError::DirectoryIdentity { file: used.file(), source };
         used.join(former, Uuid(process.to_be_bytes())).map_err(unusable)?;
     }
-    let register = ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack, serves_diskless, endpoints });
+    let register = ChangeCommand::RegisterBroker(RegisterBroker {
+        id,
+        joining,
+        rack,
+        serves_diskless,
+        accepts_lost_directory,
+        endpoints,
+    });
     loop {
         let refusal = match owner.transact(|draft| draft.change(&register)).map_err(refused)? {
             Some(Err(refusal)) => refusal,

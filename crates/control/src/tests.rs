@@ -403,6 +403,7 @@ fn register(id: i32, process: u128) -> ChangeCommand {
         joining,
         rack: None,
         serves_diskless: true,
+        accepts_lost_directory: false,
         endpoints: BTreeMap::new(),
     })
 }

@@ -2,7 +2,7 @@
 //! may have been made while the broker ran, by a process that ran on afterwards.
 
 use crate::checked::checked;
-use fullbore_tests::{Batch, Broker, Client, Cluster, wait_until};
+use fullbore_tests::{Batch, Broker, Client, Cluster, serve_refused, wait_until};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -78,6 +78,10 @@ fn nothing_is_missing(cluster: &mut Cluster) {
     for id in 1..=3 {
         cluster.broker(id).restart();
     }
+    all_records_are_there(cluster);
+}
+
+fn all_records_are_there(cluster: &mut Cluster) {
     cluster.wait_for_isr(2, TOPIC, 3);
     let leader = cluster.wait_for_leader(2, TOPIC, 0, -1);
     let records = Client::connect(cluster.address(leader)).fetch_records(TOPIC, 0);
@@ -168,7 +172,19 @@ fn empty_directory_of_the_last_in_sync_broker_loses_no_record() {
     all_stop(&mut cluster, true);
     let directory = cluster.broker(1).data_dir().to_owned();
     put_back(None, &directory);
-    nothing_is_missing(&mut cluster);
+    let sets = cluster.sets_of(1).to_vec();
+    let mut sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let refused = serve_refused(&directory, &sets);
+    assert!(
+        refused.stderr.contains("only complete replica of 1 partitions, for example older-0"),
+        "{}",
+        refused.stderr
+    );
+    assert!(!refused.status.success());
+    sets.push("fullbore.lost.directory.accept=true");
+    cluster.broker(1).restart_with(&sets);
+    [2, 3].iter().for_each(|id| cluster.broker(*id).restart());
+    all_records_are_there(&mut cluster);
 }
 
 /// The directory's file `cluster` may be in two unusual states. Either the broker was killed after it had noted a

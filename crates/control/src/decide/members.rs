@@ -32,6 +32,11 @@ pub enum Registering {
 ///
 /// Invariant: the new process is registered in the same transaction as the last piece of the handover. Until then the
 /// former process is fenced, so that no leader adds it to an ISR.
+///
+/// # Errors
+/// Fails with DUPLICATE_BROKER_REGISTRATION if the registered broker is alive and has another directory or a newer
+/// state of this one. Fails with INVALID_REGISTRATION if the directory is new, but the broker had the only complete
+/// replica of a partition, and does not accept the loss.
 pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget) -> Result<Registering, Refusal> {
     let before = image.node(wanted.id);
     let former = before.map(RegisteredBroker::member);
@@ -43,6 +48,12 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     let epoch = i64::try_from(image.epoch()).unwrap_or(i64::MAX).saturating_add(1);
     let (mut member, ended) = cluster::register(former.as_ref(), &wanted.joining, epoch)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
+    if former.is_some_and(|former| former.directory != wanted.joining.directory)
+        && !wanted.accepts_lost_directory
+        && let Some(message) = only_complete_replicas(image, wanted.id)
+    {
+        return Err(Refusal::new(ErrorCode::INVALID_REGISTRATION, message));
+    }
     let ended = former.map_or(PreviousShutdown::Clean, |_| ended);
     member.registration.is_fenced = false;
     let others = without(image.registrations(), wanted.id);
@@ -76,6 +87,27 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     };
     changes.extend(each_of(image, in_place, room));
     Ok(Registering::Registered(changes))
+}
+
+/// Returns why a broker may not start with a new directory, which is that it had the only complete replica of some
+/// partitions. Returns `None` if it had none.
+fn only_complete_replicas(image: &Image, id: i32) -> Option<String> {
+    let is_only = |partition: &PartitionRegistration| {
+        let mut complete = partition.isr.iter().chain(&partition.elr).peekable();
+        complete.peek().is_some() && complete.all(|other| *other == id)
+    };
+    let (mut count, mut first) = (0_usize, None);
+    for topic in image.topics().filter(|topic| !topic.config.diskless) {
+        for (index, _) in topic.partitions.iter().enumerate().filter(|(_, partition)| is_only(partition)) {
+            count += 1;
+            first.get_or_insert_with(|| format!("{}-{index}", topic.name));
+        }
+    }
+    first.map(|first| {
+        format!(
+            "The data directory is new, but this broker had the only complete replica of {count} partitions, for example {first}. Mount or              restore the directory that has their records, or accept the loss by fullbore.lost.directory.accept=true."
+        )
+    })
 }
 
 fn already_there(id: i32) -> String {

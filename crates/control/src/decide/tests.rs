@@ -268,8 +268,13 @@ fn apply(image: &mut Image, changes: Vec<Change>) {
 fn join(image: &mut Image, id: i32, process: u128, ended: PreviousShutdown) -> Result<(), Refusal> {
     let joining =
         Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
-    let wanted = RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
+    let wanted = registration(id, joining);
     done(image, &ChangeCommand::RegisterBroker(wanted))
+}
+
+fn registration(id: i32, joining: Joining) -> RegisterBroker {
+    let (serves_diskless, accepts_lost_directory, endpoints) = (true, false, BTreeMap::new());
+    RegisterBroker { id, joining, rack: None, serves_diskless, accepts_lost_directory, endpoints }
 }
 
 /// Carries out a command that fits into one piece.
@@ -452,7 +457,7 @@ fn live_broker_stays_registered_against_another_directory() {
         marks: DirectoryMarks::default(),
         reported: 0,
     };
-    let wanted = RegisterBroker { id: 1, joining, rack: None, serves_diskless: true, endpoints: BTreeMap::new() };
+    let wanted = registration(1, joining);
     let register = ChangeCommand::RegisterBroker(wanted);
     let refusal = done(&mut image, &register).expect_err("refused");
     assert_eq!(refusal.code, ErrorCode::DUPLICATE_BROKER_REGISTRATION);
@@ -462,6 +467,27 @@ fn live_broker_stays_registered_against_another_directory() {
     let version = image.epoch();
     done(&mut image, &register).expect("the answer to the first was lost");
     assert_eq!(image.epoch(), version);
+}
+
+#[test]
+fn new_directory_of_the_only_complete_replica_is_refused_unless_the_loss_is_accepted() {
+    let mut image = cluster();
+    for id in [3, 2] {
+        resign(&mut image, id, ResignedLog::Unsure);
+    }
+    change(&mut image, 1, BrokerChange::Fence);
+    assert_eq!(state(&image).2, [1]);
+    let (ended, marks) = (PreviousShutdown::Clean, DirectoryMarks::default());
+    let joining = Joining { directory: 99, process: 99, ended, marks, reported: 0 };
+    let before = state(&image);
+    let register = ChangeCommand::RegisterBroker(registration(1, joining));
+    let refusal = done(&mut image, &register).expect_err("a volume may not be mounted");
+    assert_eq!(refusal.code, ErrorCode::INVALID_REGISTRATION);
+    assert!(refusal.message.contains("of 1 partitions, for example t-0"), "{}", refusal.message);
+    assert_eq!(state(&image), before);
+    let accepting = RegisterBroker { accepts_lost_directory: true, ..registration(1, joining) };
+    done(&mut image, &ChangeCommand::RegisterBroker(accepting)).expect("registered");
+    assert!(!state(&image).2.contains(&1));
 }
 
 #[test]

@@ -165,5 +165,12 @@ fn register_in(id: i32, process: u128) -> ChangeCommand {
         reported: 0,
     };
     let endpoints = BTreeMap::new();
-    ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
+    ChangeCommand::RegisterBroker(RegisterBroker {
+        id,
+        joining,
+        rack: None,
+        serves_diskless: true,
+        accepts_lost_directory: false,
+        endpoints,
+    })
 }

@@ -42,7 +42,14 @@ fn register(id: i32, process: u128, ended: PreviousShutdown) -> ChangeCommand {
     let joining =
         Joining { directory: id.unsigned_abs().into(), process, ended, marks: DirectoryMarks::default(), reported: 0 };
     let endpoints = BTreeMap::new();
-    ChangeCommand::RegisterBroker(RegisterBroker { id, joining, rack: None, serves_diskless: true, endpoints })
+    ChangeCommand::RegisterBroker(RegisterBroker {
+        id,
+        joining,
+        rack: None,
+        serves_diskless: true,
+        accepts_lost_directory: false,
+        endpoints,
+    })
 }
 
 #[test]
