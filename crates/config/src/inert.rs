@@ -75,7 +75,7 @@ pub(super) fn judge_known(key: &Key, value: &str) -> Result<Option<Warning>, Con
     }
 }
 
-/// Returns a warning about a key that is in none of the broker's tables.
+/// Judges a key that is in none of the broker's tables. Returns a warning, or an error if the broker refuses the key.
 pub(super) fn judge_unknown(key: &str, value: &str) -> Result<Warning, ConfigError> {
     let warning = |message: String| Ok(Warning { key: key.to_owned(), message });
     let meant = meant_broker_key(key);

@@ -38,7 +38,7 @@ const SECURITY: &str = "SASL and access control are not offered yet; remove it t
 const JSSE: &str = "is a setting of Java's own TLS, and there is no Java here";
 const PROVIDERS: &str = "values are taken as they are typed; write them out";
 
-/// Kafka's keys without effect here.
+/// Kafka's keys that have no effect here. Some of them are refused unless they have their default.
 pub static KAFKA_KEYS: &[Key] = &[
     no_effect("add.partitions.to.txn.retry.backoff.max.ms", Int, Some("100"), at_least(0), TRANSACTIONS),
     no_effect("add.partitions.to.txn.retry.backoff.ms", Int, Some("20"), at_least(1), TRANSACTIONS),

@@ -456,7 +456,7 @@ def alter_topic():
 def alter_broker():
     nodes, of_broker = [str(node) for node in ADMIN.list_topics(timeout=WAIT_S).brokers], ConfigResource.Type.BROKER
     topic, op = new_topic("of-broker"), AlterConfigOpType
-    for node in nodes:  # Any broker returns the topic's settings.
+    for node in nodes:  # The topic's settings are read below from any broker.
         alter(of_broker, node, (op.SET, "log.retention.ms", "7654321000"))
         until(lambda: config(of_broker, node, "log.retention.ms") == ("7654321000", ConfigSource.DYNAMIC_BROKER_CONFIG))
     assert config(ConfigResource.Type.TOPIC, topic, "retention.ms")[0] == "7654321000"

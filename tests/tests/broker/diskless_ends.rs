@@ -69,7 +69,8 @@ impl OnS3 {
         self.client = self.broker.client();
     }
 
-    /// Checks that the topic has `batches` batches. Then resends the second one and sends a third.
+    /// Checks that the topic has `batches` batches. Then sends the second batch twice and the third once. Each must be
+    /// stored once.
     fn goes_on(&mut self, batches: i64) {
         assert_eq!(self.client.latest(TOPIC, 0), batches);
         for sequence in [1, 1, 2] {

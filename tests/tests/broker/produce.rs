@@ -1,4 +1,4 @@
-//! Refusals of Produce. Each has its own error code and leaves the log unchanged.
+//! Batches that Produce refuses, and some that it accepts. A refused batch leaves the log unchanged.
 
 use fullbore_tests::{Batch, Broker, Client, produce_request, topic_data};
 use fullbore_wire::apis::produce::{PartitionProduceResponse, ProduceRequest, TopicProduceData};

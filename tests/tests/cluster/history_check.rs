@@ -80,7 +80,7 @@ impl Seen {
         violations
     }
 
-    /// Reports offsets that the first consumer skipped or repeated.
+    /// Reports offsets that either consumer skipped or repeated.
     fn skipped(&self) -> Vec<String> {
         let mut violations = Vec::new();
         for (who, read) in [("all the time", &self.polled), ("afterwards", &self.found)] {

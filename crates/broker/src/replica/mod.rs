@@ -228,8 +228,8 @@ impl Replica {
     }
 
     /// Returns how complete the log is if this broker must resign from the partition. Returns `None` if the log works.
-    /// A broken or closed log may lack records at its end, and is `Unsure`. The broker then also leaves the ELR,
-    /// because a replica in the ELR may become leader.
+    /// A broken or closed log may lack records at its end, and is `Unsure`, or `EndMissing` if it certainly lacks some.
+    /// In both cases the broker also leaves the ELR, because a replica in the ELR may become leader.
     pub(crate) fn resigned_log(&self) -> Option<ResignedLog> {
         let state = self.lock();
         let is_whole = state.failed.is_none() && matches!(state.log, LogState::Open(_));

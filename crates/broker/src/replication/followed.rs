@@ -250,7 +250,7 @@ impl FollowedPartition {
         let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
         match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
-                tracing::info!(topic, partition, from, at, "restarted the log where the leader has records");
+                tracing::info!(topic, partition, from, at, "restarted the log at an offset of the leader's log");
                 ResponseOutcome::ToBeNamed
             }
             Err(error) => self.failed(&error),
