@@ -124,8 +124,7 @@ impl Claim {
     }
 
     async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
-        // The index is read first. Every committed object that it knows by then is already in the store when the store is
-        // read.
+        // The index is read first. Every committed object that it knows by then is in the store when the store is read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
