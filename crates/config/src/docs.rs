@@ -37,7 +37,7 @@ value.
 const INERT: &str = "Kafka's keys without effect";
 const INERT_HEAD: &str = "\
 The broker knows these keys and shows them in DescribeConfigs. If the broker's file sets such a key, the broker either
-reports it, or refuses it unless the value is Kafka's default. The second column says which. A client that sets such a
+reports it, or refuses it unless the value is Kafka's default. The second column names which. A client that sets such a
 key receives the reason.
 ";
 
