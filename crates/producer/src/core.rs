@@ -109,7 +109,7 @@ pub(crate) type Begin = fn(Arc<Core>, Arc<Broker>);
 const TROUBLE_AFTER: Duration = Duration::from_secs(1);
 /// How long metadata with a topic's previous id is ignored, because the broker that sent it may be behind. The time
 /// ends early if a leader refuses the new id. Afterwards the previous id counts as right, because only two causes are
-/// left: the new id came from a broker that was behind, or a copy of the cluster's metadata was restored.
+/// left. The new id came from a broker that was behind, or a copy of the cluster's metadata was restored.
 const BEHIND_MAX: Duration = Duration::from_secs(30);
 /// Maximum pause between checks of state that changes without a notification.
 const TICK_MAX: Duration = Duration::from_secs(1);

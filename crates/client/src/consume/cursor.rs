@@ -167,8 +167,8 @@ pub(super) struct Reading<'a> {
 
 impl<S: Sink> Cursor<S> {
     /// Continues with the topic that now has this id. A recreated topic is read from its start, because all of its
-    /// records are new. The recreation is an error that ends the read of the partition if `restarts` is false, or if
-    /// the cursor has an end, because this end belongs to the old topic.
+    /// records are new. If `restarts` is false, the recreation is an error that ends the read of the partition. The
+    /// same applies if the cursor has an end, because the end belongs to the old topic.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
