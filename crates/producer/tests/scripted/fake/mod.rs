@@ -93,7 +93,7 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// The condition under which a broker reads a request but answers neither this one nor later ones.
+/// The condition under which a broker reads a request but answers neither that request nor later ones.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {
