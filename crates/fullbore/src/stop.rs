@@ -1,9 +1,9 @@
 //! Ends a command early, after a signal or because the reader of its output is gone.
 //!
 //! Invariants: the first signal only requests the end. The command then prints its results, cleans up, and returns. A
-//! second signal ends the program. A time limit also ends it, for a command that waits for a response. After Ctrl-C
-//! (SIGINT), a user at a terminal waits for half a second at most. SIGTERM leaves time for the last records and
-//! commits.
+//! second signal ends the program, and so does a time limit if the command does not return. After Ctrl-C (SIGINT) the
+//! limit is less than half a second, unless the command calls [`Stop::allow`]. After SIGTERM it leaves time for the
+//! last records and commits.
 
 use crate::failure::{Failure, INTERRUPTED};
 use crate::output;
@@ -19,8 +19,8 @@ const INTERRUPTED_WITHIN: Duration = Duration::from_millis(400);
 /// How long a command may take to notice SIGTERM.
 const HEARD_WITHIN: Duration = Duration::from_secs(3);
 
-/// How long a command may take to end after it has noticed SIGTERM. No command takes longer for its last records, its
-/// commit, and its leave of a group.
+/// How long a command may take to end after it has noticed SIGTERM. This is enough for any command to write its last
+/// records, to commit, and to leave its group.
 const DONE_WITHIN: Duration = Duration::from_secs(40);
 
 /// The interval of the polls after Ctrl-C. The command's time is counted in polls. If a machine is slow to run the

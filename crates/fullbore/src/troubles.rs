@@ -49,7 +49,7 @@ impl Troubles {
         (now - begun >= AFTER && self.is_due(now)).then_some(trouble)
     }
 
-    /// Returns true if the last line is at least a minute old. A new line then counts as printed.
+    /// Returns true if no line was printed within the last minute. A new line then counts as printed.
     fn is_due(&mut self, now: Instant) -> bool {
         let is_due = self.printed.is_none_or(|printed| now - printed >= EVERY);
         self.printed = if is_due { Some(now) } else { self.printed };

@@ -19,13 +19,14 @@ pub const REPORTED_AFTER: Duration = Duration::from_secs(2);
 const EVERY: Duration = Duration::from_secs(5);
 /// How often the waits are checked.
 const TICK: Duration = Duration::from_millis(100);
-/// How much longer to wait for a producer. Its own time limit may be the same, and its error is more precise.
+/// How much longer than `patience` the command waits for a producer. The producer's own time limit may be the same, and
+/// the producer's error is more precise.
 const GRACE: Duration = Duration::from_secs(1);
 /// Maximum number of brokers and coordinators that are reported.
 const REPORTED_MAX: usize = 10;
 
 /// Starts a thread that reports each broker, or list of brokers, whose response is late. Each is reported once. The
-/// thread ends with the cluster, or after [`TOLD_MAX`] reports.
+/// thread ends with the cluster, or after [`REPORTED_MAX`] reports.
 ///
 /// # Errors
 /// Returns the system's error if it refuses the thread.

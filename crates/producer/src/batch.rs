@@ -1,7 +1,7 @@
 //! A batch, from its first record to its result. Records join the batch while it is open. Then it is closed, and later
 //! sealed into the bytes that every attempt sends.
 //!
-//! Invariant: once sealed, the bytes change only when the window gives the batch another stamp.
+//! Invariant: once sealed, the bytes change only when the window gives the batch another [`Stamp`].
 
 use crate::delivery::{BatchOutcome, Delivery, Doubt, Written};
 use crate::error::ProduceError;

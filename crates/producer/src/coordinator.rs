@@ -148,8 +148,8 @@ impl TransactionTask {
             }
             if wish.is_some() {
                 hurry.get_or_insert_with(|| core.flushing());
-                // An abort that raises the epoch fences batches in flight, so it does not wait for them. They may wait
-                // at the broker for a batch that never comes.
+                // An abort that raises the epoch fences batches in flight, so it does not wait for them. These batches
+                // may wait at the broker for a batch that never comes.
                 let is_fenced = is_over && self.adds_partitions;
                 if is_fenced || self.is_done_with(scope.number) {
                     // The last record may have failed since `is_over` was determined.

@@ -202,8 +202,8 @@ impl Pipe {
     }
 
     /// Returns true if another request may leave when requests in flight wait for it at the broker. A fixed number of
-    /// requests may be exceeded by one. With an estimate, the request replaces one that was lost with another
-    /// connection.
+    /// requests may be exceeded by one. With an estimate, up to [`REQUESTS_MAX_MISSING`] requests may be in flight,
+    /// because the request replaces one that was lost with another connection.
     pub(crate) fn has_room_for_missing(&self) -> bool {
         match self.limit {
             InFlight::Requests(max) => self.requests <= max,

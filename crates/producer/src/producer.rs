@@ -1,7 +1,8 @@
 //! The producer's interface for applications: send, flush, close.
 //!
-//! The work behind it is in `core`. Invariant: `send` neither allocates nor waits while there is memory and the topic
-//! is known. It copies the record's bytes into its batch and returns.
+//! The work behind it is in `core`. Invariant: `send` does not wait while there is memory and the topic and its
+//! partition are known. It copies the record's bytes into a batch and returns. It allocates memory only for a new
+//! batch.
 
 use crate::broker::BrokerStatus;
 use crate::config::ProducerConfig;
@@ -82,7 +83,7 @@ impl Producer {
 
     /// Starts a producer whose tasks run in `runtime`, which must have tokio's timer and I/O driver enabled. All
     /// producers of a runtime share its threads, which saves a switch of threads for each request. Other tasks of the
-    /// runtime must not block a thread. A producer that cannot run meanwhile misses its time limits.
+    /// runtime must not block a thread, because the producer would then miss its time limits.
     ///
     /// # Errors
     /// Returns [`ConfigError`] if settings contradict each other.

@@ -46,7 +46,8 @@ const ADDS_PARTITIONS: i16 = 12;
 /// The first version of Produce whose requests may set `reorder`.
 const REORDER: i16 = 14;
 
-/// After this many failed attempts in a row to open another connection, the present ones must suffice.
+/// After this many failed attempts in a row to open another connection, the sender assumes that the broker accepts no
+/// more.
 const LANE_FAILURES: u32 = 3;
 
 /// How long the sender waits for a response before it doubts that it will come. It then checks with another broker who

@@ -4,8 +4,8 @@
 //! ([`RefusedBatches`]). The transactions of the partition are in [`transactions`]. The log and the wire format are
 //! elsewhere. The caller calls [`Producers::check`], writes the batch, and then calls [`Producers::append`].
 //!
-//! Invariant: the batches that are remembered of a producer are of one epoch and have consecutive sequences. So within
-//! an epoch, no sequence is appended twice or skipped.
+//! Invariant: the remembered batches of a producer are from one epoch and have consecutive sequences. So within an
+//! epoch, no sequence is appended twice or skipped.
 //!
 //! The rules are from KIP-98, KIP-360, KAFKA-15591 (a first sequence above 0 on a partition that was never written) and
 //! KIP-1269 (more than five batches are remembered). Two rules are ours. On a recreated topic, a producer may begin
@@ -80,7 +80,7 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Creates the stamp of a batch that comes from a client, so that no record has been removed from it.
+    /// Creates the stamp of a batch that comes from a client. No record has been removed from such a batch.
     ///
     /// # Errors
     /// Returns [`SequenceRefusal::InvalidRecord`] if the record count and the last offset delta in the header disagree.

@@ -48,8 +48,8 @@ pub enum TelemetryRefusal {
 #[derive(Debug, Default)]
 struct Client {
     turn: u64,
-    /// When the client's current interval started. This is its last request, unless that was too early or came after
-    /// the last push.
+    /// When the client's current interval started. Each of its requests starts an interval, unless it is too early or
+    /// comes after the client's last push.
     last_ms: Option<u64>,
     /// True after the client has requested its subscription, until its first push. That push need not wait for the
     /// interval.

@@ -1,7 +1,7 @@
-//! Runs schedules by seed, for tests of machines that must handle any order of events.
+//! Runs schedules by seed, for tests of state machines that must handle any order of events.
 //!
 //! A seed determines a schedule. `FULLBORE_SCHEDULES=20` runs twenty times as many schedules, and `FULLBORE_SEED=7`
-//! only that of seed 7. The modelled worlds and their checks are with each machine.
+//! only that of seed 7. Each state machine has its modelled world and its checks beside it.
 
 mod random;
 
@@ -65,7 +65,7 @@ pub fn run_each<T: Send>(count: u64, threads: usize, run: impl Fn(u64) -> Result
 ///
 /// # Panics
 ///
-/// Panics if no seed finds a planted fault.
+/// Panics if a planted fault is found by none of its seeds.
 pub fn each_fault_is_found<F: Copy + Debug, T>(
     faults: impl IntoIterator<Item = (F, Range<u64>)>,
     run: impl Fn(u64, F) -> Result<T, String>,

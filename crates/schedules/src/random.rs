@@ -9,7 +9,7 @@ impl Random {
         Random(seed)
     }
 
-    /// Returns the next number, which may have any value. The numbers never end, so the type is no `Iterator`.
+    /// Returns the next number, which may have any value. The numbers never end, so the type is not an `Iterator`.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

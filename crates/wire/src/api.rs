@@ -200,7 +200,7 @@ pub struct RequestHeader {
     pub tagged: TaggedFields,
 }
 
-/// The form of the client id. It is the old one even in header v2.
+/// The form of a header's fixed fields. It is not flexible, even in header v2.
 const CLASSIC: Version = Version { number: 0, flexible: false };
 const FLEXIBLE: Version = Version { number: 0, flexible: true };
 
@@ -253,7 +253,7 @@ pub fn encode_request<R: Request>(
     w.finish()
 }
 
-/// Reads the body of a request whose header names version `v` of the API.
+/// Reads the body of a request. `v` is the version of the API in the request's header.
 ///
 /// Bytes after the body are ignored, as in Kafka. librdkafka 2.16 sends three bytes too many when it requests all
 /// topics.

@@ -28,7 +28,7 @@ pub struct Version {
 pub struct Reader {
     bytes: Bytes,
     elements_left: usize,
-    /// How many bytes the arrays would take that were read so far; `None` if the reader does not measure.
+    /// How many bytes of memory the arrays read so far would take; `None` if the reader does not measure.
     measured: Option<usize>,
 }
 
@@ -50,7 +50,7 @@ impl Reader {
         self.elements_left
     }
 
-    /// Returns how many bytes the arrays would take that a measuring reader has read.
+    /// Returns how many bytes of memory the arrays read so far would take, if the reader measures; 0 otherwise.
     pub(crate) fn measured(&self) -> usize {
         self.measured.unwrap_or(0)
     }

@@ -11,7 +11,7 @@ const DISTANCE_MAX: usize = 3;
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
-        // The lengths alone rule out most names, because at least that many letters are different.
+        // The lengths alone rule out most names. At least as many letters are different as one name is longer.
         let far = (typed.len().abs_diff(name.len()) <= most).then(|| distance(typed, name))?;
         (far <= most && far < name.len()).then_some((far, name))
     };

@@ -13,7 +13,7 @@ const BITS: f64 = 8.0;
 /// Parses `150ms`, `1.5s`, `500us` or `0`.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values if `text` is no duration.
+/// Returns a sentence with the allowed values if `text` is not a duration.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let allowed = "must be a duration with its unit, such as 150ms, 1.5s or 500us";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -33,7 +33,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 /// Parses `150`, which means milliseconds, or any text that [`duration`] accepts.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values if `text` is no duration.
+/// Returns a sentence with the allowed values if `text` is not a duration.
 pub fn milliseconds(text: &str) -> Result<Duration, String> {
     match text.trim().parse::<f64>() {
         Ok(_) => duration(&format!("{}ms", text.trim())),
@@ -44,7 +44,7 @@ pub fn milliseconds(text: &str) -> Result<Duration, String> {
 /// Parses bytes per second from `200mbit`, `1.5gbit`, `64kbit` or `25MB/s`, `25MiB/s`. Never returns 0.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values if `text` is no rate.
+/// Returns a sentence with the allowed values if `text` is not a rate.
 pub fn rate(text: &str) -> Result<u64, String> {
     let allowed = "must be a rate with its unit, such as 200mbit, 1gbit, 64kbit (bits a second) or 25MB/s";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -69,7 +69,7 @@ pub fn rate(text: &str) -> Result<u64, String> {
 /// Parses bytes from `64KiB`, `1MB`, `1.5MiB`, `100B` or a bare number.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values if `text` is no size.
+/// Returns a sentence with the allowed values if `text` is not a size.
 pub fn size(text: &str) -> Result<u64, String> {
     let allowed = "must be a size such as 64KiB, 1MB or a number of bytes";
     let (number, unit) = split(text).ok_or(allowed)?;
@@ -80,7 +80,7 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// Parses a probability from `0.1%` or `0.001`.
 ///
 /// # Errors
-/// Returns a sentence with the allowed values if `text` is no probability.
+/// Returns a sentence with the allowed values if `text` is not a probability.
 pub fn probability(text: &str) -> Result<f64, String> {
     let allowed = "must be a probability such as 0.1% or 0.001, below 100%";
     let (number, unit) = split(text).ok_or(allowed)?;

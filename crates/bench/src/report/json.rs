@@ -53,14 +53,14 @@ pub fn string(text: &str) -> String {
     out + "\""
 }
 
-/// Panics if the text is no JSON document.
+/// Panics if the text is not a JSON document.
 #[cfg(test)]
 pub(crate) fn assert_is_json(text: &str) {
     assert_eq!(text[end_of(text.as_bytes(), 0)..].trim(), "", "something comes after it");
 }
 
 #[cfg(test)]
-/// Returns where the value ends that begins here. Panics if the text is no JSON.
+/// Returns where the value ends that begins here. Panics if the text is not JSON.
 fn end_of(text: &[u8], at: usize) -> usize {
     let space = |mut at: usize| {
         while text[at].is_ascii_whitespace() {

@@ -20,7 +20,7 @@ impl Axis {
     /// Parses `NAME=VALUE,VALUE,...`.
     ///
     /// # Errors
-    /// Returns the reason why `typed` is no axis, with the allowed form.
+    /// Returns the reason why `typed` is not an axis, with the allowed form.
     pub fn parse(typed: &str) -> Result<Axis, String> {
         let (name, values) = typed.split_once('=').ok_or_else(shape)?;
         let setting = Setting::parse(name)?;
@@ -55,7 +55,7 @@ impl Axis {
 /// Parses `NAME=VALUE`, a setting that is the same for every point.
 ///
 /// # Errors
-/// Returns the reason why `typed` is no setting with a value, with the allowed form.
+/// Returns the reason why `typed` is not a setting with a value, with the allowed form.
 pub fn fixed(typed: &str) -> Result<(Setting, String), String> {
     let (name, value) = typed.split_once('=').ok_or("must be NAME=VALUE")?;
     let setting = Setting::parse(name)?;

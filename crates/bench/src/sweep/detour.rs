@@ -2,7 +2,7 @@
 //!
 //! The producer reaches each broker through its relay and keeps the cluster's names, so that no broker must advertise
 //! another address. This is not an honest wide area. `link::relay` explains what a relay hides. Invariant: with a link,
-//! no connection of the producer goes around it, since every address of the cluster has its relay.
+//! every connection of the producer goes through a relay, since every address of the cluster has one.
 
 use super::error::RunError;
 use super::point::LinkSpec;

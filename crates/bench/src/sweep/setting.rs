@@ -80,7 +80,7 @@ impl Setting {
     /// Returns the setting of this name. `-` and `_` count as dots.
     ///
     /// # Errors
-    /// Returns the reason why `typed` is no setting, with the nearest known name.
+    /// Returns the reason why `typed` is not a setting, with the nearest known name.
     pub fn parse(typed: &str) -> Result<Setting, String> {
         let dotted = typed.trim().replace(['-', '_'], ".");
         let name = SHORT.iter().find(|(short, _)| *short == dotted).map_or(dotted.as_str(), |(_, long)| *long);

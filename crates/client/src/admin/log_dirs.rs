@@ -104,9 +104,9 @@ pub struct LogDamage {
 /// Damaged logs by topic and partition, then by broker.
 pub type DamagedLogs = HashMap<(Text, i32), BTreeMap<i32, LogDamage>>;
 
-/// Returns the damage of the logs of these topics, each given with its number of partitions. Every broker is requested,
-/// since each only knows its own logs. Undamaged partitions are left out, and so are brokers that do not answer within
-/// [`ANSWER_WITHIN`]. Only Fullbore's broker reports damage.
+/// Returns the damage of the logs of these topics, each given with its number of partitions. Every broker gets a
+/// request, since each only knows its own logs. Undamaged partitions are left out, and so are brokers that do not
+/// answer within [`ANSWER_WITHIN`]. Only Fullbore's broker reports damage.
 ///
 /// # Errors
 /// Returns the error of the last attempt to connect, if no broker answers.

@@ -167,8 +167,8 @@ pub(super) struct Reading<'a> {
 
 impl<S: Sink> Cursor<S> {
     /// Continues with the topic that now has this id. A recreated topic is read from its start, because all of its
-    /// records are new. Without `restarts`, the recreation is an error that ends the read of the partition. So it is if
-    /// the cursor has an end, because the end belongs to the old topic.
+    /// records are new. If `restarts` is false, the recreation is an error that ends the read of the partition. The
+    /// same applies if the cursor has an end, because the end belongs to the old topic.
     pub(super) fn follow(&mut self, topic_id: Uuid, restarts: bool) -> Result<(), ConsumeError> {
         if self.topic_id == topic_id {
             return Ok(());
@@ -320,7 +320,8 @@ impl Aborted {
             self.open.insert(producer_id);
         }
         match batch.is_control() {
-            // Either marker ends the producer's open transaction. For a commit marker there is none here.
+            // An abort marker ends the producer's open transaction. A commit marker removes nothing, because `open` has
+            // only producers whose transaction was aborted.
             true => {
                 self.open.remove(&batch.producer_id());
                 false

@@ -229,7 +229,7 @@ impl<S: Sink> Fetcher<S> {
     /// reason for the end.
     pub(super) fn run(mut self) -> (Vec<Cursor<S>>, FetcherEnd) {
         let Err(end) = self.fetch_on();
-        // A run that ends shuts down the reading side of its fetchers' connections, which is no error.
+        // A run that ends shuts down the reading side of its fetchers' connections, which is not an error.
         let end =
             if self.progress.stopping() && matches!(end, FetcherEnd::Stale(_)) { FetcherEnd::Stopped } else { end };
         if matches!(end, FetcherEnd::Done | FetcherEnd::Stopped) {

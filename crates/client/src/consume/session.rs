@@ -12,7 +12,8 @@ use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// How long the fetcher waits before it requests a session again, if the leader had no free session or lost too many.
+/// How long the fetcher waits before it requests a session again, if the leader had no free session or lost too many
+/// sessions.
 const AGAIN_AFTER: Duration = Duration::from_secs(30);
 /// A new session is opened at once after each of this many lost sessions. After one more loss, fetches carry offsets
 /// for [`AGAIN_AFTER`].

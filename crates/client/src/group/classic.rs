@@ -297,8 +297,8 @@ impl<'a> Classic<'a> {
             ..Default::default()
         };
         let version = self.coordinator.connection()?.version::<OffsetFetchRequest>();
-        // If the leader assigns partitions to itself, it requests their offsets in the same round trip. Every other
-        // member has given them up by then.
+        // If the leader assigns partitions to itself, it requests their offsets in the same round trip. By then every
+        // other member has given up these partitions.
         let is_short = (1..=OFFSETS_MAX).contains(&self.own.len());
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));

@@ -11,8 +11,8 @@ pub(super) struct EmptySince {
 }
 
 impl EmptySince {
-    /// Notes one more such response. Returns true if the longest `patience` of all calls has passed since the first
-    /// response.
+    /// Notes one more response that leaves the member without a partition. Returns true if the longest `patience` of
+    /// all calls has passed since the first response.
     pub(super) fn lasts(&mut self, patience: Duration) -> bool {
         self.patience = self.patience.max(patience);
         self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience

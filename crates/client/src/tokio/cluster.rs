@@ -2,8 +2,8 @@
 //!
 //! The caller chooses when metadata is refreshed. A request to any broker is sent to one broker after another, so that
 //! a hung broker costs a moment and not the request's timeout. A connection to a bootstrap address also serves the
-//! broker behind it, even if that is advertised under another name. Invariant: all callers share one connection per
-//! broker.
+//! broker behind it, even if that broker is advertised under another name. Invariant: all callers share one connection
+//! per broker.
 
 use super::connection::Connection;
 use crate::config::ClientConfig;

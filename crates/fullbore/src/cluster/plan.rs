@@ -30,7 +30,7 @@ const MIN_IN_SYNC_OF_THREE: u32 = 2;
 const SET: &str = "--set ";
 /// The key of the number of replicas that the offsets of groups have.
 const OFFSETS_REPLICAS: &str = "offsets.topic.replication.factor";
-/// The default of that number. A cluster with fewer brokers sets a smaller value.
+/// The default of [`OFFSETS_REPLICAS`]. A cluster with fewer brokers sets a smaller value.
 const OFFSETS_REPLICAS_DEFAULT: u32 = 3;
 const WORKER_THREADS: &str = "fullbore.worker.threads";
 /// The setting of the store of diskless topics, which all brokers share.

@@ -50,7 +50,7 @@ pub(super) struct Grouped<'a> {
     topics: &'a TopicSelection,
     shared: &'a Arc<PrinterContext>,
     stop: &'a Stop,
-    /// The position of each partition that this member reads. With --exit, its end is known as well.
+    /// The position of each partition that this member reads. With --exit, the end of the partition is known as well.
     places: HashMap<TopicPartition, Placed>,
     /// The leaders of new partitions, until these are read.
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
@@ -189,8 +189,8 @@ impl<'a> Grouped<'a> {
         }
     }
 
-    /// After this member has read all of its partitions to their ends, prints how many partitions other members have.
-    /// Such a member may be dead and still keep its partitions until its session ends.
+    /// After this member has read all of its partitions to their ends, prints how many partitions other members have. A
+    /// dead member still keeps its partitions until its session ends.
     fn report_others(&mut self) {
         if !self.args.exit || self.shared.is_spent() {
             return;
@@ -336,8 +336,8 @@ impl<'a> Grouped<'a> {
             }
             let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
-                // A fetcher may wait for a slow reader of the output. This ends the wait, because its records are no
-                // longer needed.
+                // A fetcher may wait for a slow reader of the output. Closing the outlet ends the wait, because the
+                // fetcher's records are no longer needed.
                 shared.outlet.close();
                 is_cut_off = true;
             }

@@ -64,7 +64,7 @@ pub(super) struct Follow<'a> {
 /// The state that changes while the copier reads.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// The position of each partition. With --exit, its end is known as well.
+    /// The position of each partition. With --exit, the end of the partition is known as well.
     places: HashMap<i32, Placed>,
     leaders: BTreeMap<Text, Vec<PartitionPlace>>,
     unread: Option<String>,

@@ -66,8 +66,8 @@ mod slot {
 mod slot {
     pub(super) type Slot = ();
 
-    /// Takes a slot on a system without abstract names. The pid determines which one, and for any other slot the result
-    /// is `None`.
+    /// Takes a slot on a system without abstract names. The pid determines the only slot that the process can take.
+    /// Returns `None` for any other slot.
     pub(super) fn take(_: &str, number: usize) -> Option<Slot> {
         (number == std::process::id() as usize % super::SLOTS_MAX).then_some(())
     }

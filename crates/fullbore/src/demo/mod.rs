@@ -115,7 +115,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
     }
     remove(directory, &stop)?;
     if output::is_lost() {
-        // If the output has no reader any more, this is no error.
+        // A missing reader of the output is not an error.
         return Ok(());
     }
     outcome?;

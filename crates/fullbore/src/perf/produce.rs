@@ -142,7 +142,8 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
         producer.brokers().iter().filter_map(|broker| window_bound(broker, begun.elapsed())).for_each(output::remark);
-        // After a stop by the user, the command does not wait for the remaining records.
+        // After a stop by the user, the command does not wait for the remaining records. It only waits a moment for the
+        // abort of an open transaction.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
         producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
@@ -308,8 +309,7 @@ impl PerfProduceArgs {
             (None, Some(path)) => {
                 let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
                 self.print(&format!("Reading payloads from: {}", shown.display()));
-                // Like Kafka's tool, takes the two characters
-                //  for a newline: the help shows them.
+                // Like Kafka's tool, takes the two characters `\n` for a newline, because the help shows them.
                 let delimiter = if self.payload_delimiter == "\\n" { "\n" } else { &self.payload_delimiter };
                 let payload = Payload::from_file(path, delimiter)?;
                 self.print(&format!("Number of records read: {}", payload.file_payloads().unwrap_or(0)));

@@ -22,14 +22,14 @@ use tokio::time::Instant;
 
 /// Maximum number of records whose results have not been read.
 const PENDING_MAX: usize = 1 << 18;
-/// How long the records that were read may take to be acknowledged after SIGTERM. After Ctrl-C this limit applies only
-/// if brokers are slow.
+/// How long the command waits after SIGTERM until the records that were read are acknowledged. After Ctrl-C it waits as
+/// long only if brokers are slow.
 const INTERRUPTED_PATIENCE: Duration = Duration::from_secs(10);
-/// If brokers have responded fast, this is the limit of that time after Ctrl-C. No limit is shorter.
+/// How long the command waits after Ctrl-C if brokers have responded fast. If they were slower, it waits longer.
 const CTRL_C_PATIENCE: Duration = Duration::from_millis(300);
 /// How much time the command gets to print its result.
 const VERDICT: Duration = Duration::from_millis(100);
-/// How many bytes of answers are gathered before they are printed. Without input to process, fewer are printed.
+/// How many bytes of answers are gathered before they are printed. If no input comes, fewer bytes are printed at once.
 const ANSWERS_BYTES: usize = 64 << 10;
 
 /// The form of the answer that is printed for each record.

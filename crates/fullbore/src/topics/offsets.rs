@@ -40,8 +40,8 @@ fn time(text: &str) -> Result<i64, String> {
     }
 }
 
-/// Prints the offsets. Partitions without such a record or without a leader are left out, as in Kafka's tool. Refusals
-/// of leaders are printed to standard error, even with `--json`.
+/// Prints the offsets. Partitions without a leader, or without a record for the requested time, are left out, as in
+/// Kafka's tool. Refusals of leaders are printed to standard error, even with `--json`.
 pub fn run(offsets: &Offsets) -> Result<(), Failure> {
     let select = &offsets.select;
     select.format.choose();

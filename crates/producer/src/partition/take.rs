@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 pub(crate) const LONG_PATH: Duration = Duration::from_millis(2);
 
 /// How long a producer may be without an acknowledgement before the broker is taken to have forgotten it. Kafka's
-/// brokers forget a producer after a day (producer.id.expiration.ms). The next batch then goes alone, which costs one
-/// round trip.
+/// brokers forget a producer after a day (producer.id.expiration.ms). After this time the next batch goes alone, which
+/// costs one round trip.
 const REST: Duration = Duration::from_secs(60);
 
 impl Partition {
@@ -35,9 +35,9 @@ impl Partition {
         true
     }
 
-    /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, one more connection
-    /// would spread the partition's batches over twice as many. This helps only if the window permits twice its present
-    /// batches. With a smaller window another connection would only delay the others.
+    /// Returns true if a batch is ready and only lacks a connection with room. With `striped`, the partition's batches
+    /// would be spread over twice as many connections. This helps only if the window permits twice its present batches.
+    /// With a smaller window, further connections would only delay the present ones.
     pub(crate) fn waits(&self, now: Instant, hurry: bool, striped: bool) -> bool {
         let state = self.state.lock();
         if striped && !state.window.takes_twice() {

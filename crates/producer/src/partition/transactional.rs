@@ -32,7 +32,7 @@ impl Partition {
         self.state.lock().window.is_clean()
     }
 
-    /// Fails records without a result if their transaction is aborted, which applies to transactions up to `number`.
+    /// Fails all records without a result that belong to transactions up to `number`, because these are aborted.
     pub(crate) fn abandon(self: &Arc<Self>, number: u64, now: Instant) {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -36,7 +36,8 @@ impl Bursts {
         }
         let more = (delivered - self.since.1).saturating_sub(promised(self.since.0));
         let more = usize::try_from(more).unwrap_or(usize::MAX);
-        // A single request is no burst. A burst counts with all of its bytes, so that the next one may be larger.
+        // A single request does not count as a burst. A burst counts with all of its bytes, so that the next one may be
+        // larger.
         if more > bytes {
             self.most = self.most.max(more);
         }

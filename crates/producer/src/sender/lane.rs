@@ -33,7 +33,7 @@ impl ProduceLane {
         self.writing.is_none() && self.pipe.lock().has_room()
     }
 
-    /// Returns true if the connection can take a batch that the batches in flight on it may wait for.
+    /// Returns true if the connection can take a missing batch, for which batches in flight on it may wait.
     pub(super) fn has_room_for_missing(&self) -> bool {
         self.writing.is_none() && self.pipe.lock().has_room_for_missing()
     }

@@ -99,9 +99,11 @@ impl<B> Window<B> {
         waiting.all(|slot| refused(slot) || !slot.ambiguous)
     }
 
-    /// Settles as unresolved those batches that may be in the log although all are out of order. A hole that may be
-    /// written could be the newest batch, which was then not sent again. The hole's batch could also arrive late, and
-    /// late copies of later batches would then be appended. A fenced producer gets no more responses for its batches.
+    /// Settles as unresolved those batches that may be in the log although all are out of order. This is necessary
+    /// after a batch was given up that may be written. It could be the newest batch, and without a retry of the newest
+    /// batch nothing proves that no batch was written. It could also arrive late, and late copies of later batches
+    /// would then be appended. This is also necessary for a fenced producer, which gets no more responses for its
+    /// batches.
     fn give_up_what_may_be_written(&mut self) {
         if self.hole == Some(true) {
             return;
@@ -155,8 +157,8 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in this log. Another log stays recorded. It counts as gone, but may still be
-            // the topic's log.
+            // No attempt of the batch is in the present log, so only another log stays in the field. That log counts as
+            // gone, but it may still turn out to be the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
         }

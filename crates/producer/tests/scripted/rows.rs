@@ -300,7 +300,8 @@ async fn stays(fake: &Fake, condition: impl Fn(&State) -> bool) {
 
 #[tokio::test]
 async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch() {
-    // As in fluss#2826, the first of many batches is unresolved while later batches are acknowledged.
+    // As in fluss#2826, the first of many batches is unresolved while later batches are acknowledged. Each record must
+    // still get its offset.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[("max.in.flight.requests.per.connection", "50")]);
     written(&producer, 0, "0").await;
@@ -315,7 +316,8 @@ async fn a_lost_response_stalls_the_window_before_the_broker_forgets_the_batch()
 
 #[tokio::test]
 async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
-    // Kafka 4.3 loses responses and restarts. In this case Java's producer writes duplicates, and librdkafka's fails.
+    // All responses are lost. Then the broker restarts with only the newest batch, as Kafka 4.3 does. Java's producer
+    // now writes duplicates, and librdkafka's fails. This producer must do neither.
     let fake = Fake::start(1, 1).await;
     let producer = producer(&fake, &[]);
     written(&producer, 0, "0").await;
@@ -336,7 +338,8 @@ async fn a_broker_that_restarts_with_one_retained_batch_causes_no_duplicate() {
 
 #[tokio::test]
 async fn a_new_topic_loses_nothing_on_a_broker_that_takes_any_first_sequence() {
-    // As in KAFKA-15591, the first batch is refused although its successors would be accepted.
+    // As in KAFKA-15591, the broker refuses the first batch but would accept its successors. No record may be lost or
+    // come out of order.
     for _ in 0..50 {
         let fake = Fake::start(1, 1).await;
         fake.lock().lenient = true;

@@ -45,7 +45,7 @@ pub fn is_fit(brokers: &Brokers, id: i32) -> bool {
 /// nothing changes.
 ///
 /// A leader with a full disk hands over only to members of the ISR. Its own log is complete, and may have records that
-/// the ELR lacks.
+/// replicas in the ELR lack.
 pub fn settle(partition: &PartitionRegistration, brokers: &Brokers, min_isr: usize) -> Option<PartitionRegistration> {
     let lives = |id: &i32| brokers.get(id).is_some_and(|broker| !broker.is_fenced);
     let is_fit = |id: &i32| is_fit(brokers, *id);
@@ -94,7 +94,7 @@ pub fn follow_up(
     elect_among_lost(now, brokers, ends).ok().or_else(unclean).or(settled)
 }
 
-/// Makes the first replica the leader, which is the preferred one.
+/// Elects the preferred leader, which is the first replica.
 ///
 /// # Errors
 /// Fails with ELECTION_NOT_NEEDED if the first replica is already the leader, and with PREFERRED_LEADER_NOT_AVAILABLE

@@ -1,5 +1,5 @@
-//! Detects failed brokers. A broker is considered failed if its last heartbeat in the database is too old. A younger
-//! heartbeat is enough if the broker's port refuses connections.
+//! Detects failed brokers. A broker is considered failed if its last heartbeat in the database is too old. A broker
+//! whose port refuses connections is considered failed sooner.
 //!
 //! ```text
 //! this broker's heartbeats   | | | |      outage      | | | | | | | | | |
@@ -32,7 +32,7 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// How often heartbeats are sent in the longest time that does not count as a gap.
+/// Minimum number of heartbeats that a broker sends in the longest time that does not count as a gap.
 const BEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker
@@ -41,8 +41,8 @@ pub fn beat_interval_ms(wanted_ms: u64, session_timeout_ms: u64) -> u64 {
     wanted_ms.min(session_timeout_ms / GAPS_PER_TIMEOUT / BEATS_PER_GAP).max(1)
 }
 
-/// The age of the last heartbeat, in ms, at which a peer whose port refuses connections is considered failed. Two
-/// heartbeats are missing then.
+/// The age of the last heartbeat, in ms, at which a peer whose port refuses connections is considered failed. At the
+/// default interval, two heartbeats are missing then.
 pub const REFUSING_BEAT_AGE_MS: i64 = 1_000;
 
 impl FailureDetector {

@@ -43,7 +43,7 @@ const FULL_MS: i64 = 1_000;
 /// How long a disk must have ample room before the broker reports it, in ms. The wait doubles if the disk soon fills up
 /// again.
 const ROOM_MIN_MS: i64 = 5_000;
-/// Maximum of that wait, in ms.
+/// Maximum time for which a disk must have ample room before the broker reports it, in ms.
 const ROOM_MAX_MS: i64 = 40_000;
 /// How soon after a report of room a disk must fill up again, in ms, for the next wait to be twice as long.
 const SOON_MS: i64 = 60_000;
@@ -51,8 +51,8 @@ const SOON_MS: i64 = 60_000;
 /// Watches a broker's disk, and decides when to report its state.
 #[derive(Clone, Debug)]
 pub struct RoomWatch {
-    /// When the first write found no room. `None` once the disk has had ample room for long enough. A hang is found
-    /// late, so it counts from at least [`FULL_MS`] before.
+    /// When the disk became full or unwritable, or began to hang. `None` once the disk has had ample room for long
+    /// enough. If the disk hangs, the time is at least [`FULL_MS`] ago, because a hang is found late.
     full_since_ms: Option<i64>,
     ample_since_ms: Option<i64>,
     /// When the last report of room was made.

@@ -3,7 +3,7 @@
 //! After it has reported the loss, the broker is left out and serves no diskless partition. A store that fails for all
 //! brokers is no reason to leave any of them out. So the last broker that serves reports nothing, and a broker comes
 //! back if no other one serves. The times are those of [`RoomWatch`], so a store that responds now and then counts as
-//! lost. Single requests are judged elsewhere.
+//! lost. The outcome of a single request is decided elsewhere.
 
 use super::room::{DiskRoom, RoomReport, RoomWatch};
 

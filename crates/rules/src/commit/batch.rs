@@ -25,8 +25,8 @@ pub struct ObjectBatch {
     /// How the batch takes part in a transaction.
     pub kind: BatchKind,
     /// The coordinator's confirmation that the partition is in the producer's transaction; None if the batch was not
-    /// verified. A batch that opens a transaction here can be committed only with it. For a marker, this is the state
-    /// when the marker was requested.
+    /// verified. A batch that opens a transaction here can be committed only if it has been verified. For a marker,
+    /// this is the state when the marker was requested.
     pub verified: Option<Verified>,
 }
 

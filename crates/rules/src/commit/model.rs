@@ -132,8 +132,8 @@ impl World {
         Ok(())
     }
 
-    /// Sends the client's next batch within its window, or resends one that waits at another broker. In one of eight
-    /// cases, the client resends its first unacknowledged batch instead.
+    /// Sends the client's next batch within its window, or resends a batch that waits at the client's former broker. In
+    /// one of eight cases, the client resends its first unacknowledged batch instead.
     fn send(&mut self, at: usize) {
         let client = &self.clients[at];
         let Some(first) = client.batches.iter().position(|sent| !matches!(sent, Sent::Acknowledged { .. })) else {

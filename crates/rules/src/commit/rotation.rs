@@ -1,9 +1,9 @@
 //! Decides when the active object, which collects batches, is closed and uploaded.
 //!
-//! No object is closed while all upload slots are busy. It would only wait for a slot and take no more batches. Once a
-//! slot is idle, an object is closed if it is full, or if its first batch has waited for the commit interval. Otherwise
-//! it may be closed early, because waiting would only save requests. Requests cost money, so objects are closed early
-//! only below a limit of PUTs per second. All uploads count towards this limit.
+//! No object is closed while all upload slots are busy. A closed object would only wait for a slot, and could take no
+//! more batches. Once a slot is idle, an object is closed if it is full, or if its first batch has waited for the
+//! commit interval. Otherwise it may be closed early, because waiting would only save requests. Requests cost money, so
+//! objects are closed early only below a limit of PUTs per second. All uploads count towards this limit.
 //!
 //! An object is closed early only after a pause in the arrival of batches. The batches of a request, or of consecutive
 //! requests of a producer, are acknowledged together. If they were split, the later part would wait for another PUT.

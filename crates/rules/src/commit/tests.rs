@@ -297,7 +297,7 @@ fn batch_behind_a_failed_one_is_not_taken_for_the_first_of_its_producer() {
     pending.turned_away(&first, STORAGE, AT);
     assert_eq!(check(&pending, &second), BEHIND);
     assert_eq!(check(&pending, &first), Admission::Admit);
-    // The number of remembered refusals is limited, so producers that never send again are dropped.
+    // The number of remembered refusals is limited. Above the limit, the smallest producer ids are forgotten.
     for producer_id in 100..2000 {
         pending.admitted(&stamp(producer_id, 5, 1), 3, None);
         let _ = pending.failed(&stamp(producer_id, 5, 1), 3, STORAGE, AT);

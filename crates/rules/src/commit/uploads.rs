@@ -32,7 +32,7 @@ const LOW_ROUNDS_MAX: u32 = 64;
 pub struct UploadWindow {
     slots_max: usize,
     size: usize,
-    /// True until an upload is not quick.
+    /// True until the first upload that is not quick.
     is_opening: bool,
     round: UploadRound,
     /// The last step, while it is not known whether to keep it.
@@ -86,8 +86,8 @@ struct Step {
 }
 
 impl Step {
-    /// Returns true if the rate after the step shows that the step is of use. A step up must bring half of what it
-    /// would bring if each upload had a limit of its own.
+    /// Returns true if the rate after the step shows that the step is of use. A step up must raise the rate at least
+    /// half as much as it would if each upload had a limit of its own.
     fn is_kept_at(&self, rate: u64) -> bool {
         let sizes = 2 * self.size as u64;
         match self.is_up {

@@ -1,5 +1,5 @@
-//! Groups segments that are written into one, so that a log does not end up as thousands of nearly empty files (Kafka's
-//! `Cleaner.groupSegmentsBySize`).
+//! Groups the segments that a cleaning merges into one, so that a log does not end up as thousands of nearly empty
+//! files (Kafka's `Cleaner.groupSegmentsBySize`).
 
 use std::ops::Range;
 

@@ -1,8 +1,8 @@
 //! Maps the hash of each key to the key's newest offset, in a fixed amount of memory.
 //!
-//! The map does not grow. When it is full, the cleaning ends at that offset, and the next cleaning continues there. The
-//! map uses open addressing with linear probing. A slot has 24 bytes: 16 for the hash and 8 for the offset. The system
-//! provides zeroed memory, so untouched slots cost nothing.
+//! The map does not grow. The cleaning ends at the first record whose key does not fit, and the next cleaning continues
+//! there. The map uses open addressing with linear probing. A slot has 24 bytes: 16 for the hash and 8 for the offset.
+//! The system provides zeroed memory, so untouched slots cost nothing.
 //!
 //! Invariant: there is always an empty slot, so every search ends.
 

@@ -1,14 +1,15 @@
 //! Computes pauses that keep reads and writes below a rate of bytes.
 //!
 //! The caller provides the time and sleeps. Invariant: over any time, no more bytes are read or written than the rate
-//! allows, except for the last call.
+//! allows, apart from those of the last call. Pauses that are cut to [`PAUSE_MAX`] are an exception.
 
 use std::time::Duration;
 
 /// Maximum length of a pause, whatever the rate.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// Keeps reads and writes below a rate. It stores when the bytes so far would be done at that rate.
+/// Keeps reads and writes below a rate. It stores the time at which the bytes so far would have been read and written
+/// at that rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Throttle {
     paid_at: Duration,

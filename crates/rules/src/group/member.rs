@@ -21,8 +21,7 @@ pub struct Committer<'a> {
 }
 
 impl Committer<'_> {
-    /// Returns true for a TxnOffsetCommit that names no member and no generation, as older clients than KIP-447 send
-    /// it.
+    /// Returns true for a TxnOffsetCommit without a member and a generation, as clients from before KIP-447 send it.
     pub(super) fn is_unnamed_in_transaction(&self) -> bool {
         self.is_transactional && self.generation < 0 && self.member_id.is_empty() && self.instance_id.is_none()
     }

@@ -217,7 +217,7 @@ impl Group {
         may.check(partition).map_err(|code| committer.as_known(code))
     }
 
-    /// Checks that a client may fetch offsets. A client that names no member and no epoch always may.
+    /// Checks that a client may fetch offsets. A request without a member id and an epoch is always allowed.
     ///
     /// # Errors
     /// Returns the error code for the response.
@@ -252,8 +252,8 @@ impl Group {
         }
     }
 
-    /// Returns true if a member reads this topic, or if the group does not know. The topic's offsets must then not be
-    /// deleted, and must not expire.
+    /// Returns true if a member reads this topic, or if the group does not know which topics its members read. The
+    /// topic's offsets must then not be deleted, and must not expire.
     pub fn reads(&self, topic: &str) -> bool {
         match self {
             Group::Classic(group) => group.reads(topic),

@@ -1,4 +1,5 @@
-//! The part of a [`super::Group`] that uses the consumer protocol. It reports changes of the group's epochs as events.
+//! A group that uses the consumer protocol, as [`super::Group`] contains it. Changes of the group's epochs are reported
+//! as events.
 
 use super::consumer::ConsumerGroup;
 use super::{Effect, Effects, Event, GroupSettings};

@@ -177,9 +177,9 @@ impl Partition {
     /// # Errors
     ///
     /// Fails like [`Partition::check_leader_epoch`]. Fails with NOT_LEADER_OR_FOLLOWER if this broker does not lead, if
-    /// the fetch has no epoch, or if the follower has registered again since then. Fails with UNKNOWN_LEADER_EPOCH if
-    /// the broker has no replica in this broker's metadata, and with OFFSET_OUT_OF_RANGE if the offset is beyond the
-    /// log end.
+    /// the fetch has no epoch, or if the follower has registered again since it sent the fetch. Fails with
+    /// UNKNOWN_LEADER_EPOCH if the follower has no replica in this broker's metadata, and with OFFSET_OUT_OF_RANGE if
+    /// the offset is beyond the log end.
     pub fn fetched(&mut self, fetch: &FollowerFetch, now: &Now<'_>) -> Result<Effects, ErrorCode> {
         self.check_leader_epoch(fetch.leader_epoch)?;
         let Role::Leader(leader) = &mut self.role else { return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER) };

@@ -40,8 +40,8 @@ impl FetchPipe {
     }
 
     /// Returns true if another fetch may be sent. While records arrive, `depth` fetches may be in flight. Otherwise a
-    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), the fetch
-    /// may exceed `depth` by as much again, because the waiting fetches may depend on it.
+    /// single one waits at the leader for records. If the follower has something to report (`has_to_say`), twice
+    /// `depth` fetches may be in flight, because the responses to the waiting fetches may depend on the report.
     pub fn may_send(&self, do_records_come: bool, has_to_say: bool) -> bool {
         let most = match (has_to_say, do_records_come) {
             (true, _) => self.depth.saturating_mul(2),
@@ -62,8 +62,8 @@ impl FetchPipe {
     }
 }
 
-/// The state of a partition's fetches in one leader epoch. Each response names the partition's last fetch from the log
-/// end, so that late responses to earlier fetches are recognised.
+/// The state of a partition's fetches in one leader epoch. Each response has the number of the partition's last fetch
+/// from the log end, so that late responses to earlier fetches are recognised.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PartitionPipe {
     phase: Phase,
@@ -74,8 +74,8 @@ enum Phase {
     /// The next fetch of the partition must be from the log end.
     #[default]
     FromLogEnd,
-    /// The fetch with this number is from the log end, and has no response yet. Until then, no other fetch includes the
-    /// partition.
+    /// The fetch with this number is from the log end, and has no response yet. Until the response arrives, no other
+    /// fetch includes the partition.
     Requested(i32),
     /// The fetch with this number was from the log end, and the later fetches continue from it.
     Flowing(i32),
@@ -95,9 +95,9 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response. `asked_in` is the fetch from the log end that the response names. `fits` is true if the
-    /// response begins at the log end, and has no error or divergence. Returns true if the caller must use the
-    /// response.
+    /// Handles a response. `asked_in` is the number of the fetch from the log end, as the response has it. `fits` is
+    /// true if the response begins at the log end, and has no error or divergence. Returns true if the caller must use
+    /// the response.
     pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
         if !self.concerns(asked_in) {
             return false;

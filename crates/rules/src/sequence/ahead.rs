@@ -1,7 +1,8 @@
 //! Finds out-of-order batches, which are batches that have missing ones before them.
 //!
-//! This is no decision about the batch, which [`Producers::check`] refuses. If its producer declares that it sends the
-//! batches of a partition over several connections, the batch waits in [`super::parking`] instead.
+//! The caller decides what to do with such a batch. By default [`Producers::check`] refuses it. If its producer
+//! declares that it sends the batches of a partition over several connections, the batch waits in [`super::parking`]
+//! instead.
 //!
 //! Invariant: a batch that is ahead is neither the next one nor already written.
 

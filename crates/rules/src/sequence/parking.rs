@@ -13,8 +13,8 @@
 //! its error could be queued after the response to the other batch. But that response waits for the nearer batch to be
 //! resent.
 //!
-//! Invariant: a producer never has more batches than the limit, and each has its own first sequence. Each batch leaves
-//! the buffer once, when it is appended, refused or expired.
+//! Invariant: a producer never has more batches than the limit, and no two of them have the same first sequence. Each
+//! batch leaves the buffer once, when it is appended, refused or expired.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,8 +1,8 @@
-//! The deleted topics that had the same name. Producers of the next topic with this name may have written to them.
+//! The deleted topics that had the name of an existing topic. Producers of the existing topic may have written to them.
 //!
-//! A broker that has seen the deletion knows how far each of the topic's producers had got, see
-//! [`ProducerTails`](super::ProducerTails), until it restarts. After a restart, only the metadata shows that a
-//! partition had a predecessor, so its producers may continue with any sequence.
+//! Until it restarts, a broker that has seen a deletion knows how far each producer of the deleted topic had got (see
+//! [`ProducerTails`](super::ProducerTails)). After a restart, only the metadata shows that a partition had a
+//! predecessor, so its producers may continue with any sequence.
 //!
 //! Invariant: there are at most [`LIVES_MAX`] topics, and each has more partitions than every topic that was deleted
 //! after it.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use fullbore_wire::Uuid;
 
-/// Maximum number of deleted topics of a name that are remembered.
+/// Maximum number of deleted topics with the same name that are remembered.
 pub const LIVES_MAX: usize = 4;
 
 /// A deleted topic.
@@ -26,7 +26,7 @@ pub struct PastTopic {
     pub producer_ids_below: i64,
 }
 
-/// The deleted topics of a name, the oldest first.
+/// The deleted topics that had the same name, the oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PastTopics(Arc<[PastTopic]>);
 

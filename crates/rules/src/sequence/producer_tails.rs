@@ -16,8 +16,8 @@ use super::{HALF_RANGE, Stamp, sequence_add, sequence_distance};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProducerTails {
     pub(super) by_producer: HashMap<i64, ProducerTail>,
-    /// Unknown producers with smaller ids than this may have written to the deleted partition as well. 0 if there are
-    /// none.
+    /// Unknown producers with smaller ids than this may have written to the deleted partition. 0 if no unknown producer
+    /// may have written.
     pub(super) unknown_below: i64,
     /// When the recreated partition took the state over, in ms.
     pub(super) since_ms: Option<i64>,
@@ -64,8 +64,8 @@ impl ProducerTails {
     }
 
     /// Returns the state for the next recreated partition, with the producers that have written `here`. It also
-    /// includes the producers of this state, if all together are at most `limit`. Otherwise it records that theirs may
-    /// be missing.
+    /// includes the producers of this state, if all together are at most `limit`. Otherwise the new state records that
+    /// they may be missing.
     pub(super) fn followed_by(
         &self,
         here: impl ExactSizeIterator<Item = (i64, ProducerTail)>,
@@ -97,8 +97,8 @@ impl ProducerTails {
         self.by_producer.iter().map(last)
     }
 
-    /// Returns the bound below which the ids of unknown producers are that may have written. It is 0 if there are none,
-    /// and `i64::MAX` if no bound is known.
+    /// Returns a bound: unknown producers with smaller ids may have written to the deleted partition. The bound is 0 if
+    /// no unknown producer may have written, and `i64::MAX` if all may.
     pub fn unknown_below(&self) -> i64 {
         self.unknown_below
     }

@@ -253,9 +253,9 @@ impl Producers {
     ///
     /// `log_end_offset` is the partition's next offset. If it is 0, the partition was never written. An unknown
     /// producer must then begin at 0, or continue from the deleted partition ([`Producers::succeed`]). Otherwise an
-    /// unknown producer may begin anywhere, because its state may have expired or been evicted. This does not hold if
-    /// the deleted partition's state has the producer in this epoch, because it has written nothing here then. After
-    /// [`Producers::note_forgotten`], such a producer may begin anywhere as well.
+    /// unknown producer may begin anywhere, because its state may have expired or been evicted. A producer that the
+    /// deleted partition's state has in this epoch is an exception: it has written nothing here, so it must continue
+    /// from that state. After [`Producers::note_forgotten`], even such a producer may begin anywhere.
     pub fn check(&self, stamp: &Stamp, log_end_offset: i64) -> Verdict {
         if !stamp.is_idempotent() {
             return Verdict::Append;

@@ -66,8 +66,8 @@ pub struct TransactionMetadata {
     /// The producer id that the client got for its next transaction, while the current one ends; -1 otherwise.
     pub next_producer_id: i64,
     pub producer_epoch: i16,
-    /// The epoch before it was last raised, if the same client may still use it for a retry. Otherwise -1, and also
-    /// after a load, because no record has this field.
+    /// The epoch before the last raise, if the same client may still use it for a retry; -1 otherwise. No record has
+    /// this field, so it is -1 after a load.
     pub last_producer_epoch: i16,
     /// The timeout of transactions, in ms.
     pub timeout_ms: i32,

@@ -12,7 +12,7 @@ const CONSUMER_OFFSETS: Text = Text::from_static("__consumer_offsets");
 /// An InitProducerId request (KIP-98, KIP-360).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InitProducerId {
-    /// The client's current producer. `None` if the client is new, and then it fences the former one.
+    /// The client's current producer. `None` if the client is new. A new client fences the former one.
     pub current: Option<ProducerIdAndEpoch>,
     /// The timeout of the client's transactions, in ms.
     pub timeout_ms: i32,

@@ -83,7 +83,7 @@ impl ChunkedBuilder {
         self.record_count
     }
 
-    /// Adds a chunk for later records. Its contents are dropped.
+    /// Adds a chunk for later records. The contents of the chunk are dropped.
     pub fn add_chunk(&mut self, mut chunk: BytesMut) {
         chunk.clear();
         self.spare_bytes += chunk.capacity();
@@ -164,7 +164,8 @@ impl ChunkedBuilder {
         Ok(SealedChunks { pieces: self.chunks, spare: self.spare, is_compressed })
     }
 
-    /// Returns the compressed records after free space for a header. Codecs need their input in one piece.
+    /// Returns a buffer with free space for a header and then the compressed records. Codecs need their input in one
+    /// piece.
     fn compressed(&self) -> Result<BytesMut, BatchError> {
         let size = self.size();
         let mut out = BytesMut::with_capacity(HEADER_LEN + size / 2);

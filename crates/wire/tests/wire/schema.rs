@@ -75,8 +75,9 @@ impl Schema {
         message.out
     }
 
-    /// Returns a message that is cut off inside its innermost array. Each array on the way there claims as many
-    /// elements as `filler` bytes could be, and so do the tagged fields at its end. The dice choose the way.
+    /// Returns a message that goes down into arrays, as the dice choose, and is then cut off. Each of these arrays
+    /// claims as many elements as `filler` bytes could contain. If the innermost struct ends with tagged fields, they
+    /// have the same claim. Then `filler` bytes follow.
     pub fn claims(&self, filler: usize, dice: &mut Dice) -> Vec<u8> {
         let mut message = Message { schema: self, dice, out: Vec::new(), tagged: false };
         message.claim(&self.structs[0], filler);
@@ -141,8 +142,8 @@ impl Message<'_> {
     }
 
     /// Writes the smallest possible struct up to an array with a false claim, and the first element of that array. If
-    /// there is no array, writes up to the tagged fields, which have a false claim as well. Returns true if there is a
-    /// claim.
+    /// the dice choose no array, writes the whole struct, and a flexible struct then claims too many tagged fields.
+    /// Returns true if there is a claim.
     fn claim(&mut self, spec: &StructSpec, filler: usize) -> bool {
         for field in self.schema.plain(spec) {
             let option = inside(field.type_name, "Option");

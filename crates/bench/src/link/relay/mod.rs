@@ -1,8 +1,8 @@
 //! A relay between two sockets that delays every byte by half a round trip, and limits the bandwidth. It is not a wide
 //! area network. Both legs of a connection are local TCP, with local windows, no slow start and no retransmission.
-//! [`LossStall`] simulates the cost of a loss. A `connect` to it returns at once, since the kernel answers. The far end
-//! sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order, or the connection is
-//! reset at both ends.
+//! [`LossStall`] simulates the cost of a loss. A client's `connect` to the relay returns at once, since the kernel
+//! answers it. The far end sees the connection half a round trip later. Invariant: bytes arrive unchanged and in order,
+//! or the connection is reset at both ends.
 
 mod alarm;
 mod lane;
@@ -100,8 +100,8 @@ impl Relay {
         self
     }
 
-    /// Registers `notify`, which is called once when the first client of Kafka's protocol has connected. It must not
-    /// wait.
+    /// Registers `notify`, which is called once when the first client of Kafka's protocol has connected. `notify` must
+    /// not wait.
     #[must_use]
     pub fn on_kafka(self, notify: impl FnOnce() + Send + 'static) -> Relay {
         Relay { on_kafka: Some(Box::new(notify)), ..self }
@@ -187,7 +187,8 @@ async fn relay(client: TcpStream, shared: &RelayState, number: u64) -> io::Resul
     let back = RelayLane::new(&shared.back, number * 2 + 1)?;
     let connecting = shared.connect();
     tokio::pin!(connecting);
-    // The client may send before it knows that the far end has accepted. Its bytes are in transit from that moment.
+    // The client may send before the far end has accepted. The relay therefore already takes the client's bytes while
+    // it connects.
     let server = loop {
         tokio::select! {
             biased;

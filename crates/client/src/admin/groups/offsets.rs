@@ -13,7 +13,7 @@ use fullbore_wire::apis::offset_fetch::{
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The last version of both requests that names topics. Later versions use ids.
+/// The last version of both OffsetCommit and OffsetFetch that names topics. Later versions use ids.
 const NAMED_VERSION_MAX: i16 = 9;
 /// Maximum number of partitions that a tool commits at once.
 const COMMIT_PARTITIONS_MAX: usize = 10_000;

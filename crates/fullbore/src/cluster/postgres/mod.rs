@@ -255,8 +255,8 @@ fn version_of(data: &Path) -> Option<u32> {
     fs::read_to_string(data.join("PG_VERSION")).ok()?.trim().split('.').next()?.parse().ok()
 }
 
-/// Returns the directory of the socket, which is beside the data. If its path is too long for a socket, it is one in
-/// /tmp whose name is a hash of the path.
+/// Returns the directory of the socket, which is beside the data. If the path of the socket would be too long, returns
+/// a directory in /tmp whose name has a hash of `directory`.
 fn socket_directory(directory: &Path) -> PathBuf {
     let beside = directory.join("socket");
     if beside.join(format!(".s.PGSQL.{PORT}")).as_os_str().len() <= SOCKET_PATH_MAX {

@@ -28,7 +28,8 @@ struct PartitionOwner {
 }
 
 impl Row {
-    /// Returns how many records come after the committed offset, or `None` if that or the end is unknown.
+    /// Returns how many records come after the committed offset, or `None` if the committed offset or the end of the
+    /// partition is unknown.
     fn lag(&self) -> Option<i64> {
         Some(self.end? - self.committed.as_ref()?.offset)
     }

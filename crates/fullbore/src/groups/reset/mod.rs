@@ -93,7 +93,7 @@ pub fn run(reset: &Reset) -> Result<(), Failure> {
     let described = groups.describe(&ids)?;
     let inactive = kept(ids.into_iter().zip(described), &mut failed, |id, found| match found {
         Ok(group) => check_inactive(id, &group.state),
-        // It is no error if a group does not exist, because it gets its first offsets.
+        // A group that does not exist is not an error, because it gets its first offsets.
         Err(ClientError::NoGroup(_)) => Ok(()),
         Err(error) => Err(error.into()),
     });

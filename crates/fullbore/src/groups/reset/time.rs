@@ -77,7 +77,7 @@ fn of_day(clock: &str) -> Option<i64> {
     is_valid.then_some(((hours * 60 + minutes) * 60 + seconds) * 1000 + ms)
 }
 
-/// Returns how many milliseconds a zone is ahead of UTC, or `None` if the text is no zone.
+/// Returns how many milliseconds a zone is ahead of UTC, or `None` if the text is not a zone.
 fn zone_ms(zone: &str) -> Option<i64> {
     if zone == "Z" {
         return Some(0);

@@ -43,7 +43,7 @@ pub struct Seen {
     pub transactional: bool,
     pub bytes: Vec<u8>,
     pub values: Vec<String>,
-    /// How many batches of the same partition came before it.
+    /// How many batches of the same partition came before this one.
     pub nth: usize,
     /// The connection that the batch came over, counted per broker, and the `reorder` field of its request.
     pub connection: usize,
@@ -93,7 +93,7 @@ pub enum Garble {
 
 type Script = Box<dyn FnMut(&Seen) -> Fate + Send>;
 
-/// The condition under which a broker reads a request but answers neither that request nor later ones.
+/// The condition under which a broker reads a request but answers neither this request nor later ones.
 type Silence = Box<dyn Fn(i32, ApiKey) -> bool + Send>;
 
 pub struct State {

@@ -40,7 +40,7 @@ impl Classic {
     fn leave_one(&mut self, leaving: &MemberIdentity, effects: &mut Effects) -> Result<MemberId, ErrorCode> {
         let instance_id = leaving.group_instance_id.as_deref();
         let member_id = if leaving.member_id.is_empty() {
-            // In an administrator's request, a member may be named by its instance id alone.
+            // In an administrator's request, a member may be identified by its instance id alone.
             let known = instance_id.and_then(|instance_id| self.instances.get(instance_id));
             known.cloned().ok_or(ErrorCode::UNKNOWN_MEMBER_ID)?
         } else if self.forget_pending(&leaving.member_id) {

@@ -13,7 +13,8 @@ use fullbore_wire::consumer_protocol::{
 use std::collections::BTreeSet;
 
 /// The assignors that are built into clients. A conversion may lose the additional bytes that they put into an
-/// assignment. Kafka refuses the conversion in that case, but librdkafka's `cooperative-sticky` adds such bytes.
+/// assignment. Kafka refuses a conversion that would lose such bytes. It is allowed here, because librdkafka's
+/// `cooperative-sticky` adds such bytes.
 const BUILT_IN: [&str; 4] = ["range", "roundrobin", "sticky", "cooperative-sticky"];
 
 impl Classic {

@@ -188,7 +188,7 @@ impl ConsumerGroup {
         ErrorCode::NONE
     }
 
-    /// Removes the members that a LeaveGroup names. A member without an id is named by its instance id.
+    /// Removes the members in a LeaveGroup request. A member without an id is identified by its instance id.
     pub fn classic_leave(&mut self, identities: &[MemberIdentity], now: i64) -> Vec<MemberResponse> {
         let mut leaving: Vec<MemberId> = Vec::new();
         let mut responses = Vec::with_capacity(identities.len());

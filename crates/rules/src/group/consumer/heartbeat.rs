@@ -149,7 +149,8 @@ impl ConsumerGroup {
         member
     }
 
-    /// Brings a member a step closer to its target, if it has not reached it yet.
+    /// Brings a member a step closer to its target. Does nothing if the member has reached the target and its
+    /// subscription has not changed.
     pub(super) fn reconcile(
         &mut self,
         id: &MemberId,

@@ -18,7 +18,7 @@ use self::walk::RecordWalk;
 use self::zstd::ZstdDecoder;
 use super::view::{BatchError, BatchView, Compression};
 
-/// Size of a piece of gzip or zstd, in bytes. No zstd block is larger.
+/// Maximum number of bytes that gzip or zstd decompresses at a time. No zstd block is larger.
 const PIECE: usize = 128 << 10;
 /// Maximum size of a buffer that is kept for the next batch, in bytes.
 const BLOCK_KEPT: usize = 256 << 10;

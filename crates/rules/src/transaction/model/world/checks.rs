@@ -27,8 +27,8 @@ impl World {
         if !left.is_empty() { Err(format!("complete without markers in {left:?}")) } else { Ok(()) }
     }
 
-    /// Checks that a producer is given to only one process, and that a client which names a producer of its own is not
-    /// a zombie.
+    /// Checks that a producer is given to only one process, and that no zombie gets one. A client that sends no
+    /// producer of its own is new, so it cannot be a zombie.
     pub(super) fn check_owner(&mut self, packet: &Packet, answer: TransactionAnswer) -> Result<(), String> {
         let given = match answer {
             TransactionAnswer::InitProducerId(Ok(producer)) => producer,
