@@ -1,4 +1,5 @@
-//! Compaction as consumers see it: the records that they get while it runs, afterwards, and after a kill during a compaction.
+//! Compaction as consumers see it: the records that they get while it runs, afterwards, and after a kill during a
+//! compaction.
 
 use crate::disk_full::SmallDisk;
 use bytes::{Bytes, BytesMut};
