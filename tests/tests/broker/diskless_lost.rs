@@ -123,7 +123,7 @@ fn unused_store_may_be_replaced_by_another() {
 }
 
 /// The store is unavailable, so it cannot show that it has objects. The index is new and lists no objects. The broker
-/// must refuse requests until the store is available.
+/// must refuse requests until it has its former index again.
 #[test]
 fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();
