@@ -95,7 +95,7 @@ pub struct Note {
     pub process: u128,
     /// The number on the disk when the heartbeat was sent.
     pub number: u64,
-    /// How many heartbeats the broker has sent, including this one.
+    /// How many heartbeats the broker has sent, including this heartbeat.
     pub beats: u64,
 }
 

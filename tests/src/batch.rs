@@ -104,7 +104,7 @@ impl Batch {
         self
     }
 
-    /// Returns true if the batch belongs to a transaction. Markers belong to one, too.
+    /// Returns true if the batch belongs to a transaction. Markers also belong to one.
     pub fn is_transactional(&self) -> bool {
         self.attributes & TRANSACTIONAL != 0
     }

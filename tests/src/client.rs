@@ -251,7 +251,7 @@ impl Client {
         sockets.lines().any(is_it)
     }
 
-    /// Closes the sending half of the connection, so that the broker reads its end.
+    /// Closes the sending half of the connection, so that the broker reads the end of the stream.
     pub fn finish(&mut self) {
         if let Stream::Tls(stream) = &mut self.stream {
             stream.conn.send_close_notify();

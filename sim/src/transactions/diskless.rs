@@ -262,7 +262,7 @@ impl World {
             pipeline.close(self.index.next_object);
         }
         for object in pipeline.objects.iter_mut().filter(|object| object.upload == Upload::UnderWay) {
-            // A PUT that returns an error may have been carried out all the same. The broker treats it as failed and
+            // A PUT that returns an error may still have been carried out. The broker treats it as failed and
             // never commits its object.
             let fails = !is_quiet && self.random.one_in(if has_store { 60 } else { 6 });
             match (fails, has_store) {

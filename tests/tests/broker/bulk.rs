@@ -22,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const TOPIC: &str = "bulk";
 /// How many elements one request has, which is a few hundred kilobytes on the wire.
 const MANY: usize = 100_000;
-/// How many connections send such a request at the same time.
+/// How many connections send a request of this size at the same time.
 const GREEDY: usize = 4;
 /// How much more memory the broker may use while it handles all these requests. Measured with a debug build.
 const RSS_MAX: u64 = 160 * MIB;

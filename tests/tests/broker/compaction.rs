@@ -1,5 +1,5 @@
-//! Compaction as consumers see it: the records that they get while it runs, after it, and after a kill in the middle of
-//! it.
+//! Compaction as consumers see it: the records that they get while it runs, afterwards, and after a kill during a
+//! compaction.
 
 use crate::disk_full::SmallDisk;
 use bytes::{Bytes, BytesMut};

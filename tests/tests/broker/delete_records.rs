@@ -49,7 +49,7 @@ fn fetch_code(client: &mut Client, offset: i64) -> ErrorCode {
     client.call(&request, 12).responses.remove(0).partitions.remove(0).error_code
 }
 
-/// Deletes the records of more partitions than one transaction of the index takes.
+/// A request names more partitions than one transaction of the index takes. Each partition must have its own result.
 #[test]
 fn many_diskless_partitions_have_a_result_each() {
     let broker = Broker::start(&["log.retention.check.interval.ms=50"]);

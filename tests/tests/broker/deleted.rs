@@ -83,7 +83,8 @@ fn state_of_a_topic_survives_a_start_that_deletes_an_older_topic_of_its_name() {
     assert_eq!(values, ["c", "d"], "deleted records stay deleted");
 }
 
-/// The broker fails once to rename the directory of the deleted partition.
+/// The broker fails once to rename the directory of the deleted partition. It must still remove the directory, even if
+/// the topic was created again.
 #[test]
 fn failed_rename_of_a_deleted_directory_leaves_no_record() {
     for is_made_again in [false, true] {

@@ -128,7 +128,7 @@ fn batches_behind_one_refused_by_a_full_disk_get_its_error() {
     assert_eq!(early, ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER, "with room it is what it is");
 }
 
-/// Topics need space as well. A full disk refuses them, and nothing of them is left.
+/// A new topic needs space. On a full disk the broker refuses to create it and leaves nothing of it.
 #[test]
 fn full_disk_refuses_topics_and_a_restart_finds_none_of_them() {
     let Some(disk) = SmallDisk::mount(4 << 20) else { return };

@@ -76,7 +76,8 @@ fn disconnected_client_is_closed_while_its_batch_waits_for_memory() {
     clients.iter_mut().for_each(|client| assert_eq!(client.wait_for_close(), 0));
 }
 
-/// The batch waits for its predecessor, whose object has not reached the store.
+/// A batch waits for its predecessor, whose object has not reached the store. Both must fail after the timeout of their
+/// requests.
 #[test]
 fn out_of_order_batch_times_out_by_its_request() {
     let settings = ["fullbore.diskless.put.delay.ms=60000", "fullbore.reorder.wait.ms=3000"];

@@ -122,7 +122,8 @@ fn unused_store_may_be_replaced_by_another() {
     assert_goes_on(&broker);
 }
 
-/// The store is unavailable, so it cannot show that it has objects. The index is new and knows of none.
+/// The store is unavailable, so it cannot show that it has objects. The index is new and lists no objects. The broker
+/// must refuse requests until it has its former index again.
 #[test]
 fn broker_without_its_index_waits_for_an_unavailable_store() {
     let s3 = S3::start();

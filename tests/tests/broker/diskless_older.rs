@@ -29,7 +29,8 @@ fn copy(from: &Path, to: &Path) {
     assert!(copied.success(), "{} is copied", from.display());
 }
 
-/// Only the index is replaced by an older copy. The store has the newest objects.
+/// Only the index is replaced by an older copy. The store keeps the newest objects, and writes after the replacement
+/// must not overwrite them.
 #[test]
 fn writes_after_a_restored_older_index_overwrite_no_newer_object() {
     let place = tempfile::tempdir().expect("a directory");

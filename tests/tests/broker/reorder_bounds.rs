@@ -129,7 +129,8 @@ fn early_batch_past_the_bytes_of_its_producer_is_refused_and_others_wait() {
     (8..=11).for_each(|offset| assert_eq!(receive_offset(&mut early), offset));
 }
 
-/// The clients send only out-of-order batches, large and small, and never the batch that is missing.
+/// Three clients send only out-of-order batches, large and small, and never the missing one. The broker's memory must
+/// stay limited, and other clients must be served.
 #[test]
 fn clients_of_early_batches_only_take_bounded_memory_and_delay_no_other() {
     let (broker, mut client, topic, id) = start(&[FOREVER, "fullbore.reorder.bytes.max=16777216"], &[]);

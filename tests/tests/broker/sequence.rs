@@ -72,7 +72,7 @@ fn row_01_a_partition_emptied_by_retention_accepts_any_first_sequence() {
     assert_eq!(client.produced("emptied", 0, &one(stranger, 17)), end);
 }
 
-/// The client sends the creation of a topic and five produces at once, two hundred times.
+/// The client sends the creation of a topic and five produces at once, two hundred times. No batch may be lost.
 #[test]
 fn row_01_nothing_is_lost_when_a_new_topic_gets_five_requests_at_once() {
     let broker = Broker::start(&[]);

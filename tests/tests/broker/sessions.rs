@@ -271,7 +271,8 @@ fn queued_fetches_of_a_session_are_answered_in_sequence() {
     assert_eq!(closed.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
 }
 
-/// The broker does not notice that the connection is lost. The client opens another one.
+/// The broker does not notice that the connection is lost. The client continues its session on a new one, so the fetch
+/// that waits on the old one must end at once.
 #[test]
 fn fetch_of_a_session_that_moved_to_another_connection_ends_at_once() {
     let (broker, mut client) = broker_with_topic();

@@ -168,7 +168,7 @@ fn offsets_of_an_old_client_for_an_unadded_group_are_refused() {
     assert_eq!(producer.send(&mut client, &unknown), ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
     assert_eq!(producer.send(&mut client, &request), OK);
     producer.end(&mut client, false);
-    // Another producer with the same id fences this one.
+    // A new producer with the same id fences the first producer, whose request is then refused.
     let next = Producer::begin(&mut client, "id", NEW);
     let zombie = Producer { version: NEW, ..producer };
     assert_eq!(zombie.send(&mut client, &request), ErrorCode::INVALID_PRODUCER_EPOCH);

@@ -36,7 +36,7 @@ enum Fault {
     DatabaseFreeze,
 }
 
-/// The thing that a fault affects. Two faults at the same time may not affect the same one.
+/// The thing that a fault affects. Two faults at the same time may not affect the same thing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Subject {
     Process(i32),

@@ -219,7 +219,7 @@ fn older_copy_of_the_database_accepts_no_batch() {
     assert_eq!(offsets.len(), count, "no offset is given twice: {offsets:?}");
 }
 
-/// Two brokers get the same batches of one producer at the same time.
+/// Two brokers get the same batches of one producer at the same time. Both must return the same offset for each batch.
 #[test]
 fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     let mut shared = shared(&["diskless.produce.commit.interval.ms=1"], 1);
@@ -246,7 +246,7 @@ fn one_batch_sent_to_two_brokers_at_once_has_one_offset() {
     assert_eq!(cluster.broker(3).client().latest(TOPIC, 0), sent[0][0] + 2 * i64::from(rounds));
 }
 
-/// The producer moves to another broker without waiting for the responses of the first one.
+/// The producer moves to another broker before the first one has responded. Its batches must still be written in order.
 #[test]
 fn producer_moving_with_batches_in_flight_stays_in_order() {
     const IN_FLIGHT: usize = 5;
@@ -331,7 +331,8 @@ fn recreated_topic_is_empty_at_all_brokers() {
     }
 }
 
-/// librdkafka fails permanently if the sequence of its next batch is refused.
+/// librdkafka fails permanently if the sequence of its next batch is refused. Every broker must therefore accept this
+/// batch after the topic is recreated.
 #[test]
 fn recreated_topic_takes_the_next_batch_of_a_producer_at_any_broker() {
     let mut shared = shared(&[], 1);
@@ -525,7 +526,8 @@ fn broker_with_another_store_does_not_start() {
     cluster.wait_for_brokers(&ALL);
 }
 
-/// The broker starts while its store is unreachable. When the store is back, it turns out not to be the cluster's.
+/// The broker starts while its store is unreachable. When the store is back, it turns out not to be the cluster's, so
+/// the broker must write nothing to it.
 #[test]
 fn broker_that_later_reaches_another_store_writes_nothing_there() {
     let s3 = S3::start();

@@ -125,7 +125,8 @@ fn settled_end(client: &mut Client) -> i64 {
     client.latest(TOPIC, 0)
 }
 
-/// Each PUT takes two seconds. The coordinator is killed during that time, so it has written no marker.
+/// Each PUT takes two seconds. The coordinator is killed during that time, so it has written no marker. Another broker
+/// must write it.
 #[test]
 fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     let mut brokers = shared(&["fullbore.diskless.put.delay.ms=2000"], 1);
@@ -145,7 +146,7 @@ fn kill_of_the_coordinator_before_the_marker_lets_another_broker_write_it() {
     }
 }
 
-/// Only the coordinator of the id has no object store.
+/// Only the coordinator of the id has no object store. Other brokers must therefore write its markers.
 #[test]
 fn coordinator_without_a_store_has_its_markers_written_by_another_broker() {
     let store = tempfile::tempdir().expect("a directory");

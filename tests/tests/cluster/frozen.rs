@@ -20,7 +20,8 @@ fn broker_hung_past_its_session_loses_no_record() {
     });
 }
 
-/// The former leader resumes and believes that it still leads, until it learns of its successor.
+/// The former leader resumes and believes that it still leads, until it learns of its successor. Until then it must not
+/// acknowledge a record with acks=all.
 #[test]
 fn resumed_former_leader_acknowledges_nothing_with_acks_all() {
     const ONE: &str = "one";

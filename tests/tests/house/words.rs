@@ -21,7 +21,7 @@ const HEADLESS: &[&str] = &[
 /// First words with which any other comment has no subject.
 const HEADLESS_INSIDE: &[&str] = &["what", "who", "whoever", "whose", "whether", "those", "that", "them"];
 
-/// Verbs of speech, and pronouns for persons. A mechanism is no person and does not speak.
+/// Verbs of speech, and pronouns for persons. A mechanism is not a person and does not speak.
 const SPEECH_AND_PERSONS: &[&str] = &[
     "tell",
     "tells",

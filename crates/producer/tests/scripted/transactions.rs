@@ -195,7 +195,7 @@ async fn commit_has_failed_unobserved_the_next_transaction_skips_no_offsets() {
     drop(send(&first, 0, "first").await);
     first.queue_offsets(&[offset(5)], &GroupMetadata::new("g")).expect("queued");
     let ending = first.commit();
-    // Transactions end in order. Once this one has ended, the first has its outcome too.
+    // Transactions end in order. Once the second has ended, the first also has its outcome.
     producer.begin().await.expect("begun").abort().await.expect("aborted");
     let next = producer.begin().await.expect("begun");
     let error = next.queue_offsets(&[offset(6)], &GroupMetadata::new("g")).expect_err("would pass over the first");

@@ -81,7 +81,7 @@ fn commits_behind_a_long_poll_are_written_and_do_not_hold_up_others() {
         wait_until("the commits are written", DONE_MAX, || committed(&mut other, &group, "unawaited") >= admitted);
         others_are_served(&mut other, &format!("beside-{round}"));
         match round {
-            // The long poll gets its response, and then so do the commits after it.
+            // The long poll gets its response. After that the commits also get theirs.
             0 => {
                 other.produced("unawaited", 0, &Batch::of(&["enough"]));
                 polling.receive::<FetchRequest>(FETCH_RECORDS);

@@ -126,7 +126,7 @@ fn clients_gone_with_an_end_or_a_record_in_flight_leave_no_open_transaction() {
     assert_eq!(client.committed_texts(TOPIC, 0).len(), committed);
 }
 
-/// The client sends requests without end and never reads a response.
+/// A client sends thousands of requests and reads no response. The transactions of another client must go on.
 #[test]
 fn client_that_reads_no_responses_does_not_delay_other_transactions() {
     let broker = Broker::start(&[]);
