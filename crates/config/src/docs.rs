@@ -114,6 +114,7 @@ const GROUPS: &[Group] = &[
             "log.preallocate",
             "num.recovery.*",
             "fullbore.disk.*",
+            "fullbore.lost.*",
             "fullbore.page.*",
         ],
     },
