@@ -391,13 +391,13 @@ fn registered<S: Store>(
 
 /// Creates the registration of a process as the broker `id`, always with the same directory.
 fn register(id: i32, process: u128) -> ChangeCommand {
-    let joining = Joining {
-        directory: 7,
-        process,
-        ended: PreviousShutdown::Killed,
-        marks: DirectoryMarks::default(),
-        reported: 0,
-    };
+    register_with(id, 7, process)
+}
+
+/// Creates the registration of a process as the broker `id`, whose former process was killed.
+fn register_with(id: i32, directory: u128, process: u128) -> ChangeCommand {
+    let joining =
+        Joining { directory, process, ended: PreviousShutdown::Killed, marks: DirectoryMarks::default(), reported: 0 };
     ChangeCommand::RegisterBroker(RegisterBroker {
         id,
         joining,

@@ -157,20 +157,5 @@ fn change_requested_during_a_failover_is_committed_between_two_pieces() {
 
 /// Creates the registration of a broker's process that has its own directory.
 fn register_in(id: i32, process: u128) -> ChangeCommand {
-    let joining = Joining {
-        directory: id.unsigned_abs().into(),
-        process,
-        ended: PreviousShutdown::Killed,
-        marks: DirectoryMarks::default(),
-        reported: 0,
-    };
-    let endpoints = BTreeMap::new();
-    ChangeCommand::RegisterBroker(RegisterBroker {
-        id,
-        joining,
-        rack: None,
-        serves_diskless: true,
-        accepts_lost_directory: false,
-        endpoints,
-    })
+    super::register_with(id, id.unsigned_abs().into(), process)
 }
