@@ -10,6 +10,7 @@
 //! The check itself is tested: for each [`Fault`], it must find a schedule in which a promise is broken.
 
 mod coordinator;
+mod fault;
 mod read;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -21,35 +22,13 @@ use fullbore_wire::ErrorCode;
 use super::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
 use super::*;
 use crate::sequence::{Marker, ProducerState, SequenceRefusal, Stamp};
+use fault::Fault;
 
 const CLIENTS: usize = 4;
 const BROKERS: usize = 2;
 const PARTITIONS: i64 = 2;
 const WINDOW: usize = 5;
 const STEPS: usize = 1000;
-
-/// A rule that the model breaks on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
-    /// Brokers do not have batches verified by the coordinator.
-    SkipsVerification,
-    /// A broker records a later time for the coordinator's confirmation than the true one.
-    BelievesAnOldWord,
-    /// Markers of transaction version 2 do not have the next epoch, but are recorded as if they had.
-    BumpsNoEpoch,
-    /// A marker is dropped when batches before it are refused.
-    DropsMarkersBehindRefused,
-    /// Markers of an older coordinator are accepted like those of the newest one.
-    TakesOldMarkers,
-    /// Aborted transactions are missing from the list that consumers use.
-    ListsNoAborted,
-    /// The next offset is used as the last stable offset.
-    ReadsTheUndecided,
-    /// The rows of producers do not show that batches are transactional.
-    HidesOpenings,
-    /// The state of a silent producer is dropped although its transaction is open.
-    ForgetsOpen,
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sent {
