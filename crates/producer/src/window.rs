@@ -35,8 +35,11 @@
 
 use fullbore_wire::Uuid;
 use fullbore_wire::batch::Stamp;
+pub(crate) use sequences::sequence_add;
+use sequences::sequence_distance;
 use std::collections::VecDeque;
 
+mod sequences;
 mod settle;
 
 /// How many batches a broker is assumed to retain per producer and partition until it sends a value.
@@ -172,16 +175,6 @@ pub(crate) struct Window<B> {
     /// How many slots were visited. A test measures the cost with it.
     #[cfg(test)]
     visits: usize,
-}
-
-/// Returns the sequence that is `count` records after `sequence`. After 2^31-1 the sequences start again at 0.
-pub(crate) fn sequence_add(sequence: i32, count: u32) -> i32 {
-    sequence.wrapping_add(count as i32) & i32::MAX
-}
-
-/// Returns how many records there are from `from` forward to `to`.
-fn sequence_distance(from: i32, to: i32) -> u32 {
-    (to.wrapping_sub(from) & i32::MAX) as u32
 }
 
 impl<B> Window<B> {
@@ -330,7 +323,7 @@ impl<B> Window<B> {
 
     /// Returns the next batch to send again, or `None` if none may leave. In a round the batches leave in order, one
     /// after another. If `missing` is true, the broker holds batches in flight until the oldest waiting batch comes.
-    /// That batch leaves at once, outside of a round, and no response is evidence until a round begins.
+    /// The oldest batch then leaves at once, outside of a round, and no response is evidence until a round begins.
     pub(crate) fn next_retry(&mut self, missing: bool) -> Option<(Ticket, Stamp, B)> {
         let place = self.retry_place(missing)?;
         if self.round.is_none() {
