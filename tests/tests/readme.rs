@@ -280,8 +280,7 @@ fn figures_of_pages_are_those_of_one_file() {
 #[test]
 fn links_of_the_pages_have_a_target() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let docs = ["docs", "docs/internals", "docs/decisions", "docs/plans"]
-        .map(|directory| root.join(directory));
+    let docs = ["docs", "docs/internals", "docs/decisions", "docs/plans"].map(|directory| root.join(directory));
     let docs = docs.into_iter().flat_map(|directory| std::fs::read_dir(directory).expect("a directory"));
     let docs = docs.map(|entry| entry.expect("readable").path());
     let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];

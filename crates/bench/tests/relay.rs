@@ -222,7 +222,7 @@ fn a_full_lane_does_not_read() {
     }
     assert!(sent < 256 << 20, "the relay took everything");
     let read = link.end().bytes_there;
-    // One read may exceed the limit.
+    // The last read may exceed the limit.
     assert!(read <= in_flight_max as u64 + 128 * 1024, "{read} bytes under way");
 }
 

@@ -1,7 +1,7 @@
 //! Keeps a follower's log equal to its leader's: appends the leader's batches as they are, and cuts off batches that
 //! the leader does not have.
 //!
-//! Where to cut is decided in [`fullbore_rules::replica::epochs`].
+//! The offset of a cut is decided in [`fullbore_rules::replica::epochs`].
 //!
 //! Invariant: the epochs, producers and indexes always match the batches in the log. If a cut fails halfway, the next
 //! opening of the log derives them from the batches.

@@ -2,7 +2,7 @@
 //!
 //! A transaction is in the index of the segment that has its marker, so the entries are in the order of the markers. A
 //! reader with read_committed needs the entries that overlap its offsets, and finds the first one by a binary search.
-//! It can stop at an entry whose last stable offset is after its range, because all later transactions begin at or
+//! The reader stops at an entry whose last stable offset is after its range, because all later transactions begin at or
 //! after that offset. While a long transaction is open, the last stable offset does not move, so that no entry stops
 //! the read. In that case the reader skips chunks of entries with the help of [`ChunkBegins`].
 //!

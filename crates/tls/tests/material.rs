@@ -85,7 +85,7 @@ fn the_warning_names_the_certificate_that_expires_first() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60);
     let ends = UNIX_EPOCH + Duration::from_secs(978_307_200);
     let authority = Authority::new("ca");
-    // One of these certificates expires in 2001 (UTCTime), and the others in 4096 (GeneralizedTime).
+    // The expired certificate ends in 2001 (UTCTime), and the others end in 4096 (GeneralizedTime).
     let (issued, other) = (authority.broker(&["h"]), authority.expired_broker(&["h"]));
     let chain = format!("{}{}{}", issued.chain, other.chain, authority.pem());
     let mut settings = Settings::default();

@@ -1,9 +1,9 @@
 //! The messages that the members of a consumer group exchange inside JoinGroup and SyncGroup
 //! (ConsumerProtocolSubscription.json, ConsumerProtocolAssignment.json).
 //!
-//! They are not an API. The broker passes the bytes on, and reads them only if it must know the topics of a group. Each
-//! message begins with its version in 16 bits, and is never flexible. Version 1 added the owned partitions for
-//! cooperative rebalancing (KIP-429), version 2 the generation (KIP-792), and version 3 the rack (KIP-881).
+//! These messages are not an API. The broker passes the bytes on, and reads them only if it must know the topics of a
+//! group. Each message begins with its version in 16 bits, and is never flexible. Version 1 added the owned partitions
+//! for cooperative rebalancing (KIP-429), version 2 the generation (KIP-792), and version 3 the rack (KIP-881).
 //!
 //! Invariant: later versions only add fields at the end, so a newer version can be read as the newest one known here.
 

@@ -460,8 +460,8 @@ impl Session {
 /// Reorders the first `looked_at` partitions of the list. Those at the positions in `served` move to the end, so that
 /// no partition starves behind a busy one. If all were served, the order stays.
 ///
-/// Those at the positions in `failed` are removed. A session that reads ahead would otherwise return their errors in
-/// each response.
+/// The partitions at the positions in `failed` are removed. A session that reads ahead would otherwise return their
+/// errors in each response.
 fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usize], failed: &[usize]) {
     let rotates = !served.is_empty() && served.len() < wanted.len() - failed.len();
     if !rotates && failed.is_empty() {

@@ -1,8 +1,8 @@
 //! Work that is done in the background once a second. This includes retention, the removal of files, the expiry of
 //! producers, checkpoints, and the release of file descriptors and memory.
 //!
-//! One thread does this for all partitions. It opens no log, because that may take seconds. If retention is due for a
-//! log that is not open, the thread queues the opening and applies the retention in a later round.
+//! A single thread does this for all partitions. It opens no log, because that may take seconds. If retention is due
+//! for a log that is not open, the thread queues the opening and applies the retention in a later round.
 
 use std::fs;
 use std::io;

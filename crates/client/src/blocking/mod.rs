@@ -1,6 +1,6 @@
 //! The blocking client. It sends requests to a broker one after another, and pipelines fetches.
 //!
-//! It exists beside the client on tokio because of the fetchers. A fetcher has its own thread and reads each response
+//! The fetchers are the reason for it beside the client on tokio. A fetcher has its own thread and reads each response
 //! into one buffer.
 
 mod awaited;

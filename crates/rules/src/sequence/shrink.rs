@@ -4,8 +4,8 @@
 //! window that it knows. The producer learns the window only from responses, which may arrive late or never. If two
 //! responses disagree, the one that the broker made later counts, even if it arrives first.
 //!
-//! One case is not covered. A size is configured and reverted between two appends to this partition, and the producer
-//! learns it from another partition or from a retry. If a batch is then forgotten, its retry gets
+//! A rare case is not covered. A size is configured and reverted between two appends to this partition, and the
+//! producer learns it from another partition or from a retry. If a batch is then forgotten, its retry gets
 //! DUPLICATE_SEQUENCE_NUMBER. The batch was written once, but its offset is unknown.
 
 use std::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Serves the fetches of other brokers, which follow partitions that this broker leads.
 //!
-//! They come over the listener between brokers. Each contains the id that the follower's process chose at its
+//! These fetches come over the listener between brokers. Each contains the id that the follower's process chose at its
 //! registration, so that no other client can move a high watermark. A connection has one session ([`session`]). Several
 //! of its fetches wait here and are answered one after another. Urgent entries are sent at once, and records when
 //! [`fullbore_rules::replica::spacing`] allows it.
