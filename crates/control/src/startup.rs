@@ -15,7 +15,8 @@ use super::image::Image;
 use super::node::Endpoint;
 use super::store::Store;
 use super::takeover;
-use super::writer::{Failure, MetadataWriter, random_id};
+use super::writer::{Failure, MetadataWriter};
+use fullbore_host::random_id;
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
 

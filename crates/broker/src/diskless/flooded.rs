@@ -12,7 +12,6 @@ use tokio::time::{Instant, sleep};
 use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
 use super::*;
-use crate::partitions::append::Unblocked;
 use fullbore_config::Properties;
 use fullbore_log::partition::outcome::{Acks, AppendStep, AppendTicket};
 use fullbore_log::partition::terms::AppendTerms;

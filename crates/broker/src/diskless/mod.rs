@@ -54,13 +54,11 @@ pub use assemble::LEADER_EPOCH;
 pub use health::StoreHealth;
 pub use index::TailsBefore;
 pub use objects::counts::StoreUse;
-pub use partition::DisklessPartition;
-pub use pipeline::Refreshed;
+pub use partition::{DisklessPartition, Unblocked};
 
 use cache::ObjectCache;
 use fetch::RangeFetcher;
 use fullbore_config::{BrokerConfig, DisklessConfig, TopicConfig};
-use fullbore_control::identity_of;
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::metrics::Metrics;
 use fullbore_log::partition::error::ReadError;
@@ -153,18 +151,15 @@ fn open_index(
     }
 }
 
-/// Checks with [`postgres::lacks`] that the index in the cluster's database is not an older copy.
+/// Checks with [`postgres::lacks`] that the index in the database of the cluster `cluster_id` is not an older copy.
 ///
 /// # Errors
 /// Returns [`OpenDisklessError::OlderIndex`] if the database lacks changes that this broker has counted.
-pub fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
+pub fn check_index(config: &BrokerConfig, cluster_id: Uuid) -> Result<(), OpenDisklessError> {
     let Some(plane) = config.membership.control_plane.as_ref().filter(|_| config.diskless.is_served) else {
         return Ok(());
     };
-    // Without a readable identity there is nothing to compare. Either the directory is new, or the control plane will
-    // refuse it.
-    let Ok(Some(known)) = identity_of(&config.node.data_dir) else { return Ok(()) };
-    match postgres::lacks(plane, config.node.id, &config.node.data_dir, known.cluster_id) {
+    match postgres::lacks(plane, config.node.id, &config.node.data_dir, cluster_id) {
         Some(lacks) => Err(OpenDisklessError::OlderIndex(lacks)),
         None => Ok(()),
     }

@@ -6,6 +6,7 @@
 //! Invariant: the partition accepts no batch until the ownership marker of the store is verified.
 
 use fullbore_host::task;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use fullbore_rules::commit::DisklessPartitionId;
 use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::{Marker, ProducerState, Stamp};
 use fullbore_wire::{ErrorCode, Records};
+use tokio::time::timeout_at;
 
 use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
 use super::objects::Claim;
@@ -422,6 +424,83 @@ async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: Di
             }
             Ok(None) => return,
             Err(_) => {}
+        }
+    }
+}
+
+/// The results of a request's waits for its diskless batches.
+#[derive(Default)]
+pub struct Unblocked {
+    /// The outcome of the last refresh of each partition's state.
+    refreshed: Refreshed,
+    /// The memory for the next batch.
+    memory: Option<MemoryPermit>,
+}
+
+impl Unblocked {
+    /// Releases the memory that was reserved for a batch, if the batch has not taken it.
+    pub fn release_memory(&mut self) {
+        self.memory = None;
+    }
+
+    /// Returns true if the request has waited for a refresh.
+    pub fn has_refreshed(&self) -> bool {
+        !self.refreshed.is_empty()
+    }
+
+    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
+    ///
+    /// # Errors
+    /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
+    pub fn append(
+        &mut self,
+        partition: &DisklessPartition,
+        batch: &ValidBatch<'_>,
+        terms: AppendTerms<'_>,
+        peer: SocketAddr,
+    ) -> Result<AppendStep, AppendError> {
+        let memory = self.memory.take();
+        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
+            Some(Err(why)) => {
+                partition.turned_away(&batch.stamp(), why.code());
+                return Err(*why);
+            }
+            // The refresh began after the complete request had arrived, so the state is current.
+            Some(Ok(())) => Freshness::Current,
+            None => Freshness::MayBeStale,
+        };
+        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
+    }
+
+    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
+    /// `deadline`. A refresh covers all of `partitions`.
+    pub async fn wait_for(
+        &mut self,
+        partitions: &[Arc<DisklessPartition>],
+        blocker: Blocker,
+        deadline: Option<tokio::time::Instant>,
+    ) {
+        let Some(partition) = partitions.first() else { return };
+        let Unblocked { refreshed, memory } = self;
+        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
+        let came = partition.left_out().unless(async {
+            match blocker {
+                Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
+                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
+                Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
+            }
+        });
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
+            None => {
+                let _ = came.await;
+                true
+            }
+        };
+        if !in_time && let Some(number) = partition.known.number() {
+            // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
+            // to append the batch then returns REQUEST_TIMED_OUT.
+            self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
         }
     }
 }

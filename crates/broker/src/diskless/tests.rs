@@ -13,6 +13,7 @@ use fullbore_rules::sequence::{ProducerTails, Stamp as Stamped};
 use fullbore_wire::batch::{BatchBuilder, Compression, Stamp};
 use tokio::task::yield_now;
 
+use super::pipeline::Refreshed;
 use super::*;
 use fullbore_config::{BrokerConfig, Properties};
 use fullbore_db::StoreError;

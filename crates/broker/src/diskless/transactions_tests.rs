@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::index::manual_index::{ManualIndex, Turn};
 use super::objects::double::StoreDouble;
+use super::pipeline::Refreshed;
 use super::*;
 use fullbore_config::Properties;
 use fullbore_log::Verification;

@@ -12,13 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_log::Verification;
-use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::{ErrorCode, Records, Text};
 use tokio::time::{timeout, timeout_at};
 
 use super::AnyPartition;
-use crate::diskless::{DisklessPartition, Refreshed};
+use crate::diskless::{DisklessPartition, Unblocked};
 use fullbore_config::TopicConfig;
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
@@ -26,12 +25,11 @@ use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, EarlyBatches, VerificationTime, WordSender};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
-    SHORT_MAX, Sender, ValidBatch, claimed_stamp, validate, work_of,
+    SHORT_MAX, Sender, claimed_stamp, validate, work_of,
 };
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
@@ -248,73 +246,6 @@ struct AppendRun<'a> {
     has_waited: bool,
 }
 
-/// The results of a request's waits for its diskless batches.
-#[derive(Default)]
-pub struct Unblocked {
-    /// The outcome of the last refresh of each partition's state.
-    refreshed: Refreshed,
-    /// The memory for the next batch.
-    memory: Option<MemoryPermit>,
-}
-
-impl Unblocked {
-    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
-    ///
-    /// # Errors
-    /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
-    pub fn append(
-        &mut self,
-        partition: &DisklessPartition,
-        batch: &ValidBatch<'_>,
-        terms: AppendTerms<'_>,
-        peer: SocketAddr,
-    ) -> Result<AppendStep, AppendError> {
-        let memory = self.memory.take();
-        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
-            Some(Err(why)) => {
-                partition.turned_away(&batch.stamp(), why.code());
-                return Err(*why);
-            }
-            // The refresh began after the complete request had arrived, so the state is current.
-            Some(Ok(())) => Freshness::Current,
-            None => Freshness::MayBeStale,
-        };
-        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
-    }
-
-    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
-    /// `deadline`. A refresh covers all of `partitions`.
-    pub async fn wait_for(
-        &mut self,
-        partitions: &[Arc<DisklessPartition>],
-        blocker: Blocker,
-        deadline: Option<tokio::time::Instant>,
-    ) {
-        let Some(partition) = partitions.first() else { return };
-        let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
-        let came = partition.left_out().unless(async {
-            match blocker {
-                Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
-                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
-                Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
-            }
-        });
-        let in_time = match deadline {
-            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
-            None => {
-                let _ = came.await;
-                true
-            }
-        };
-        if !in_time && let Some(number) = partition.known.number() {
-            // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
-            // to append the batch then returns REQUEST_TIMED_OUT.
-            self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
-        }
-    }
-}
-
 impl<'a> AppendRun<'a> {
     fn new(services: AppendServices<'a>, batches: &'a [RequestBatch<'a>], terms: RequestTerms<'a>) -> AppendRun<'a> {
         let is_long = is_long(batches);
@@ -348,7 +279,7 @@ impl<'a> AppendRun<'a> {
                 Err(Invalid::Refused(why)) => Err(self.refused(why)),
             };
             self.results.push(result);
-            self.unblocked.memory = None;
+            self.unblocked.release_memory();
             if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
                 return AppendProgress::Yielded;
             }
@@ -532,7 +463,7 @@ impl<'a> AppendRun<'a> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
         if let Blocker::StaleState(producer_id) = blocker
-            && self.unblocked.refreshed.is_empty()
+            && !self.unblocked.has_refreshed()
         {
             partitions.extend(left.filter(|partition| partition.is_stale_for(producer_id)).map(Arc::clone));
         }

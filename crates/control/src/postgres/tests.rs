@@ -6,7 +6,7 @@ use fullbore_tests::postgres::Database;
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::notes::notes;
-use super::super::writer::random_id;
+use fullbore_host::random_id;
 use super::*;
 use fullbore_db::postgres::rows;
 use fullbore_db::postgres::schema::FIRST_VERSION;

@@ -61,7 +61,7 @@ pub use store::{
 use packed::forgotten_below;
 use trimming::Trims;
 
-use fullbore_control::random_id;
+use fullbore_host::random_id;
 use fullbore_db::{CommitError, StoreError};
 
 /// Time between two passes of producer expiry through all partitions, in ms.

@@ -23,7 +23,7 @@ use tokio::sync::OnceCell;
 
 use super::super::index::{IndexOwner, KnownStore};
 use super::error::{ObjectError, is_full, is_not_implemented, words};
-use fullbore_control::random_id;
+use fullbore_host::random_id;
 use fullbore_db::StoreError;
 
 /// The key of the ownership marker, below the prefix.

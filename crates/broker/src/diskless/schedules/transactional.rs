@@ -24,8 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::world::{Setup, World, ms, random};
 use super::{Brokers, Fault, Life};
-use crate::diskless::DisklessPartition;
-use crate::partitions::append::Unblocked;
+use crate::diskless::{DisklessPartition, Unblocked};
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
