@@ -13,7 +13,6 @@
 
 use crate::admin;
 use crate::api;
-use crate::diskless::{self, Diskless, OpenDisklessError, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
 use crate::follow_image;
@@ -31,6 +30,7 @@ use fullbore_config::BrokerConfig;
 use fullbore_control::{
     Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent, identity_of,
 };
+use fullbore_diskless::{Diskless, OpenDisklessError, StoreUse};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -423,8 +423,7 @@ fn warn_of_strays(partitions: &Partitions) {
 /// there is nothing to compare: either the directory is new, or the control plane will refuse it.
 fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
     match identity_of(&config.node.data_dir) {
-        Ok(Some(known)) => diskless::check_index(config, known.cluster_id),
+        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id),
         _ => Ok(()),
     }
 }
-

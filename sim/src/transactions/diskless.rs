@@ -2,7 +2,7 @@
 //! commits them to the shared index.
 //!
 //! `fullbore_rules::commit` decides which batches are admitted and committed. Objects, outages of the store and lost
-//! responses are modelled on `diskless/pipeline` of the broker.
+//! responses are modelled on `pipeline/` of the crate `diskless`.
 //!
 //! Invariant: the index's log contains the committed batches in the order of their offsets.
 

@@ -3,9 +3,9 @@
 //! Liveness fails only for faults that a restart repairs. Readiness does not fail for faults that hit all brokers at
 //! once, such as an unreachable database or object store. Otherwise clients would have no broker left at all.
 
-use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
 use fullbore_db::calls::PlaneSeen;
+use fullbore_diskless::{Diskless, StoreTrouble};
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};

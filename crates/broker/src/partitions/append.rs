@@ -17,8 +17,8 @@ use fullbore_wire::{ErrorCode, Records, Text};
 use tokio::time::{timeout, timeout_at};
 
 use super::AnyPartition;
-use crate::diskless::{DisklessPartition, Unblocked};
 use fullbore_config::TopicConfig;
+use fullbore_diskless::{DisklessPartition, Unblocked};
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;

@@ -205,9 +205,9 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::diskless::Diskless;
     use crate::partitions::{Origin, Partitions};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_diskless::Diskless;
     use fullbore_host::disk_space::DiskSpace;
     use fullbore_host::metrics::Metrics;
 

@@ -54,7 +54,6 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::carried_tails::CarriedTails;
@@ -66,6 +65,7 @@ use crate::replica::data_dir::flusher::Flusher;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
+use fullbore_diskless::{Diskless, TailsBefore};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::is_full;
 use fullbore_host::log_rate_limit::LogRateLimit;

@@ -6,10 +6,10 @@ use fullbore_tests::postgres::Database;
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::notes::notes;
-use fullbore_host::random_id;
 use super::*;
 use fullbore_db::postgres::rows;
 use fullbore_db::postgres::schema::FIRST_VERSION;
+use fullbore_host::random_id;
 
 const HANGS: Duration = Duration::from_secs(30);
 const PASSWORD: &str = "s3cr3t-w0rd";

@@ -20,8 +20,8 @@ use super::node::Endpoint;
 use super::startup::RegistrationInfo;
 use super::store::{Store, Transaction};
 use super::writer::MetadataWriter;
-use fullbore_host::random_id;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::random_id;
 
 pub use memory::{Fault, Memory};
 
