@@ -205,7 +205,8 @@ impl Control {
         let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
         let beats = Beats::start(
             of_beats,
-            (shared.node_id, shared.process),
+            shared.node_id,
+            shared.process,
             every,
             notes,
             move || known.borrow().version(),

@@ -46,7 +46,8 @@ impl Flooded {
         let of_index = (owner, finder, None);
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         diskless.put_topic(
-            ("topic", TOPIC),
+            "topic",
+            TOPIC,
             2,
             &Arc::new(config.topics.defaults),
             Box::new(|_| ProducerTails::default()),

@@ -269,13 +269,7 @@ impl Diskless {
     /// Applies a topic's settings, and adds partitions until it has `count` of them. This does not wait: the index
     /// creates the new partitions in the background. `tails_before` returns the last sequences of producers on a
     /// deleted classic topic of the same name.
-    pub fn put_topic(
-        &self,
-        (name, id): (&str, Uuid),
-        count: i32,
-        config: &Arc<TopicConfig>,
-        tails_before: TailsBefore,
-    ) {
+    pub fn put_topic(&self, name: &str, id: Uuid, count: i32, config: &Arc<TopicConfig>, tails_before: TailsBefore) {
         let mut partitions = self.topics.read().get(&id).cloned().unwrap_or_default();
         let window = config.producer_state_batches_to_retain;
         // The index never reduces the number of batches that it retains, so only a larger window is passed on.
@@ -314,7 +308,7 @@ impl Diskless {
                 retain(now);
             }
         };
-        self.services.index.create((topic, id), count, tails_before, Box::new(make_ready));
+        self.services.index.create(topic, id, count, tails_before, Box::new(make_ready));
     }
 
     fn retain_batches(&self, partitions: &[Arc<DisklessPartition>], window: usize) {

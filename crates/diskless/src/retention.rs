@@ -110,7 +110,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let open = || SqliteIndex::open(directory.path()).expect("opened");
         let mut store = open();
-        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
+        let row = store.create("topic", Uuid([1; 16]), 1).expect("made")[0];
         let objects = store.register(4, 0).expect("registered");
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batch = ObjectBatch {
@@ -147,7 +147,7 @@ mod tests {
     async fn a_timestamp_in_the_future_keeps_nothing_once_its_record_is_deleted() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut store = SqliteIndex::open(directory.path()).expect("opened");
-        let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
+        let row = store.create("topic", Uuid([1; 16]), 1).expect("made")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         // These are more extents than one query returns.
         let times: Vec<i64> = [10, 1_000_000].into_iter().chain(20..120).collect();

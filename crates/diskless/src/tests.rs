@@ -64,7 +64,7 @@ impl ByHand {
     }
 
     fn put(&self, id: Uuid, count: i32) {
-        self.diskless.put_topic(("topic", id), count, &self.config, Box::new(|_| ProducerTails::default()));
+        self.diskless.put_topic("topic", id, count, &self.config, Box::new(|_| ProducerTails::default()));
     }
 
     /// Acts as another broker that commits one batch for each of these sequences of producer 7. Each batch has one
@@ -391,7 +391,7 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
     assert!(partitions.iter().all(|partition| partition.is_stale_for(7)));
     broker.committed_elsewhere(0..3);
     let gone = Uuid([2; 16]);
-    broker.diskless.put_topic(("gone", gone), 1, &broker.config, Box::new(|_| ProducerTails::default()));
+    broker.diskless.put_topic("gone", gone, 1, &broker.config, Box::new(|_| ProducerTails::default()));
     broker.carry_out().await;
     let deleted = broker.diskless.find(&gone, 0).expect("it is there");
     broker.diskless.delete_topic(gone, Box::new(|| {}));

@@ -49,7 +49,7 @@ impl OneBroker {
         let (retention, of_index) = (Duration::from_secs(3600), (owner, finder, None));
         let diskless = Diskless::with_index(objects, &config.diskless, of_index, retention, Metrics::default());
         let config = Arc::new(config.topics.defaults);
-        diskless.put_topic(("topic", TOPIC), partitions, &config, Box::new(|_| ProducerTails::default()));
+        diskless.put_topic("topic", TOPIC, partitions, &config, Box::new(|_| ProducerTails::default()));
         let broker = OneBroker { diskless, store, _directory: directory };
         for index in 0..partitions {
             broker.partition(index).known.opened().await;
@@ -264,7 +264,7 @@ async fn transaction_is_open_retention_leaves_its_records_until_it_ends() {
     }
     let (config, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
     let config = Arc::new(TopicConfig { retention_bytes: Some(1), ..config.topics.defaults });
-    broker.diskless.put_topic(("topic", TOPIC), 1, &config, Box::new(|_| ProducerTails::default()));
+    broker.diskless.put_topic("topic", TOPIC, 1, &config, Box::new(|_| ProducerTails::default()));
     let log_start = || broker.partition(0).known.offsets().log_start;
     broker.partition(0).retain(0).await;
     assert_eq!(log_start(), 2, "the one of 8 is open");

@@ -250,8 +250,11 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
             };
-            let (who, notes) = ((7 + at as i32, process), notes(40 + at as u64).0);
-            (Beats::start(Arc::clone(&server), who, every, notes, known, behind).expect("starts"), process)
+            let (broker_id, notes) = (7 + at as i32, notes(40 + at as u64).0);
+            (
+                Beats::start(Arc::clone(&server), broker_id, process, every, notes, known, behind).expect("starts"),
+                process,
+            )
         })
         .collect();
     let rows = |condition: &str| database.run(&format!("SELECT count(*) FROM fullbore.beats WHERE {condition}"));

@@ -94,7 +94,7 @@ async fn finds(finder: &RunFinder, partitions: &[DisklessPartitionId], end: i64)
 async fn commits_of_many_partitions_and_finds() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let mut store = SqliteIndex::open(directory.path()).expect("made");
-    let rows = store.create(("topic", Uuid([1; 16])), PARTITIONS).expect("made");
+    let rows = store.create("topic", Uuid([1; 16]), PARTITIONS).expect("made");
     let partitions: Vec<_> = rows.iter().map(|row| row.id).collect();
     let mut commits = Commits { index: Index::new(store, 128), partitions: partitions.clone(), made: 0 };
     let took = (0..COMMITS).map(|_| commits.one()).collect();

@@ -63,7 +63,8 @@ pub(super) enum IndexRequest {
     ),
     Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
     Create {
-        topic: (Arc<str>, Uuid),
+        name: Arc<str>,
+        topic_id: Uuid,
         count: i32,
         tails_before: TailsBefore,
         created: Created,
@@ -273,9 +274,9 @@ impl IndexOwner {
     }
 
     /// Creates the missing partitions of a topic without waiting. The thread repeats the creation until it succeeds.
-    pub fn create(&self, topic: (Arc<str>, Uuid), count: i32, tails_before: TailsBefore, created: Created) {
+    pub fn create(&self, name: Arc<str>, topic_id: Uuid, count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(IndexRequest::Create { topic, count, tails_before, created });
+        self.ask(IndexRequest::Create { name, topic_id, count, tails_before, created });
     }
 }
 
@@ -348,13 +349,13 @@ pub(super) fn carry_out<S: IndexStore>(
         IndexRequest::Forget(ids) => drop(index.store.forget(&ids)),
         IndexRequest::KnownStore(answer) => drop(answer.send(index.store.known_store())),
         IndexRequest::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
-        IndexRequest::Create { topic: (name, id), count, tails_before, created } => {
+        IndexRequest::Create { name, topic_id, count, tails_before, created } => {
             let before = ClassicTails::of_topic(count, tails_before);
             let make = || {
                 if !before.is_empty() {
-                    index.store.succeed_classic((&name, id), &before)?;
+                    index.store.succeed_classic(&name, topic_id, &before)?;
                 }
-                index.store.create((&name, id), count)
+                index.store.create(&name, topic_id, count)
             };
             if let Some(rows) = until_done(progress.stopping, make) {
                 created(rows);
@@ -411,7 +412,7 @@ mod tests {
     fn requests_follow_each_other_without_a_pause_the_gc_still_runs() {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let mut store = SqliteIndex::open(directory.path()).expect("made");
-        let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
+        let partition = store.create("topic", Uuid([1; 16]), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
         let batches = vec![ObjectBatch {

@@ -40,10 +40,10 @@ fn make_again<B: BackEnd>(opened: &mut Opened<B>, life: u8, is_deleted_first: bo
     if is_deleted_first {
         opened.index.store.delete(old, &[]).expect("deleted");
     }
-    let made = other.create(("topic", new), 2).expect("made");
+    let made = other.create("topic", new, 2).expect("made");
     // Only now does this broker learn of the deletion.
     opened.index.store.delete(old, &[]).expect("deleted");
-    assert_eq!(opened.index.store.create(("topic", new), 2).expect("made"), made);
+    assert_eq!(opened.index.store.create("topic", new, 2).expect("made"), made);
     made[0].id
 }
 
@@ -120,8 +120,8 @@ fn make_behind_classic<B: BackEnd>(opened: &mut Opened<B>, topic: Uuid, before: 
     opened.back_end.add_topic("topic", topic);
     let mut made = Vec::new();
     for store in [&mut opened.back_end.store(), &mut opened.index.store] {
-        store.succeed_classic(("topic", topic), &before).expect("entered");
-        made.push(store.create(("topic", topic), 2).expect("made")[0].id);
+        store.succeed_classic("topic", topic, &before).expect("entered");
+        made.push(store.create("topic", topic, 2).expect("made")[0].id);
     }
     assert_eq!(made[0], made[1]);
     made[0]
@@ -159,7 +159,7 @@ fn classic_topic_was_in_between_its_producers_go_on_where_they_stopped_there<B: 
     assert_eq!(make_behind_classic(&mut opened, Uuid([2; 16]), &ProducerTails::partial()), partition);
     opened.index.store.delete(Uuid([2; 16]), &[]).expect("deleted");
     opened.back_end.add_topic("topic", Uuid([3; 16]));
-    let partition = opened.index.store.create(("topic", Uuid([3; 16])), 2).expect("made")[0].id;
+    let partition = opened.index.store.create("topic", Uuid([3; 16]), 2).expect("made")[0].id;
     assert_eq!(tails_left::<B>(&mut opened.index, partition), 4);
     let object = opened.object();
     assert_eq!(opened.commit(object, &[by(9, batch(partition, 0, 30))]), gap);

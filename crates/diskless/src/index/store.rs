@@ -64,14 +64,14 @@ pub trait IndexStore: Send {
     ///
     /// # Errors
     /// Returns a [`CommitError`] if no partition was created or the outcome is unknown.
-    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+    fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
 
     /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
     /// Partitions of the topic that already exist are skipped.
     ///
     /// # Errors
     /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError>;
+    fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError>;
 
     /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
     /// deleted partition of the same name. Its rows are returned with the id from `ids`. If a transaction is open, the

@@ -31,7 +31,7 @@ impl TempIndex {
     /// Commits one object without uploading it, and returns its id.
     pub fn commit_object(&self) -> ObjectId {
         let mut store = SqliteIndex::open(self.directory.path()).expect("opened");
-        let partition = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0].id;
+        let partition = store.create("topic", Uuid([1; 16]), 1).expect("made")[0].id;
         let object = store.register(1, 0).expect("registered")[0];
         let stamp = Stamp { producer_id: -1, producer_epoch: -1, base_sequence: -1, record_count: 1 };
         let batches = vec![ObjectBatch {

@@ -85,7 +85,7 @@ impl<B: BackEnd> Opened<B> {
         let back_end = B::new();
         back_end.add_topic("topic", TOPIC);
         let mut store = back_end.store();
-        let rows = store.create(("topic", TOPIC), partitions).expect("made");
+        let rows = store.create("topic", TOPIC, partitions).expect("made");
         let partitions = rows.iter().map(|row| row.id).collect();
         Opened { back_end, index: Index::new(store, 128), partitions }
     }
@@ -304,7 +304,7 @@ fn partitions_and_objects_are_created_each_gets_a_larger_id<B: BackEnd>() {
     opened.back_end.add_topic("other", Uuid([2; 16]));
     let mut created = |topic, count| {
         let name = if topic == 1 { "topic" } else { "other" };
-        let rows = opened.index.store.create((name, Uuid([topic; 16])), count).expect("made");
+        let rows = opened.index.store.create(name, Uuid([topic; 16]), count).expect("made");
         rows.iter().map(|row| row.id).collect::<Vec<_>>()
     };
     assert_eq!(created(1, 4)[..3], before[..]);

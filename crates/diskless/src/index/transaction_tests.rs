@@ -346,7 +346,7 @@ fn topic_is_made_again_no_transaction_is_open_and_producers_go_on<B: BackEnd>() 
     let next = Uuid([2; 16]);
     opened.back_end.add_topic("topic", next);
     opened.index.delete(TOPIC, &[partition]).expect("deleted");
-    let made = opened.index.store.create(("topic", next), 1).expect("made")[0];
+    let made = opened.index.store.create("topic", next, 1).expect("made")[0];
     assert_eq!((made.first_unstable, made.last_stable_offset()), (None, 0));
     opened.tidy();
     let batches = |id| {

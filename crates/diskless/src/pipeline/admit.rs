@@ -127,7 +127,8 @@ impl Offered {
     pub(super) fn new(
         partition: IndexedPartition<'_>,
         producer: ProducerKey,
-        (batch, candidate): (&ValidBatch<'_>, Candidate),
+        batch: &ValidBatch<'_>,
+        candidate: Candidate,
         now_ms: i64,
     ) -> Offered {
         let clock = partition.view.config().message_timestamp_type;
@@ -162,11 +163,11 @@ impl Pipeline {
         grant: Grant<'_>,
     ) -> Result<AppendStep, AppendError> {
         let candidate = Candidate::of(batch, &terms, partition.view);
-        let grant = match self.park_or_pass(partition, (batch, candidate), terms, grant)? {
+        let grant = match self.park_or_pass(partition, batch, candidate, terms, grant)? {
             ControlFlow::Break(step) => return Ok(step),
             ControlFlow::Continue(unused) => unused,
         };
-        let offered = Offered::new(partition, grant.producer, (batch, candidate), terms.now_ms);
+        let offered = Offered::new(partition, grant.producer, batch, candidate, terms.now_ms);
         self.admit(offered, grant)
     }
 

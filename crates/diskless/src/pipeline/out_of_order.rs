@@ -47,7 +47,8 @@ impl Pipeline {
     pub(super) fn park_or_pass<'a>(
         &self,
         of: IndexedPartition<'_>,
-        (batch, candidate): (&ValidBatch<'_>, Candidate),
+        batch: &ValidBatch<'_>,
+        candidate: Candidate,
         terms: AppendTerms<'_>,
         grant: Grant<'a>,
     ) -> Result<ControlFlow<AppendStep, Grant<'a>>, AppendError> {
@@ -155,7 +156,7 @@ impl Shared {
         let candidate = candidate_of(&early);
         let (batch, answer, room) = early.into_parts();
         let producer = ProducerKey::Id(batch.stamp().producer_id);
-        let offered = Offered::new(partition, producer, (&batch, candidate), now_ms());
+        let offered = Offered::new(partition, producer, &batch, candidate, now_ms());
         self.enqueue(state, offered, answer, room);
         self.close_due(state);
     }

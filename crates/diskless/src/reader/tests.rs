@@ -46,7 +46,7 @@ async fn two_batches_as(value: &[u8], stored: impl Fn([Bytes; 2], ObjectId) -> V
     let size = bytes.len() as u32;
     let directory = tempfile::tempdir().expect("a temporary directory");
     let mut store = SqliteIndex::open(directory.path()).expect("made").numbered_from(1);
-    let row = store.create(("topic", Uuid([1; 16])), 1).expect("made")[0];
+    let row = store.create("topic", Uuid([1; 16]), 1).expect("made")[0];
     let object = store.register(1, 0).expect("registered")[0];
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
     let batch = |position| ObjectBatch {
@@ -93,7 +93,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     const PARTITIONS: usize = 40;
     let TwoBatches { known, directory, .. } = two_batches().await;
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
-    let rows = store.create(("many", Uuid([2; 16])), PARTITIONS as i32).expect("made");
+    let rows = store.create("many", Uuid([2; 16]), PARTITIONS as i32).expect("made");
     let ids = store.register(PARTITIONS, 0).expect("registered");
     let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
     let bytes = batch_of(b"value");
@@ -313,7 +313,7 @@ async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
 #[tokio::test]
 async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_them_together() {
     let TwoBatches { reader, known, directory } = two_batches().await;
-    let rows = SqliteIndex::open(directory.path()).expect("opened").create(("many", Uuid([2; 16])), 20).expect("made");
+    let rows = SqliteIndex::open(directory.path()).expect("opened").create("many", Uuid([2; 16]), 20).expect("made");
     let many = (0..).zip(&rows).map(|(index, row)| {
         let known = PartitionView::new("many".into(), Uuid([2; 16]), index, known.config());
         known.make_ready(row);

@@ -137,14 +137,14 @@ impl IndexStore for TroubledIndex {
         self.change(|inner| inner.register(count, now_ms))
     }
 
-    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+    fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.fault();
         // Like PostgreSQL, this index knows which topics exist. A broker that has not learned of a deletion yet may
         // still request the creation of the topic.
-        if self.world.topic.lock().current != Some(topic.1) {
+        if self.world.topic.lock().current != Some(topic_id) {
             return Ok(Vec::new());
         }
-        let mut rows = self.inner.create(topic, count)?;
+        let mut rows = self.inner.create(name, topic_id, count)?;
         // Simulates producers that were forgotten because there were too many.
         if self.world.setup.has_forgotten {
             self.inner.have_forgotten();
@@ -153,8 +153,8 @@ impl IndexStore for TroubledIndex {
         Ok(rows)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
-        self.inner.succeed_classic(topic, before)
+    fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError> {
+        self.inner.succeed_classic(name, topic_id, before)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {

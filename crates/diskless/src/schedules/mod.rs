@@ -125,7 +125,8 @@ impl Life {
 
     fn put_topic(&self, id: Uuid) {
         self.diskless.put_topic(
-            (TOPIC, id),
+            TOPIC,
+            id,
             self.world.setup.partitions,
             &self.config,
             Box::new(|_| ProducerTails::default()),

@@ -242,7 +242,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     let objects = bytes_by_object(&runs);
     // Aborted transactions are removed together with the last extents before the offset.
     let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
-    let aborted = remove_aborted((partition, before), rows_max);
+    let aborted = remove_aborted(partition, before, rows_max);
     let mut answers = session.ask(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
     next(&mut answers).map_err(refused)?;
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
@@ -301,7 +301,7 @@ fn remove_runs(partition: DisklessPartitionId, runs: &[BatchRun]) -> String {
 
 /// Returns a statement that removes aborted transactions, at most `rows_max`, whose markers are before the offset
 /// `before`. The statement returns how many were removed.
-fn remove_aborted((partition, before): (DisklessPartitionId, i64), rows_max: usize) -> String {
+fn remove_aborted(partition: DisklessPartitionId, before: i64, rows_max: usize) -> String {
     format!(
         "WITH removed AS (DELETE FROM fullbore.diskless_aborted AS gone USING
              (SELECT last_offset FROM fullbore.diskless_aborted WHERE partition = {partition} AND last_offset < {before}

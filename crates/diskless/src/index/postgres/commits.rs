@@ -109,12 +109,12 @@ impl IndexStore for PostgresIndex {
         cleaning::register(&mut self.session, &drawn)
     }
 
-    fn create(&mut self, topic: (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
-        topics::create(&mut self.session, topic, count)
+    fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+        topics::create(&mut self.session, name, topic_id, count)
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
-        topics::succeed_classic(&mut self.session, topic, before)
+    fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError> {
+        topics::succeed_classic(&mut self.session, name, topic_id, before)
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {

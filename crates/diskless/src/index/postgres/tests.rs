@@ -271,7 +271,7 @@ fn database_is_down_each_call_ends_and_later_ones_go_on() {
     assert!(is_away(&index.store.register(1, NOW)), "there are no tables yet");
     make_tables(&server.url(&database));
     server.run(&database, &format!("INSERT INTO fullbore.topics VALUES ('{TOPIC}', 't')"));
-    let partition = index.store.create(("topic", TOPIC), 1).expect("made")[0].id;
+    let partition = index.store.create("topic", TOPIC, 1).expect("made")[0].id;
     let objects = registered(&mut index, 3);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut index, &object(0));
@@ -314,7 +314,7 @@ fn database_is_an_older_copy_nothing_is_committed() {
         (Index::new(store, 128), changes)
     };
     let ((mut one, mut changes), (mut other, _)) = (broker(0), broker(1));
-    let partition = one.store.create(("topic", TOPIC), 1).expect("made")[0].id;
+    let partition = one.store.create("topic", TOPIC, 1).expect("made")[0].id;
     let objects = registered(&mut one, 6);
     let object = |at: usize| UploadedObject { id: objects[at], batches: vec![batch(partition, 0, at as i32 * 10)] };
     until_known(&mut one, &object(0));
@@ -356,7 +356,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     holder.ask(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
-        let creating = scope.spawn(|| store.create(("topic", TOPIC), 4).expect("asked"));
+        let creating = scope.spawn(|| store.create("topic", TOPIC, 4).expect("asked"));
         // The creation waits for the transaction that deletes the topic.
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
@@ -366,7 +366,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     });
     assert_eq!(rows, [], "although others have not deleted them yet");
     opened.index.store.delete(TOPIC, &[]).expect("deleted");
-    assert_eq!(store.create(("topic", TOPIC), 2).expect("asked"), []);
+    assert_eq!(store.create("topic", TOPIC, 2).expect("asked"), []);
     assert_eq!(opened.back_end.database.run("SELECT count(*) FROM fullbore.diskless_partitions"), "0");
 }
 
@@ -381,7 +381,7 @@ fn many_brokers_make_and_delete_the_same_topics_at_once() {
                 let back_end = &opened.back_end;
                 scope.spawn(move || {
                     let mut store = back_end.broker(broker).0;
-                    store.create((&topic.to_string(), topic), 50).expect("made")
+                    store.create(&topic.to_string(), topic, 50).expect("made")
                 })
             };
             let threads = [work(1), work(2), work(3)];
@@ -572,7 +572,7 @@ fn topic_is_deleted_while_no_broker_has_the_store_the_next_one_deletes_its_rows(
     opened.commit(object, &[batch(first, 0, 0), batch(second, 100, 0)]);
     let other = Uuid([2; 16]);
     opened.back_end.add_topic("other", other);
-    let kept = opened.back_end.store().create(("other", other), 1).expect("made")[0];
+    let kept = opened.back_end.store().create("other", other, 1).expect("made")[0];
     opened.tidy();
     assert_eq!(opened.back_end.finder().partitions(&[first, second, kept.id]).expect("read").len(), 3);
     opened.back_end.database.run(&format!("DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));

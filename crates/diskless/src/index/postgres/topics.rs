@@ -30,11 +30,7 @@ const CARRIED_AT_ONCE: usize = 4;
 
 /// Creates the missing partitions of a topic, and deletes those of other topics with the same name. Returns no rows if
 /// the topic is not in the metadata.
-pub fn create(
-    session: &mut Guarded,
-    (name, topic_id): (&str, Uuid),
-    count: i32,
-) -> Result<Vec<PartitionRow>, CommitError> {
+pub fn create(session: &mut Guarded, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
     let (name, topic) = (sql_literal(&name), sql_literal(&topic_id));
     let others = format!("p.topic = {name} AND p.topic_id <> {topic}");
     // A concurrent deletion of the topic waits for this transaction, and then finds the new partitions.
@@ -63,10 +59,18 @@ pub fn create(
 /// Makes deleted classic partitions the predecessors of a topic's partitions that do not exist yet. A classic partition
 /// is left out if neither its producers nor a bound of their ids is known. In that case, the rows of an earlier
 /// predecessor are kept, because another broker may know more.
-pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
+pub fn succeed_classic(
+    session: &mut Guarded,
+    name: &str,
+    topic_id: Uuid,
+    before: &[ClassicTails],
+) -> Result<(), CommitError> {
     let of_use = before.iter().filter(|tails| !tails.are_unknown() || tails.unknown_below < i64::MAX);
     let (unknown, known): (Vec<_>, Vec<_>) = of_use.partition(|tails| tails.are_unknown());
-    [unknown, known].iter().filter(|tails| !tails.is_empty()).try_for_each(|tails| enter_classic(session, topic, tails))
+    [unknown, known]
+        .iter()
+        .filter(|tails| !tails.is_empty())
+        .try_for_each(|tails| enter_classic(session, name, topic_id, tails))
 }
 
 /// Does the work of [`succeed_classic`] for partitions that either all have known producers or all have none. If the
@@ -74,7 +78,8 @@ pub fn succeed_classic(session: &mut Guarded, topic: (&str, Uuid), before: &[Cla
 /// not copied.
 fn enter_classic(
     session: &mut Guarded,
-    (name, topic_id): (&str, Uuid),
+    name: &str,
+    topic_id: Uuid,
     before: &[&ClassicTails],
 ) -> Result<(), CommitError> {
     let (name, topic, classic) = (sql_literal(&name), sql_literal(&topic_id), sql_literal(&classic_before(topic_id)));

@@ -25,7 +25,8 @@ const ABORTED_AT_ONCE: usize = 4096;
 /// are also removed.
 pub fn clear_runs(
     connection: &Connection,
-    (partition, before): (DisklessPartitionId, i64),
+    partition: DisklessPartitionId,
+    before: i64,
     runs: &[BatchRun],
     is_last: bool,
     now_ms: i64,
@@ -43,7 +44,7 @@ pub fn clear_runs(
     connection
         .prepare_cached("UPDATE partitions SET bytes = bytes - ?2 WHERE id = ?1")?
         .execute(params![partition, bytes])?;
-    if is_last && clear_aborted(connection, (partition, before), ABORTED_AT_ONCE)? < ABORTED_AT_ONCE {
+    if is_last && clear_aborted(connection, partition, before, ABORTED_AT_ONCE)? < ABORTED_AT_ONCE {
         let mut done = connection.prepare_cached("DELETE FROM cleared WHERE partition = ?1 AND before = ?2")?;
         done.execute(params![partition, before])?;
         let is_there = connection.prepare_cached("SELECT 1 FROM partitions WHERE id = ?1")?.exists([partition])?;
@@ -103,7 +104,8 @@ fn remove(connection: &Connection, id: DisklessPartitionId) -> rusqlite::Result<
 /// copied.
 pub fn succeed_classic(
     connection: &Connection,
-    (name, topic_id): (&str, Uuid),
+    name: &str,
+    topic_id: Uuid,
     tails: &ClassicTails,
 ) -> rusqlite::Result<()> {
     let made = "SELECT 1 FROM partitions WHERE topic_id = ?1 AND partition_index = ?2";
@@ -171,7 +173,8 @@ pub fn silent_producers() -> String {
 /// were removed.
 fn clear_aborted(
     connection: &Connection,
-    (partition, before): (DisklessPartitionId, i64),
+    partition: DisklessPartitionId,
+    before: i64,
     rows_max: usize,
 ) -> rusqlite::Result<usize> {
     let remove = "DELETE FROM aborted WHERE partition = ?1 AND last_offset IN

@@ -363,7 +363,7 @@ impl IndexStore for SqliteIndex {
         registered.map_err(|error| sqlite_not_committed(&error))
     }
 
-    fn create(&mut self, (name, topic_id): (&str, Uuid), count: i32) -> Result<Vec<PartitionRow>, CommitError> {
+    fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError> {
         self.free(|connection| {
             let others = "SELECT id FROM partitions WHERE topic = ?1 AND topic_id <> ?2";
             remove_partitions(connection, others, params![name, topic_id.0])?;
@@ -384,8 +384,8 @@ impl IndexStore for SqliteIndex {
         })
     }
 
-    fn succeed_classic(&mut self, topic: (&str, Uuid), before: &[ClassicTails]) -> Result<(), CommitError> {
-        self.free(|connection| before.iter().try_for_each(|tails| succeed_classic(connection, topic, tails)))
+    fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError> {
+        self.free(|connection| before.iter().try_for_each(|tails| succeed_classic(connection, name, topic_id, tails)))
     }
 
     fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError> {
@@ -435,7 +435,7 @@ impl IndexStore for SqliteIndex {
         let found = runs.len();
         runs.retain(|run| run.end_offset() <= before);
         let is_last = runs.len() < found || found < runs_max;
-        self.free(|connection| clear_runs(connection, (partition, before), &runs, is_last, now_ms)).map(|()| true)
+        self.free(|connection| clear_runs(connection, partition, before, &runs, is_last, now_ms)).map(|()| true)
     }
 
     fn retain_batches(&mut self, _: &[DisklessPartitionId], _: usize) -> Result<(), CommitError> {

@@ -62,7 +62,7 @@ impl CommitQueue {
         }
         match word {
             Ok(()) => Vec::new(),
-            Err(code) => self.fail_unconfirmed(batch, (code, AppendError::Role(code)), now),
+            Err(code) => self.fail_unconfirmed(batch, code, AppendError::Role(code), now),
         }
     }
 
@@ -87,8 +87,8 @@ impl CommitQueue {
         let Some(first) = self.objects.front() else { return Vec::new() };
         let given_up: HashSet<_> = self.unconfirmed_in(first).map(|of| (of.partition, of.stamp.producer_id)).collect();
         let given_up: Vec<_> = given_up.iter().filter_map(|key| self.unconfirmed.0.remove(key)).collect();
-        let failed = (ErrorCode::KAFKA_STORAGE_ERROR, AppendError::Again);
-        given_up.iter().flat_map(|batch| self.fail_unconfirmed(batch, failed, now)).collect()
+        let fail = |batch| self.fail_unconfirmed(batch, ErrorCode::KAFKA_STORAGE_ERROR, AppendError::Again, now);
+        given_up.iter().flat_map(fail).collect()
     }
 
     /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch of the same producer and epoch
@@ -115,7 +115,8 @@ impl CommitQueue {
     fn fail_unconfirmed(
         &mut self,
         batch: &UnconfirmedBatch,
-        (code, error): (ErrorCode, AppendError),
+        code: ErrorCode,
+        error: AppendError,
         now: Duration,
     ) -> Vec<(TicketId, CommitResult)> {
         let UnconfirmedBatch { partition, stamp, ticket } = batch;
