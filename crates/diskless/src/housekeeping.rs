@@ -38,7 +38,7 @@ const FAILED_MAX: usize = 10_000;
 /// one DELETE at a time would be too slow.
 const DELETES: usize = 8;
 /// How long the task waits between two attempts to verify the store's ownership marker.
-const CLAIM_INTERVAL: Duration = Duration::from_secs(1);
+const VERIFY_INTERVAL: Duration = Duration::from_secs(1);
 /// Time limit of a DELETE. Without it, one unanswered DELETE would block the GC forever.
 const DELETE_MAX: Duration = Duration::from_secs(10);
 
@@ -52,19 +52,19 @@ pub fn start(
     cleaner: ObjectCleanerConfig,
 ) {
     task::spawn(retain(Arc::downgrade(topics), index.clone(), retention_interval, expiring));
-    if !objects.claim().is_made() {
-        task::spawn(claim(Arc::downgrade(topics), objects.clone()));
+    if !objects.ownership().is_verified() {
+        task::spawn(verify_ownership(Arc::downgrade(topics), objects.clone()));
     }
     task::spawn(clean(Arc::downgrade(topics), objects, index, cleaner));
 }
 
 /// Verifies the store's ownership marker, with retries until it succeeds. Readers that wait for the store notice by
 /// themselves, because they retry.
-async fn claim(topics: Weak<DisklessTopics>, objects: Objects) {
+async fn verify_ownership(topics: Weak<DisklessTopics>, objects: Objects) {
     let failures = LogRateLimit::default();
     while topics.strong_count() > 0 {
-        tokio::time::sleep(CLAIM_INTERVAL).await;
-        match objects.claimed_in_time().await {
+        tokio::time::sleep(VERIFY_INTERVAL).await;
+        match objects.verified_in_time().await {
             Ok(()) => return tracing::info!("the object store is in use"),
             Err(error) => {
                 if let Some(left_out) = failures.due() {
@@ -111,7 +111,7 @@ async fn clean(topics: Weak<DisklessTopics>, objects: Objects, index: IndexOwner
         if topics.strong_count() == 0 {
             return;
         }
-        if cleaner.objects.claim().is_made() {
+        if cleaner.objects.ownership().is_verified() {
             cleaner.delete_unused(config.retention_period_ms).await;
         }
     }

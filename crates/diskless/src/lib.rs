@@ -184,7 +184,7 @@ impl fmt::Debug for Diskless {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
     /// The ownership marker is not verified yet, so the store may belong to another cluster.
-    Unclaimed,
+    Unreached,
     /// Requests have failed or made no progress for this long.
     Failing(Duration),
 }
@@ -210,7 +210,7 @@ impl Diskless {
         let objects = objects.delayed(put, get);
         let of_index = (index, finder, changes);
         let diskless = Diskless::with_index(objects.clone(), &config.diskless, of_index, retention, metrics);
-        if !objects.claim().is_made() {
+        if !objects.ownership().is_verified() {
             diskless.counts.put_failed();
         }
         StoreHealth::start(&diskless.health, objects);
@@ -257,12 +257,12 @@ impl Diskless {
         let topics = Arc::<DisklessTopics>::default();
         let producers_expire_after_ms = Arc::new(AtomicI64::new(i64::MAX));
         let expiring = Expiring { pipeline: pipeline.clone(), after_ms: Arc::clone(&producers_expire_after_ms) };
-        let claim = Arc::clone(objects.claim());
+        let ownership = Arc::clone(objects.ownership());
         housekeeping::start(&topics, objects, index.clone(), retention, expiring, config.cleaner);
         if let Some(changes) = changes {
             change_feed::start(Arc::downgrade(&topics), changes, reader.clone());
         }
-        let services = Services { claim, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
+        let services = Services { ownership, pipeline, reader, index, others_commit, left_out: LeftOut::default() };
         Diskless { topics, services, counts, health, thread: Mutex::default(), producers_expire_after_ms }
     }
 
@@ -413,8 +413,8 @@ impl Diskless {
 
     /// Returns the reason why the object store is unusable, or `None` while its requests succeed.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
-        match self.services.claim.is_made() {
-            false => Some(StoreTrouble::Unclaimed),
+        match self.services.ownership.is_verified() {
+            false => Some(StoreTrouble::Unreached),
             true => self.health.lost_for().max(self.counts.failing_for()).map(StoreTrouble::Failing),
         }
     }

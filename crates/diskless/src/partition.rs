@@ -17,7 +17,7 @@ use fullbore_wire::{ErrorCode, Records};
 use tokio::time::timeout_at;
 
 use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
-use super::objects::Claim;
+use super::objects::Ownership;
 use super::partition_view::PartitionView;
 use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
 use super::reader::{Found, Reader};
@@ -47,7 +47,7 @@ pub struct DisklessPartition {
 pub struct Services {
     /// Shows whether the store's ownership marker is verified. Until then, the objects in the store may belong to
     /// another index, so the partition accepts no batch and returns no records.
-    pub(super) claim: Arc<Claim>,
+    pub(super) ownership: Arc<Ownership>,
     pub(super) pipeline: Pipeline,
     pub(super) reader: Reader,
     pub(super) index: IndexOwner,
@@ -77,7 +77,7 @@ impl DisklessPartition {
         freshness: Freshness,
         room: Option<MemoryPermit>,
     ) -> Result<AppendStep, AppendError> {
-        if !self.services.claim.is_made() {
+        if !self.services.ownership.is_verified() {
             self.turned_away(&batch.stamp(), AppendError::Storage.code());
             return Err(AppendError::Storage);
         }
@@ -101,7 +101,7 @@ impl DisklessPartition {
     /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata leaves the broker out, because another broker
     /// may write the marker while a PUT hangs here.
     pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
-        if !self.services.claim.is_made() {
+        if !self.services.ownership.is_verified() {
             return Err(AppendError::Storage);
         }
         self.known.opened().await;
@@ -179,7 +179,7 @@ impl DisklessPartition {
         if self.known.is_gone() {
             return Err(ReadError::Gone);
         }
-        if !self.services.claim.is_made() {
+        if !self.services.ownership.is_verified() {
             return Err(ReadError::Storage);
         }
         if !self.known.is_ready() {
@@ -249,7 +249,7 @@ impl DisklessPartition {
     /// The count may stop as soon as it exceeds `enough`. Returns `None` if only [`DisklessPartition::try_read`] can
     /// count them.
     pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
-        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.claim.is_made();
+        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.ownership.is_verified();
         let bounds = self.known.bounds();
         let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
         let is_inside = (log_start..end).contains(&offset);
@@ -263,11 +263,11 @@ impl DisklessPartition {
     /// # Errors
     /// Returns a [`ReadError`] if the ownership marker is not verified or the index cannot be read.
     pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
-        let Some(Services { claim, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
+        let Some(Services { ownership, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
         else {
             return Ok(());
         };
-        if !claim.is_made() {
+        if !ownership.is_verified() {
             return Err(ReadError::Storage);
         }
         if !others_commit {

@@ -41,13 +41,13 @@ pub enum ObjectError {
     /// The store has no ownership marker, although the index knows objects in it.
     #[error(
         "it is not the store in which this cluster's records are; set diskless.storage back to that one, the same for all brokers \
-         (nothing was deleted). If the records are there and only the object {key} is gone, put that object again with the text {claim}"
+         (nothing was deleted). If the records are there and only the object {key} is gone, put that object again with the text {text}"
     )]
-    ClaimGone {
+    MarkerGone {
         /// The key of the ownership marker.
         key: String,
         /// The text of the ownership marker.
-        claim: String,
+        text: String,
     },
     /// The store has objects that the index does not know.
     #[error(
@@ -61,7 +61,7 @@ pub enum ObjectError {
     Index(String),
     /// The store cannot be verified at the moment.
     #[error("cannot verify the object store yet: {0}")]
-    Unclaimed(String),
+    Unverified(String),
     /// The request failed for any other reason. Another attempt may succeed.
     #[error("the object store fails: {0}")]
     Unavailable(String),
@@ -70,7 +70,7 @@ pub enum ObjectError {
 impl ObjectError {
     /// Returns true if another attempt may succeed.
     pub fn is_retriable(&self) -> bool {
-        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unclaimed(_) | ObjectError::Short { .. })
+        matches!(self, ObjectError::Unavailable(_) | ObjectError::Unverified(_) | ObjectError::Short { .. })
     }
 
     /// Converts the error of a PUT. Not found means that the bucket or the directory is missing, which counts as a

@@ -6,7 +6,6 @@
 //! Invariant: an object that was put stays as it is, even after a power loss. Objects of other clusters are never
 //! touched.
 
-mod claim;
 pub mod counts;
 mod credentials;
 mod directory;
@@ -14,6 +13,7 @@ mod directory;
 pub mod double;
 mod error;
 mod http;
+mod ownership;
 mod pace;
 mod profile;
 mod progress;
@@ -38,14 +38,14 @@ pub use error::ObjectError;
 pub use progress::{AnyProgress, BodyProgress};
 
 use super::index::IndexOwner;
-pub use claim::Claim;
-use claim::Claimed;
 use fullbore_config::DisklessStorage;
+use ownership::ClusterStore;
+pub use ownership::Ownership;
 use pace::{Pace, RequestKind};
 use s3::Bucket;
 
 /// Time limit of each check that the store belongs to this cluster.
-const CLAIM_MAX: Duration = Duration::from_secs(10);
+const VERIFIED_WITHIN: Duration = Duration::from_secs(10);
 /// How long a starting broker waits for a single answer of a bucket. Until the start ends, the broker serves nothing,
 /// and some services accept connections but never answer.
 const SILENT_MAX: Duration = Duration::from_secs(1);
@@ -63,7 +63,7 @@ pub struct Objects {
     prefix: Path,
     /// The beginning of this cluster's keys, which is its id below the prefix.
     root: Path,
-    claim: Arc<Claim>,
+    ownership: Arc<Ownership>,
     /// The directory of the store, if the store is one. If its file system is unmounted, an empty directory may appear
     /// in its place at any time.
     directory: Option<PathBuf>,
@@ -115,9 +115,9 @@ impl Objects {
         };
         let is_directory = directory.is_some();
         let checks_every = Some(if is_directory { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
-        let below = Objects::below(store, prefix, Claim::new(cluster_id, index), cluster_id);
+        let below = Objects::below(store, prefix, Ownership::new(cluster_id, index), cluster_id);
         let objects = Objects { directory, checks_every, asks_metadata, pace, ..below };
-        match objects.claimed_at_start().await {
+        match objects.verified_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_directory && matches!(error, ObjectError::Unavailable(_))) => {
                 tracing::warn!(%storage, %error, "cannot open the object store: diskless topics wait for it; see the error");
@@ -141,18 +141,18 @@ impl Objects {
     /// Returns the objects of a cluster in `store`, which does not need an ownership marker.
     #[cfg(test)]
     pub fn over(store: Arc<dyn ObjectStore>, cluster_id: &str) -> Objects {
-        Objects::below(store, Path::default(), Claim::needless(cluster_id), cluster_id)
+        Objects::below(store, Path::default(), Ownership::needless(cluster_id), cluster_id)
     }
 
-    fn below(store: Arc<dyn ObjectStore>, prefix: Path, claim: Claim, cluster_id: &str) -> Objects {
+    fn below(store: Arc<dyn ObjectStore>, prefix: Path, ownership: Ownership, cluster_id: &str) -> Objects {
         let root = prefix.clone().join(cluster_id);
-        let claim = Arc::new(claim);
+        let ownership = Arc::new(ownership);
         let delays = (Duration::ZERO, Duration::ZERO);
         Objects {
             store,
             prefix,
             root,
-            claim,
+            ownership,
             directory: None,
             checks_every: None,
             asks_metadata: false,
@@ -162,34 +162,34 @@ impl Objects {
     }
 
     /// Returns the state of the ownership marker.
-    pub fn claim(&self) -> &Arc<Claim> {
-        &self.claim
+    pub fn ownership(&self) -> &Arc<Ownership> {
+        &self.ownership
     }
 
     /// Verifies or writes the ownership marker during the start of the broker. If a bucket does not answer, gives up; a
     /// later request then verifies the marker.
-    async fn claimed_at_start(&self) -> Result<(), ObjectError> {
+    async fn verified_at_start(&self) -> Result<(), ObjectError> {
         let is_silent = async {
             match self.directory {
-                // A directory may take the whole `CLAIM_MAX`. If it still hangs then, the broker must not start.
+                // A directory may take the whole `VERIFIED_WITHIN`. If it still hangs then, the broker must not start.
                 Some(_) => std::future::pending().await,
-                None => self.claim.store_is_silent(SILENT_MAX).await,
+                None => self.ownership.store_is_silent(SILENT_MAX).await,
             }
         };
         tokio::select! {
             biased;
-            claimed = self.claimed_in_time() => claimed,
+            verified = self.verified_in_time() => verified,
             () = is_silent => Err(self.late(SILENT_MAX)),
         }
     }
 
-    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after [`CLAIM_MAX`].
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after [`VERIFIED_WITHIN`].
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller
     /// may try again.
-    pub async fn claimed_in_time(&self) -> Result<(), ObjectError> {
-        timeout(CLAIM_MAX, self.claimed()).await.map_err(|_| self.late(CLAIM_MAX)).flatten()
+    pub async fn verified_in_time(&self) -> Result<(), ObjectError> {
+        timeout(VERIFIED_WITHIN, self.verified()).await.map_err(|_| self.late(VERIFIED_WITHIN)).flatten()
     }
 
     fn late(&self, after: Duration) -> ObjectError {
@@ -200,20 +200,20 @@ impl Objects {
         ObjectError::Unavailable(format!("no answer within {} s{why}", after.as_secs()))
     }
 
-    async fn claimed(&self) -> Result<(), ObjectError> {
-        self.claim.make(self.claimed_place()).await
+    async fn verified(&self) -> Result<(), ObjectError> {
+        self.ownership.verify(self.cluster_store()).await
     }
 
-    fn claimed_place(&self) -> Claimed<'_> {
-        Claimed { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, claim: &self.claim }
+    fn cluster_store(&self) -> ClusterStore<'_> {
+        ClusterStore { store: self.store.as_ref(), prefix: &self.prefix, root: &self.root, ownership: &self.ownership }
     }
 
     /// Verifies or writes the ownership marker, unless an earlier call has succeeded. If `checks_every` is set, also
     /// checks that the store still has the marker, unless it was seen within that time.
-    async fn still_claimed(&self) -> Result<(), ObjectError> {
-        self.claimed().await?;
+    async fn still_verified(&self) -> Result<(), ObjectError> {
+        self.verified().await?;
         match self.checks_every {
-            Some(every) => self.claim.is_there(self.claimed_place(), every).await,
+            Some(every) => self.ownership.is_there(self.cluster_store(), every).await,
             None => Ok(()),
         }
     }
@@ -225,8 +225,8 @@ impl Objects {
     /// Returns an [`ObjectError`] if the ownership marker is not verified or one of these requests fails.
     pub async fn probe(&self) -> Result<(), ObjectError> {
         let probe = async {
-            self.still_claimed().await?;
-            self.claimed_place().probe().await
+            self.still_verified().await?;
+            self.cluster_store().probe().await
         };
         if self.directory.is_some() {
             return probe.await;
@@ -241,7 +241,7 @@ impl Objects {
     /// # Errors
     /// Returns an [`ObjectError`] if the PUT fails. The object may still be in the store.
     pub async fn put(&self, id: ObjectId, parts: Vec<Bytes>, progress: BodyProgress) -> Result<(), ObjectError> {
-        self.still_claimed().await?;
+        self.still_verified().await?;
         self.pace.admit(RequestKind::Write, &progress).await;
         delay(self.delays.0).await;
         let mut options = PutOptions::default();
@@ -256,7 +256,7 @@ impl Objects {
     /// # Errors
     /// Returns an [`ObjectError`] if the GET fails, or if the object is missing or ends before the start of the range.
     pub async fn get(&self, id: ObjectId, range: Range<u32>, progress: BodyProgress) -> Result<Bytes, ObjectError> {
-        self.claimed().await?;
+        self.verified().await?;
         self.pace.admit(RequestKind::Read, &progress).await;
         delay(self.delays.1).await;
         let (len, start) = (range.len(), range.start);
@@ -267,7 +267,7 @@ impl Objects {
             Err(gone @ ObjectError::NotFound(_)) => {
                 // If the directory is no longer mounted, the marker is missing as well. In that case, the error of this
                 // check is returned.
-                self.still_claimed().await?;
+                self.still_verified().await?;
                 return Err(gone);
             }
             Err(error) => return Err(error),
@@ -291,7 +291,7 @@ impl Objects {
     /// # Errors
     /// Returns an [`ObjectError`] if the DELETE fails.
     pub async fn delete(&self, id: ObjectId) -> Result<(), ObjectError> {
-        self.still_claimed().await?;
+        self.still_verified().await?;
         if let Some(directory) = &self.directory {
             let object = directory.join(self.key(id).as_ref());
             // If a file cannot be removed now, the next DELETE may remove it.

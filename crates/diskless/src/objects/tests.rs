@@ -172,7 +172,7 @@ async fn store_is_not_verified_nothing_is_put_read_or_deleted() {
         assert_eq!(late.delete(1).await, Err(ObjectError::UnknownObjects));
         assert_eq!(late.get(1, 0..9, BodyProgress::default()).await, Err(ObjectError::UnknownObjects));
     }
-    assert!(!late.claim().is_made());
+    assert!(!late.ownership().is_verified());
     assert_eq!(s3.requests("PUT") - before, 6, "probes");
     let objects = open(storage(&s3), "one", &index).await.expect("opened");
     assert_eq!(objects.get(1, 0..9, BodyProgress::default()).await, Ok(Bytes::from_static(b"something")));
@@ -185,8 +185,8 @@ async fn directory_is_replaced_by_an_empty_one_nothing_is_put_until_it_is_back()
     let objects = directory(&at, "one", &index).await.expect("opened");
     objects.put(1, parts(), BodyProgress::default()).await.expect("put");
     fs::rename(&at, &aside).expect("moved");
-    for is_made in [false, true] {
-        if is_made {
+    for is_verified in [false, true] {
+        if is_verified {
             fs::create_dir(&at).expect("made");
         }
         let refused = objects.put(2, parts(), BodyProgress::default()).await.expect_err("it is not there");
@@ -221,7 +221,7 @@ async fn bucket_is_emptied_nothing_is_put_or_deleted_until_it_is_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_clusters_claim_a_store_at_once_one_is_refused() {
+async fn two_clusters_use_a_store_at_once_one_is_refused() {
     for ignores_conditions in [false, true] {
         let store = double::StoreDouble::taking(Duration::from_millis(10));
         if ignores_conditions {
@@ -229,20 +229,20 @@ async fn two_clusters_claim_a_store_at_once_one_is_refused() {
         }
         let indexes = [(); 3].map(|()| TempIndex::empty());
         let below = |cluster_id, index: usize| {
-            let claim = Claim::new(cluster_id, indexes[index].owner());
-            Objects::below(store.clone(), Path::from("some/where"), claim, cluster_id)
+            let ownership = Ownership::new(cluster_id, indexes[index].owner());
+            Objects::below(store.clone(), Path::from("some/where"), ownership, cluster_id)
         };
         let (one, other, again) = (below("one", 0), below("other", 1), below("one", 2));
-        let (one, other, again) = tokio::join!(one.claimed(), other.claimed(), again.claimed());
+        let (one, other, again) = tokio::join!(one.verified(), other.verified(), again.verified());
         // Which of the clusters is first depends on the threads of the indexes.
-        let is_refused = |claimed| matches!(claimed, Err(ObjectError::OtherCluster { .. }));
+        let is_refused = |verified| matches!(verified, Err(ObjectError::OtherCluster { .. }));
         assert_eq!(one, again);
         assert_eq!(is_refused(other.clone()), one == Ok(()), "{one:?}, {other:?}");
         assert_eq!(is_refused(one.clone()), other == Ok(()), "{one:?}, {other:?}");
         for cluster_id in ["one", "other"] {
             let index = TempIndex::empty();
-            let claim = Claim::new(cluster_id, index.owner());
-            let later = Objects::below(store.clone(), Path::from("some/where"), claim, cluster_id).claimed().await;
+            let ownership = Ownership::new(cluster_id, index.owner());
+            let later = Objects::below(store.clone(), Path::from("some/where"), ownership, cluster_id).verified().await;
             assert_eq!(is_refused(later), (cluster_id == "one") != (one == Ok(())), "{cluster_id} opens it later");
         }
     }
@@ -287,7 +287,7 @@ async fn store_refuses_the_error_has_its_own_words() {
 }
 
 #[tokio::test]
-async fn a_store_without_conditions_is_claimed_and_used() {
+async fn a_store_without_conditions_is_verified_and_used() {
     for has_conditional_put in [true, false] {
         let (s3, [one, two]) = (S3::start(), [(); 2].map(|()| TempIndex::empty()));
         s3.every("PUT", S3Fault::NoConditions);
@@ -346,8 +346,8 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
         .with_endpoint(s3.endpoint())
         .with_allow_http(true)
         .with_credentials(Arc::new(credentials));
-    let claim = Claim::new("one", index.owner());
-    let objects = Objects::below(Arc::new(bucket.build().expect("a bucket")), Path::default(), claim, "one");
+    let ownership = Ownership::new("one", index.owner());
+    let objects = Objects::below(Arc::new(bucket.build().expect("a bucket")), Path::default(), ownership, "one");
     let puts = async |wanted: &str| {
         let outcome = async || {
             objects
@@ -393,13 +393,13 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
 /// The store listens but never answers, like a metadata service behind a firewall.
 #[tokio::test(start_paused = true)]
 async fn store_is_silent_without_credentials_the_error_names_that() {
-    let store = double::StoreDouble::taking(2 * CLAIM_MAX);
+    let store = double::StoreDouble::taking(2 * VERIFIED_WITHIN);
     let index = TempIndex::empty();
     let below = |asks_metadata| {
-        let claim = Claim::new("one", index.owner());
-        Objects { asks_metadata, ..Objects::below(store.clone(), Path::default(), claim, "one") }
+        let ownership = Ownership::new("one", index.owner());
+        Objects { asks_metadata, ..Objects::below(store.clone(), Path::default(), ownership, "one") }
     };
-    let late = async |asks_metadata| below(asks_metadata).claimed_in_time().await.expect_err("late").to_string();
+    let late = async |asks_metadata| below(asks_metadata).verified_in_time().await.expect_err("late").to_string();
     assert!(late(true).await.contains("no credentials are set"));
     assert!(!late(false).await.contains("credentials"));
 }
@@ -411,13 +411,13 @@ async fn store_answers_each_request_late_it_is_silent_only_once_one_has_no_answe
         let objects = Objects::over(store, "one");
         let probes = async {
             for _ in 0..3 {
-                objects.claimed_place().probe().await.expect("probed");
+                objects.cluster_store().probe().await.expect("probed");
             }
         };
         let began = tokio::time::Instant::now();
         tokio::select! {
             () = probes => false,
-            () = objects.claim().store_is_silent(SILENT_MAX) => {
+            () = objects.ownership().store_is_silent(SILENT_MAX) => {
                 assert!(began.elapsed() < 2 * SILENT_MAX, "{:?}", began.elapsed());
                 true
             }

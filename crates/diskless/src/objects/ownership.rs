@@ -7,8 +7,8 @@
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: if two clusters claim a store, one of them is refused. If the store has no conditional PUTs or ignores
-//! the condition, this is guaranteed only if their requests take at most [`CLAIM_SETTLES`]. Nothing is put, read or
+//! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or ignores
+//! the condition, this is guaranteed only if their requests take at most [`MARKER_SETTLES`]. Nothing is put, read or
 //! deleted before it is certain that the index and the store belong together.
 
 use std::ops::Range;
@@ -29,21 +29,21 @@ use fullbore_host::random_id;
 /// The key of the ownership marker, below the prefix.
 const OWNER: &str = "cluster";
 /// Maximum number of bytes of an ownership marker that are read. A marker has a few dozen.
-const CLAIM_MAX: usize = 1000;
-/// The key of the object that a probe puts, below `Claimed::root`.
+const MARKER_LEN_MAX: usize = 1000;
+/// The key of the object that a probe puts, below `ClusterStore::root`.
 const PROBE: &str = "probe";
 /// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
 const PROBE_RANGE: Range<u64> = 1..4;
 /// If the store has no conditional PUTs or ignores the condition, the broker waits this long after the PUT of its own
 /// marker. It then reads which marker is in the store.
-const CLAIM_SETTLES: Duration = Duration::from_secs(2);
+const MARKER_SETTLES: Duration = Duration::from_secs(2);
 
 /// The state of a store's ownership marker, which is either verified or not yet.
-pub struct Claim {
+pub struct Ownership {
     cluster_id: String,
     /// The index that knows the objects of the store. `None` if the store needs no marker.
     index: Option<IndexOwner>,
-    made: OnceCell<()>,
+    verified: OnceCell<()>,
     /// When the marker was last seen in the store. `None` before the first check.
     seen: Mutex<Option<Instant>>,
     /// When the current request to the store was sent. `None` if no request is under way.
@@ -51,23 +51,23 @@ pub struct Claim {
 }
 
 /// The part of a store that belongs to a cluster.
-pub struct Claimed<'a> {
+pub struct ClusterStore<'a> {
     pub store: &'a dyn ObjectStore,
     /// The prefix of all keys. No other cluster has objects below it.
     pub prefix: &'a Path,
     /// The beginning of the keys of the cluster's objects.
     pub root: &'a Path,
     /// The state of the ownership marker.
-    pub claim: &'a Claim,
+    pub ownership: &'a Ownership,
 }
 
-impl Claimed<'_> {
-    /// Waits for the answer to a request. Until it arrives, `Claim::requested` has the time at which the request was
+impl ClusterStore<'_> {
+    /// Waits for the answer to a request. Until it arrives, `Ownership::requested` has the time at which the request was
     /// sent.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
-        *self.claim.requested.lock() = Some(tokio::time::Instant::now());
+        *self.ownership.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;
-        *self.claim.requested.lock() = None;
+        *self.ownership.requested.lock() = None;
         answer
     }
 
@@ -80,26 +80,26 @@ impl Claimed<'_> {
     }
 }
 
-impl Claim {
+impl Ownership {
     /// Creates the state of a marker that is not verified yet.
-    pub fn new(cluster_id: &str, index: IndexOwner) -> Claim {
-        Claim { index: Some(index), made: OnceCell::new(), ..Claim::needless(cluster_id) }
+    pub fn new(cluster_id: &str, index: IndexOwner) -> Ownership {
+        Ownership { index: Some(index), verified: OnceCell::new(), ..Ownership::needless(cluster_id) }
     }
 
     /// Creates the state for a store that needs no marker.
-    pub fn needless(cluster_id: &str) -> Claim {
-        Claim {
+    pub fn needless(cluster_id: &str) -> Ownership {
+        Ownership {
             cluster_id: cluster_id.to_owned(),
             index: None,
-            made: OnceCell::new_with(Some(())),
+            verified: OnceCell::new_with(Some(())),
             seen: Mutex::default(),
             requested: Mutex::default(),
         }
     }
 
     /// Returns true once the marker is verified.
-    pub fn is_made(&self) -> bool {
-        self.made.initialized()
+    pub fn is_verified(&self) -> bool {
+        self.verified.initialized()
     }
 
     /// Waits until the store has left a request without an answer for `max`.
@@ -118,24 +118,24 @@ impl Claim {
     /// # Errors
     /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call
     /// repeats the check.
-    pub async fn make(&self, of: Claimed<'_>) -> Result<(), ObjectError> {
+    pub async fn verify(&self, of: ClusterStore<'_>) -> Result<(), ObjectError> {
         let Some(index) = &self.index else { return Ok(()) };
-        self.made.get_or_try_init(|| self.try_to_make(index, of)).await.map(drop)
+        self.verified.get_or_try_init(|| self.try_to_verify(index, of)).await.map(drop)
     }
 
-    async fn try_to_make(&self, index: &IndexOwner, of: Claimed<'_>) -> Result<(), ObjectError> {
+    async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
         // The index is read first. Every committed object that it knows by then is in the store when the store is read.
         let known = known_store(index).await?;
         let key = of.prefix.clone().join(OWNER);
         let store_id = match owner(&of, &key).await? {
-            Some(claim) => store_of(&claim, &self.cluster_id)?,
+            Some(text) => store_of(&text, &self.cluster_id)?,
             None if known.is_in_use
                 && let Some(store_id) = &known.store_id =>
             {
-                let claim = format!("{} {store_id}", self.cluster_id);
-                return Err(ObjectError::ClaimGone { key: key.to_string(), claim });
+                let text = format!("{} {store_id}", self.cluster_id);
+                return Err(ObjectError::MarkerGone { key: key.to_string(), text });
             }
-            None => claim(&of, &key, &self.cluster_id).await?,
+            None => write_marker(&of, &key, &self.cluster_id).await?,
         };
         if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
             return Err(ObjectError::OtherStore);
@@ -158,7 +158,7 @@ impl Claim {
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store has no marker or does not answer.
-    pub async fn is_there(&self, of: Claimed<'_>, every: Duration) -> Result<(), ObjectError> {
+    pub async fn is_there(&self, of: ClusterStore<'_>, every: Duration) -> Result<(), ObjectError> {
         if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
             return Ok(());
         }
@@ -182,13 +182,13 @@ async fn known_store(index: &IndexOwner) -> Result<KnownStore, ObjectError> {
 
 fn of_index(error: StoreError) -> ObjectError {
     match error {
-        StoreError::Full | StoreError::Away(_) => ObjectError::Unclaimed(format!("its index: {error}")),
+        StoreError::Full | StoreError::Away(_) => ObjectError::Unverified(format!("its index: {error}")),
         _ => ObjectError::Index(error.to_string()),
     }
 }
 
 /// Returns true if the store has objects of the cluster. The listing stops at the first one.
-async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
+async fn has_objects(of: &ClusterStore<'_>) -> Result<bool, ObjectError> {
     let probe = of.root.clone().join(PROBE);
     let mut objects = of.store.list(Some(of.root));
     while let Some(object) = of.answer(objects.try_next()).await.map_err(ObjectError::of_put)? {
@@ -200,21 +200,21 @@ async fn has_objects(of: &Claimed<'_>) -> Result<bool, ObjectError> {
 }
 
 /// Writes the marker if there is none. Returns the store id in the marker that the store then has.
-async fn claim(of: &Claimed<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
-    let claim = format!("{cluster_id} {}", random_id());
-    let mut put = put_if_absent(of, key, &claim).await?;
+async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
+    let text = format!("{cluster_id} {}", random_id());
+    let mut put = put_if_absent(of, key, &text).await?;
     // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has
     // not replaced another broker's marker.
-    if put == ConditionalPut::Written && put_if_absent(of, key, &claim).await? == ConditionalPut::Refused {
-        return store_of(&claim, cluster_id);
+    if put == ConditionalPut::Written && put_if_absent(of, key, &text).await? == ConditionalPut::Refused {
+        return store_of(&text, cluster_id);
     }
     if put == ConditionalPut::Unsupported {
-        of.answer(of.store.put(key, Bytes::from(claim).into())).await.map_err(ObjectError::of_put)?;
+        of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
         put = ConditionalPut::Written;
     }
     // Without conditions, the last of several markers remains. It is read after a pause, when it no longer changes.
     if put == ConditionalPut::Written {
-        tokio::time::sleep(CLAIM_SETTLES).await;
+        tokio::time::sleep(MARKER_SETTLES).await;
     }
     store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
 }
@@ -229,21 +229,21 @@ enum ConditionalPut {
     Unsupported,
 }
 
-async fn put_if_absent(of: &Claimed<'_>, key: &Path, claim: &str) -> Result<ConditionalPut, ObjectError> {
+async fn put_if_absent(of: &ClusterStore<'_>, key: &Path, text: &str) -> Result<ConditionalPut, ObjectError> {
     let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
-    match of.answer(of.store.put_opts(key, Bytes::from(claim.to_owned()).into(), options)).await {
+    match of.answer(of.store.put_opts(key, Bytes::from(text.to_owned()).into(), options)).await {
         Ok(_) => Ok(ConditionalPut::Written),
         Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
             Ok(ConditionalPut::Refused)
         }
         Err(error) if is_not_implemented(&error) => Ok(ConditionalPut::Unsupported),
-        Err(error) if is_full(&error) => Err(ObjectError::Unclaimed("its disk is full".into())),
+        Err(error) if is_full(&error) => Err(ObjectError::Unverified("its disk is full".into())),
         Err(error) => Err(ObjectError::of_put(error)),
     }
 }
 
-/// Returns the text of the marker, or `None` if there is none. At most [`CLAIM_MAX`] bytes are read.
-async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
+/// Returns the text of the marker, or `None` if there is none. At most [`MARKER_LEN_MAX`] bytes are read.
+async fn owner(of: &ClusterStore<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
     let found = match of.answer(of.store.get(key)).await {
         Ok(found) => found,
         Err(error @ object_store::Error::NotFound { .. }) if !words(&error).contains("NoSuchBucket") => {
@@ -252,20 +252,20 @@ async fn owner(of: &Claimed<'_>, key: &Path) -> Result<Option<String>, ObjectErr
         Err(error) => return Err(ObjectError::of_put(error)),
     };
     let (mut text, mut chunks) = (Vec::new(), found.into_stream());
-    while text.len() < CLAIM_MAX
+    while text.len() < MARKER_LEN_MAX
         && let Some(chunk) = of.answer(chunks.try_next()).await.map_err(ObjectError::of_put)?
     {
-        text.extend_from_slice(&chunk[..chunk.len().min(CLAIM_MAX - text.len())]);
+        text.extend_from_slice(&chunk[..chunk.len().min(MARKER_LEN_MAX - text.len())]);
     }
     Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
 }
 
 /// Returns the store id in a marker, which must be of this cluster.
-fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
-    let (owner, store_id) = claim.split_once(' ').unwrap_or((claim, ""));
+fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
+    let (owner, store_id) = text.split_once(' ').unwrap_or((text, ""));
     match owner == cluster_id {
         true if store_id.is_empty() => {
-            Err(ObjectError::Denied(format!("its ownership marker '{claim}' has no id of the store")))
+            Err(ObjectError::Denied(format!("its ownership marker '{text}' has no id of the store")))
         }
         true => Ok(store_id.to_owned()),
         false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
@@ -274,7 +274,7 @@ fn store_of(claim: &str, cluster_id: &str) -> Result<String, ObjectError> {
 
 /// Checks that an object can be put, read and deleted. If a directory's disk is full, the check succeeds, because its
 /// objects can still be read and deleted.
-async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
+async fn probe(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectError> {
     match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
         Ok(_) => {}
         Err(error) if is_full(&error) => return Ok(()),
@@ -288,7 +288,7 @@ async fn probe(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
 }
 
 /// Checks that a request for a part of an object returns exactly that part.
-async fn probe_range(of: &Claimed<'_>, key: &Path) -> Result<(), ObjectError> {
+async fn probe_range(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectError> {
     let range = Some(GetRange::Bounded(PROBE_RANGE));
     let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
         Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
