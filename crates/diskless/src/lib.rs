@@ -184,7 +184,7 @@ impl fmt::Debug for Diskless {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreTrouble {
     /// The ownership marker is not verified yet, so the store may belong to another cluster.
-    Unreached,
+    Unverified,
     /// Requests have failed or made no progress for this long.
     Failing(Duration),
 }
@@ -414,7 +414,7 @@ impl Diskless {
     /// Returns the reason why the object store is unusable, or `None` while its requests succeed.
     pub fn store_trouble(&self) -> Option<StoreTrouble> {
         match self.services.ownership.is_verified() {
-            false => Some(StoreTrouble::Unreached),
+            false => Some(StoreTrouble::Unverified),
             true => self.health.lost_for().max(self.counts.failing_for()).map(StoreTrouble::Failing),
         }
     }

@@ -19,7 +19,7 @@ use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
 use fullbore_log::partition::read::{Isolation, Read};
-use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
 const TOPIC: Uuid = Uuid([1; 16]);
@@ -90,11 +90,11 @@ impl OneBroker {
         self.partition(index).append(&batch, terms, producer, Freshness::Current, None)
     }
 
-    /// Offers a batch of the next epoch. The coordinator's confirmation comes later, through `word`.
-    fn offer_ahead(&self, base_sequence: i32, word: &AwaitedWord) -> Result<AppendStep, AppendError> {
+    /// Offers a batch of the next epoch. The coordinator's confirmation comes later, through `confirmation`.
+    fn offer_ahead(&self, base_sequence: i32, confirmation: &AwaitedConfirmation) -> Result<AppendStep, AppendError> {
         let stamp = Stamp { producer_epoch: 1, ..stamp(7, base_sequence) };
         let terms = AppendTerms::in_turn(Acks::All, 0);
-        let terms = AppendTerms { verification: Verification::Added, awaited: Some(word), ..terms };
+        let terms = AppendTerms { verification: Verification::Added, awaited: Some(confirmation), ..terms };
         self.offer_on(0, &batch(stamp, true, 10), terms)
     }
 
@@ -303,8 +303,8 @@ async fn marker_is_being_uploaded_the_next_transaction_is_uploaded_beside_it() {
     broker.write(stamp(7, 0)).await;
     let end = broker.begin_to_end().await;
     let began = Instant::now();
-    let (sender, word) = AwaitedWord::new();
-    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &word));
+    let (sender, confirmation) = AwaitedConfirmation::new();
+    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &confirmation));
     assert_eq!(end.await.expect("no panic"), Ok(()));
     sender.give(Ok(()));
     let [first, second] = batches;
@@ -323,10 +323,10 @@ async fn marker_is_gathered_the_next_transaction_waits_until_its_object_is_close
     let partition = broker.partition(0);
     let end = tokio::spawn(async move { partition.write_marker(&of, 2).await });
     yield_now().await;
-    let (_sender, word) = AwaitedWord::new();
-    assert!(is_unverified(broker.offer_ahead(0, &word)));
+    let (_sender, confirmation) = AwaitedConfirmation::new();
+    assert!(is_unverified(broker.offer_ahead(0, &confirmation)));
     assert_eq!(end.await.expect("no panic"), Ok(()));
-    assert!(matches!(broker.offer_ahead(0, &word), Ok(AppendStep::Pending(_))));
+    assert!(matches!(broker.offer_ahead(0, &confirmation), Ok(AppendStep::Pending(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -334,8 +334,8 @@ async fn coordinator_refuses_a_transaction_that_is_uploaded_none_of_it_is_commit
     let broker = OneBroker::start(64 << 20, 1).await;
     broker.write(stamp(7, 0)).await;
     let end = broker.begin_to_end().await;
-    let (sender, word) = AwaitedWord::new();
-    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &word));
+    let (sender, confirmation) = AwaitedConfirmation::new();
+    let batches = [0, 1].map(|sequence| broker.offer_ahead(sequence, &confirmation));
     let other = broker.offer(stamp(8, 0), false, Verification::Unknown);
     assert_eq!(end.await.expect("no panic"), Ok(()));
     sender.give(Err(ErrorCode::INVALID_PRODUCER_EPOCH));
@@ -350,8 +350,8 @@ async fn coordinator_is_silent_those_behind_the_transaction_wait_for_a_moment_on
     let broker = OneBroker::start(64 << 20, 1).await;
     broker.write(stamp(7, 0)).await;
     assert_eq!(broker.begin_to_end().await.await.expect("no panic"), Ok(()));
-    let (_sender, word) = AwaitedWord::new();
-    let first = broker.offer_ahead(0, &word);
+    let (_sender, confirmation) = AwaitedConfirmation::new();
+    let first = broker.offer_ahead(0, &confirmation);
     let (other, began) = (broker.offer(stamp(8, 0), false, Verification::Unknown), Instant::now());
     assert_eq!(committed(first).await, Err(AppendError::Again));
     assert_eq!(committed(other).await, Ok(2));

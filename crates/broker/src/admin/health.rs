@@ -147,7 +147,7 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
 
 fn note_of_store(trouble: StoreTrouble) -> String {
     let why = match trouble {
-        StoreTrouble::Unreached => "the object store was not reached since the start".to_owned(),
+        StoreTrouble::Unverified => "the object store was not reached since the start".to_owned(),
         StoreTrouble::Failing(time) => {
             format!("the object store fails, {} s after the first request that failed", time.as_secs())
         }
@@ -221,7 +221,7 @@ mod tests {
     fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
         assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
-        let note = note_of_store(StoreTrouble::Unreached);
+        let note = note_of_store(StoreTrouble::Unverified);
         assert!(note.starts_with("the object store was not reached since the start: "), "{note}");
     }
 

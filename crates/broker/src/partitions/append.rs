@@ -26,7 +26,9 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, EarlyBatches, VerificationTime, WordSender};
+use fullbore_log::partition::terms::{
+    AppendTerms, AwaitedConfirmation, ConfirmationSender, EarlyBatches, VerificationTime,
+};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
     SHORT_MAX, Sender, claimed_stamp, validate, work_of,
@@ -43,7 +45,7 @@ const PLACE_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
 /// appended ahead of the confirmation. It may take long, because the coordinator waits while markers of the producer's
 /// previous transaction are being uploaded.
-const WORD_WAIT: Duration = Duration::from_millis(3);
+const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
@@ -92,7 +94,7 @@ struct Verified {
     /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
     /// The confirmation, if it has not arrived yet. Until then, `outcome` is the expected one.
-    awaited: Option<AwaitedWord>,
+    awaited: Option<AwaitedConfirmation>,
 }
 
 impl Verified {
@@ -370,7 +372,7 @@ impl<'a> AppendRun<'a> {
     async fn verify(&mut self) {
         let first = self.results.len();
         self.has_waited = true;
-        if self.await_word(first).await {
+        if self.await_confirmation(first).await {
             return;
         }
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
@@ -407,7 +409,7 @@ impl<'a> AppendRun<'a> {
         };
         let mut verified = self.services.transactions.verify(beginning);
         let until = self.terms.deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_DEADLINE);
-        let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + WORD_WAIT) } else { until };
+        let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + CONFIRMATION_WAIT) } else { until };
         match timeout_at(go_ahead_at, &mut verified).await {
             Ok(outcomes) => {
                 let outcomes = places.into_iter().zip(outcomes);
@@ -428,9 +430,9 @@ impl<'a> AppendRun<'a> {
     /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
     /// on later.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
-        let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
+        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
-            let (sender, awaited) = AwaitedWord::new();
+            let (sender, awaited) = AwaitedConfirmation::new();
             senders.push(sender);
             self.verified.insert(place, Verified { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
         }
@@ -441,16 +443,18 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for the confirmation of batch number `place`, at most [`WORD_WAIT`], because its partition has not
+    /// Waits for the confirmation of batch number `place`, at most [`CONFIRMATION_WAIT`], because its partition has not
     /// appended the batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
     /// confirmation. Returns false if there is no confirmation to wait for.
-    async fn await_word(&mut self, place: usize) -> bool {
+    async fn await_confirmation(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
-        let given = timeout(WORD_WAIT, awaited.given()).await;
+        let given = timeout(CONFIRMATION_WAIT, awaited.given()).await;
         let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
         match given {
-            Ok(word) => (verified.outcome, verified.awaited) = (word.map(|()| Verification::Added), None),
+            Ok(confirmation) => {
+                (verified.outcome, verified.awaited) = (confirmation.map(|()| Verification::Added), None)
+            }
             Err(_) if is_late => *verified = Verified::refused(ErrorCode::REQUEST_TIMED_OUT),
             Err(_) => {}
         }

@@ -7,9 +7,9 @@
 //!
 //! The checks before each request are in [`super::Objects`].
 //!
-//! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or ignores
-//! the condition, this is guaranteed only if their requests take at most [`MARKER_SETTLES`]. Nothing is put, read or
-//! deleted before it is certain that the index and the store belong together.
+//! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or
+//! ignores the condition, this is guaranteed only if their requests take at most [`MARKER_SETTLES`]. Nothing is put,
+//! read or deleted before it is certain that the index and the store belong together.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -62,8 +62,8 @@ pub struct ClusterStore<'a> {
 }
 
 impl ClusterStore<'_> {
-    /// Waits for the answer to a request. Until it arrives, `Ownership::requested` has the time at which the request was
-    /// sent.
+    /// Waits for the answer to a request. Until it arrives, `Ownership::requested` has the time at which the request
+    /// was sent.
     async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
         *self.ownership.requested.lock() = Some(tokio::time::Instant::now());
         let answer = request.await;

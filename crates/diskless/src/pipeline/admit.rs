@@ -27,7 +27,7 @@ use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
 use fullbore_log::partition::reorder_buffer::BATCH_COST;
 use fullbore_log::partition::stamping::Stamping;
-use fullbore_log::partition::terms::{AppendTerms, AwaitedWord};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation};
 use fullbore_log::validation::ValidBatch;
 
 #[cfg(test)]
@@ -57,7 +57,7 @@ pub struct Grant<'a> {
     pub left_out: &'a LeftOut,
     /// The coordinator's confirmation, which must arrive before the batch is committed. `None` if the batch does not
     /// wait for one.
-    pub awaited: Option<AwaitedWord>,
+    pub awaited: Option<AwaitedConfirmation>,
 }
 
 /// The properties of a batch that decide on its admission.
@@ -80,11 +80,11 @@ impl Candidate {
     fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
         let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
         let heard_to = if epoch_stays { partition.offsets().log_end } else { 0 };
-        let word = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
+        let confirmation = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
         let verified = match verification {
             Verification::Unknown => None,
-            Verification::Verified => word(false),
-            Verification::Added => word(true),
+            Verification::Verified => confirmation(false),
+            Verification::Added => confirmation(true),
         };
         Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
     }
@@ -179,8 +179,8 @@ impl Pipeline {
         }
         let stamp = offered.candidate.stamp;
         // Only the first batch of a transaction waits for the confirmation.
-        let word = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
-        if word.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
+        let confirmation = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        if confirmation.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
             return Ok(AppendStep::Blocked(Blocker::Verification));
         }
         let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
@@ -203,7 +203,7 @@ impl Pipeline {
                 }
                 Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
             },
-            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, word),
+            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, confirmation),
         };
         Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
     }
@@ -237,17 +237,17 @@ impl Shared {
         state: &mut PipelineState,
         offered: Offered,
         room: MemoryPermit,
-        word: Option<AwaitedWord>,
+        confirmation: Option<AwaitedConfirmation>,
     ) -> AwaitedAnswer {
         let was_idle = state.queue.is_closed_up();
         let (number, stamp) = (offered.number, offered.candidate.stamp);
         let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
         let partition = Arc::clone(&offered.partition);
         let ticket = self.enqueue(state, offered, answer, Some(room));
-        if let Some(word) = word {
+        if let Some(confirmation) = confirmation {
             let batch = UnconfirmedBatch { partition: number, stamp, ticket };
-            state.queue.await_word(batch);
-            task::spawn(Arc::clone(self).take_word(batch, word));
+            state.queue.await_confirmation(batch);
+            task::spawn(Arc::clone(self).take_confirmation(batch, confirmation));
         }
         self.close_due(state);
         self.release_followers(state, IndexedPartition { view: &partition, number }, stamp);

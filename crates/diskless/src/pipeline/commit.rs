@@ -18,7 +18,7 @@ use super::{PipelineState, Released, Shared};
 use crate::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
 use fullbore_db::StoreError;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::terms::AwaitedWord;
+use fullbore_log::partition::terms::AwaitedConfirmation;
 
 /// How long to wait before a failed commit is repeated.
 const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
@@ -35,7 +35,7 @@ impl Shared {
         let held = state.queue.held_object().filter(|number| state.held != Some(*number));
         if let Some(number) = held {
             state.held = held;
-            task::spawn(Arc::clone(self).give_up_words(number));
+            task::spawn(Arc::clone(self).give_up_confirmations(number));
         }
         if !objects.is_empty() {
             task::spawn(Arc::clone(self).commit(objects));
@@ -56,20 +56,24 @@ impl Shared {
 
     /// Waits for the coordinator's answer about a batch that was admitted without its confirmation, and then continues
     /// the queue.
-    pub(super) async fn take_word(self: Arc<Self>, batch: UnconfirmedBatch, mut word: AwaitedWord) {
-        let word = word.given().await;
+    pub(super) async fn take_confirmation(
+        self: Arc<Self>,
+        batch: UnconfirmedBatch,
+        mut confirmation: AwaitedConfirmation,
+    ) {
+        let confirmation = confirmation.given().await;
         let mut state = self.state.lock();
-        let failed = state.queue.word_given(&batch, word, self.now());
+        let failed = state.queue.confirmation_given(&batch, confirmation, self.now());
         self.answer_failed(state, failed);
         self.go_on();
     }
 
     /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
     /// refused.
-    async fn give_up_words(self: Arc<Self>, number: u64) {
+    async fn give_up_confirmations(self: Arc<Self>, number: u64) {
         tokio::time::sleep(WORD_GRACE).await;
         let mut state = self.state.lock();
-        let failed = state.queue.give_up_words(number, self.now());
+        let failed = state.queue.give_up_confirmations(number, self.now());
         if failed.is_empty() {
             return;
         }

@@ -5,14 +5,14 @@
 //! objects at the head of the queue are committed together, one commit at a time. If the outcome of a commit is
 //! unknown, its objects are committed again with the same batches until it is known.
 //!
-//! [`Gathering`] decides which batches go into the next object, and [`words`] holds back batches whose transaction is
-//! not confirmed. The queue has no clock, does no I/O, and does not decide on commits.
+//! [`Gathering`] decides which batches go into the next object, and [`confirmations`] holds back batches whose
+//! transaction is not confirmed. The queue has no clock, does no I/O, and does not decide on commits.
 //!
 //! Invariants: objects are committed in the order in which they were closed. No batch is acknowledged before the
 //! outcome of its commit is known. If a batch fails, the batches of its producer that the partition admitted after it
 //! are dead. A dead batch is never committed, unless its commit was already attempted.
 
-mod words;
+mod confirmations;
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
@@ -26,13 +26,13 @@ use fullbore_wire::ErrorCode;
 
 use super::gathering::{Gathering, NewBatch};
 use crate::index::UploadedObject;
+use confirmations::UnconfirmedBatches;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::memory_budget::MemoryPermit;
-use words::UnconfirmedBatches;
 
 #[cfg(test)]
-pub use words::COMMITS_UNCONFIRMED;
-pub use words::UnconfirmedBatch;
+pub use confirmations::COMMITS_UNCONFIRMED;
+pub use confirmations::UnconfirmedBatch;
 
 /// Maximum number of batches in a commit, which is twice that of an object. Batches queue up while the index is down.
 /// Without this limit, their commit could exceed its time limit at each attempt.
@@ -301,7 +301,7 @@ impl CommitQueue {
                 Upload::Tried(id) => id,
                 Upload::Done(id) => {
                     self.forget_dead(self.in_commit);
-                    if self.lacks_word(self.in_commit) {
+                    if self.lacks_confirmation(self.in_commit) {
                         break;
                     }
                     id

@@ -29,7 +29,7 @@ use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, VerificationTime};
+use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation, VerificationTime};
 use fullbore_log::validation::ValidBatch;
 
 /// The producer id of the first client.
@@ -187,8 +187,8 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
         };
         let gives_up = world.strikes(&mut client.lock().by, world.setup.client_trouble);
         let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
-        let word = Word::draw(&mut client.lock().by);
-        let answer = timeout(patience, offer(&life, &partition, &bytes, word)).await;
+        let confirmation = Confirmation::draw(&mut client.lock().by);
+        let answer = timeout(patience, offer(&life, &partition, &bytes, confirmation)).await;
         world.tell(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
         match answer {
             Err(_) if gives_up => return Written::No,
@@ -215,22 +215,27 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
 
 /// The coordinator's answer about a batch that begins a transaction: a confirmation or a refusal.
 #[derive(Clone, Copy, Debug)]
-struct Word {
+struct Confirmation {
     /// The time from the offer of the batch to the answer. `None` if the coordinator has already confirmed the
     /// transaction.
     after: Option<Duration>,
     is_given: bool,
 }
 
-impl Word {
-    fn draw(by: &mut Random) -> Word {
+impl Confirmation {
+    fn draw(by: &mut Random) -> Confirmation {
         let after = (by.below(2) == 0).then(|| ms(by.below(300)));
-        Word { after, is_given: by.below(6) > 0 }
+        Confirmation { after, is_given: by.below(6) > 0 }
     }
 }
 
 /// Offers a batch of a transaction that the coordinator knows, and waits until the batch is committed.
-async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, word: Word) -> Result<(), AppendError> {
+async fn offer(
+    life: &Life,
+    partition: &Arc<DisklessPartition>,
+    bytes: &Bytes,
+    confirmation: Confirmation,
+) -> Result<(), AppendError> {
     let batch = ValidBatch::unchecked(bytes);
     let (mut waited, peer) = (Unblocked::default(), SocketAddr::from(([127, 0, 0, 1], 0)));
     let mut verification = Verification::Unknown;
@@ -245,7 +250,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
                 let deadline = Instant::now() + TIMEOUT;
                 let written = ticket.wait(deadline, std::future::pending(), &Metrics::default()).await.map(drop);
                 if written.is_ok() && awaited.is_some() && !given.load(Ordering::Relaxed) {
-                    life.world.wrong(|| "a batch is committed ahead of the coordinator's word".into());
+                    life.world.wrong(|| "a batch is committed ahead of the coordinator's confirmation".into());
                 }
                 return written;
             }
@@ -253,7 +258,7 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
             AppendStep::Blocked(Blocker::Verification) if awaited.is_some() => sleep(ms(2)).await,
             AppendStep::Blocked(Blocker::Verification) => {
                 verification = Verification::Added;
-                awaited = word.after.map(|after| give_later(after, word.is_given, Arc::clone(&given)));
+                awaited = confirmation.after.map(|after| give_later(after, confirmation.is_given, Arc::clone(&given)));
             }
             AppendStep::Blocked(blocker) => waited.wait_for(std::slice::from_ref(partition), blocker, None).await,
         }
@@ -261,8 +266,8 @@ async fn offer(life: &Life, partition: &Arc<DisklessPartition>, bytes: &Bytes, w
 }
 
 /// Sends a confirmation or a refusal after the time `after`. If it is a confirmation, sets `given`.
-fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedWord {
-    let (sender, awaited) = AwaitedWord::new();
+fn give_later(after: Duration, is_given: bool, given: Arc<AtomicBool>) -> AwaitedConfirmation {
+    let (sender, awaited) = AwaitedConfirmation::new();
     task::spawn(async move {
         sleep(after).await;
         given.store(is_given, Ordering::Relaxed);

@@ -44,23 +44,23 @@ impl UnconfirmedBatches {
 
 impl CommitQueue {
     /// Records that a batch was admitted before its confirmation.
-    pub fn await_word(&mut self, batch: UnconfirmedBatch) {
+    pub fn await_confirmation(&mut self, batch: UnconfirmedBatch) {
         self.unconfirmed.0.insert((batch.partition, batch.stamp.producer_id), batch);
     }
 
     /// Applies the coordinator's answer, which confirms or refuses a batch. Returns the batches that fail if it is
     /// refused.
-    pub fn word_given(
+    pub fn confirmation_given(
         &mut self,
         batch: &UnconfirmedBatch,
-        word: Result<(), ErrorCode>,
+        confirmation: Result<(), ErrorCode>,
         now: Duration,
     ) -> Vec<(TicketId, CommitResult)> {
         let key = (batch.partition, batch.stamp.producer_id);
         if self.unconfirmed.0.get(&key) == Some(batch) {
             self.unconfirmed.0.remove(&key);
         }
-        match word {
+        match confirmation {
             Ok(()) => Vec::new(),
             Err(code) => self.fail_unconfirmed(batch, code, AppendError::Role(code), now),
         }
@@ -75,12 +75,12 @@ impl CommitQueue {
     /// Returns the number of the first object if its commit only waits for confirmations.
     pub fn held_object(&self) -> Option<u64> {
         let first = self.objects.front().filter(|_| self.in_commit == 0)?;
-        (matches!(first.upload, Upload::Done(_)) && self.lacks_word(0)).then_some(first.number)
+        (matches!(first.upload, Upload::Done(_)) && self.lacks_confirmation(0)).then_some(first.number)
     }
 
     /// Refuses the unconfirmed batches of object `number` if it is still the first one and waits for confirmations.
     /// Returns the batches that fail.
-    pub fn give_up_words(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
+    pub fn give_up_confirmations(&mut self, number: u64, now: Duration) -> Vec<(TicketId, CommitResult)> {
         if self.held_object() != Some(number) {
             return Vec::new();
         }
@@ -93,7 +93,7 @@ impl CommitQueue {
 
     /// Returns true if the closed object at `at` has an unconfirmed batch, or a batch of the same producer and epoch
     /// that was admitted after an unconfirmed one.
-    pub(super) fn lacks_word(&self, at: usize) -> bool {
+    pub(super) fn lacks_confirmation(&self, at: usize) -> bool {
         #[cfg(test)]
         if COMMITS_UNCONFIRMED.get() {
             return false;
@@ -181,7 +181,7 @@ mod tests {
         let stamp = stamp(producer_id, 0);
         let ticket = queue.admit(batch(BatchKind::Transactional, stamp), AT);
         let unconfirmed = UnconfirmedBatch { partition: 1, stamp, ticket };
-        queue.await_word(unconfirmed);
+        queue.await_confirmation(unconfirmed);
         unconfirmed
     }
 
@@ -216,7 +216,7 @@ mod tests {
         uploaded(&mut queue);
         assert_eq!((appended(&mut queue), queue.held_object()), (1, Some(second)));
         assert_eq!(appended(&mut queue), 0);
-        assert_eq!(queue.word_given(&first, Ok(()), AT), NO_RESULT);
+        assert_eq!(queue.confirmation_given(&first, Ok(()), AT), NO_RESULT);
         assert_eq!((queue.held_object(), appended(&mut queue), queue.bytes()), (None, 3, 0));
     }
 
@@ -232,7 +232,7 @@ mod tests {
             }
             let code = ErrorCode::INVALID_PRODUCER_EPOCH;
             let failed = [(first.ticket, Err(AppendError::Role(code))), (second, Err(AppendError::Again))];
-            assert_eq!(queue.word_given(&first, Err(code), AT), failed);
+            assert_eq!(queue.confirmation_given(&first, Err(code), AT), failed);
             if !is_closed {
                 uploaded(&mut queue);
             }
@@ -246,17 +246,17 @@ mod tests {
         let (first, other) = (ahead(&mut queue, 7), ahead(&mut queue, 9));
         behind(&mut queue, 8, 0);
         let number = uploaded(&mut queue);
-        assert_eq!(queue.give_up_words(number + 1, AT), NO_RESULT);
-        let mut failed = queue.give_up_words(number, AT);
+        assert_eq!(queue.give_up_confirmations(number + 1, AT), NO_RESULT);
+        let mut failed = queue.give_up_confirmations(number, AT);
         failed.sort_unstable_by_key(|(ticket, _)| *ticket);
         assert_eq!(failed, [first, other].map(|of| (of.ticket, Err(AppendError::Again))));
-        assert_eq!((queue.give_up_words(number, AT), appended(&mut queue)), (vec![], 1));
+        assert_eq!((queue.give_up_confirmations(number, AT), appended(&mut queue)), (vec![], 1));
         // The client sends the batch again, and again it is admitted before it is confirmed.
         let again = ahead(&mut queue, 7);
         uploaded(&mut queue);
-        assert_eq!(queue.word_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);
-        assert_eq!(appended(&mut queue), 0, "its own word has not come");
-        assert_eq!((queue.word_given(&again, Ok(()), AT), appended(&mut queue)), (vec![], 1));
+        assert_eq!(queue.confirmation_given(&first, Err(ErrorCode::NETWORK_EXCEPTION), AT), NO_RESULT);
+        assert_eq!(appended(&mut queue), 0, "its own confirmation has not come");
+        assert_eq!((queue.confirmation_given(&again, Ok(()), AT), appended(&mut queue)), (vec![], 1));
     }
 
     #[test]
