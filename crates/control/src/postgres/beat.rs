@@ -61,9 +61,9 @@ struct Beating<K, B> {
 }
 
 impl Beats {
-    /// Starts the heartbeats of the broker `broker_id`, which runs as `process`. `notes` provides the numbers in the data directory, and
-    /// `known` returns the newest version that this broker has. `behind` is called with each newer version that the
-    /// database reports. Neither `known` nor `behind` may block.
+    /// Starts the heartbeats of the broker `broker_id`, which runs as `process`.
+    /// `notes` provides the numbers in the data directory, and `known` returns the newest version that this broker has.
+    /// `behind` is called with each newer version that the database reports. Neither `known` nor `behind` may block.
     ///
     /// # Errors
     /// Returns the system's error if the thread cannot be started.

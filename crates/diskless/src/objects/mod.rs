@@ -183,7 +183,8 @@ impl Objects {
         }
     }
 
-    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after [`VERIFIED_WITHIN`].
+    /// Verifies or writes the ownership marker, unless an earlier call has succeeded. Gives up after
+    /// [`VERIFIED_WITHIN`].
     ///
     /// # Errors
     /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The caller
