@@ -6,7 +6,7 @@
 //! Invariant: an answer is a record between the log start and the high watermark, with its own timestamp. If compressed
 //! records cannot be read, the answer is the batch's first offset with the timestamp of its header. This can happen
 //! because the records may have been stored without a check. They may be corrupt, or a few bytes may decompress to
-//! gigabytes.
+//! gigabytes. The same answer is given for a batch beyond a search's [`OpeningAllowance`].
 
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -25,6 +25,24 @@ use crate::partition::read::TimestampOffset;
 const DECOMPRESSED_TIMES_MAX: usize = 16;
 /// Maximum size of a batch after decompression in any topic, in bytes.
 const DECOMPRESSED_MAX: usize = 64 << 20;
+
+/// How many bytes of records one search opens before it trusts the headers of further batches. Batches after the first
+/// one are only opened if the headers of those before them have claimed a timestamp that no record has.
+const OPENED_MAX: usize = 64 << 20;
+/// The number of bytes that count at least for an opened batch, for the read and the scan.
+const OPENED_MIN: usize = 64 << 10;
+
+/// How much a search may still open. The timestamps in headers are not checked on every topic, so that a client could
+/// make a search open a whole log.
+pub struct OpeningAllowance {
+    left: usize,
+}
+
+impl Default for OpeningAllowance {
+    fn default() -> Self {
+        OpeningAllowance { left: OPENED_MAX }
+    }
+}
 
 /// A segment in which a time is to be searched.
 pub struct TimePlan {
@@ -120,9 +138,14 @@ impl TimePlan {
     }
 
     /// Returns the first record with `timestamp` or later. Returns `None` if this segment does not have one after all.
-    pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
+    pub fn find(
+        &self,
+        timestamp: i64,
+        cold: &DirectReads,
+        allowance: &mut OpeningAllowance,
+    ) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
-            let record = match self.first_record(batch, timestamp)? {
+            let record = match self.first_record(batch, timestamp, allowance)? {
                 // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
@@ -137,9 +160,17 @@ impl TimePlan {
     }
 
     /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
-    /// or later; `None` if there is none.
-    fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
-        Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
+    /// or later; `None` if there is none. Without an allowance, the header's timestamp is used.
+    fn first_record(
+        &self,
+        header: &Header,
+        timestamp: i64,
+        allowance: &mut OpeningAllowance,
+    ) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
+        if allowance.left == 0 {
+            return Ok(Ok(Some(by_header(header, self.floor))));
+        }
+        Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max, allowance))
     }
 
     /// Returns the largest timestamp from the floor on; `None` if there are no records. Only the batch that contains
@@ -171,12 +202,22 @@ fn by_header(batch: &Header, floor: i64) -> (i64, i64) {
 }
 
 /// Returns the first record in a batch that is not before the floor and has `timestamp` or later; `None` if there is
-/// none. `batch_max` is max.message.bytes. If the records cannot be read, the timestamp in the header is used.
-pub fn first_record_at(bytes: &[u8], timestamp: i64, floor: i64, batch_max: usize) -> Option<TimestampOffset> {
+/// none. `batch_max` is max.message.bytes. If the records cannot be read, or the search may not open any more, the
+/// timestamp in the header is used.
+pub fn first_record_at(
+    bytes: &[u8],
+    timestamp: i64,
+    floor: i64,
+    batch_max: usize,
+    allowance: &mut OpeningAllowance,
+) -> Option<TimestampOffset> {
     let batch = BatchView::first(bytes).ok()?;
     let leader_epoch = batch.partition_leader_epoch();
-    let by_header = (batch.base_offset().max(floor), batch.max_timestamp());
-    let found = first_record(bytes, timestamp, floor, decompressed_max(batch_max)).unwrap_or(Some(by_header));
+    let by_header = Some((batch.base_offset().max(floor), batch.max_timestamp()));
+    let found = match allowance.left {
+        0 => by_header,
+        _ => first_record(bytes, timestamp, floor, decompressed_max(batch_max), allowance).unwrap_or(by_header),
+    };
     found.map(|(offset, timestamp)| TimestampOffset { offset, timestamp, leader_epoch })
 }
 
@@ -217,12 +258,14 @@ fn first_record(
     timestamp: i64,
     floor: i64,
     decompressed_max: usize,
+    allowance: &mut OpeningAllowance,
 ) -> Result<Option<(i64, i64)>, BatchError> {
     let batch = BatchView::first(bytes)?;
     if batch.timestamp_type() == TimestampType::LogAppendTime {
         return Ok(Some((batch.base_offset().max(floor), batch.max_timestamp())));
     }
     let records = opened(&batch, decompressed_max)?;
+    allowance.left = allowance.left.saturating_sub(records.len().max(OPENED_MIN));
     for record in RecordIter::new(&records, batch.record_count()) {
         let record = record?;
         let (offset, own) = (record.offset(&batch), record.timestamp(&batch));

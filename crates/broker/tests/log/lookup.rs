@@ -109,6 +109,35 @@ fn batch_that_cannot_be_decompressed_is_found_by_its_header() {
     assert_eq!(partition.max_timestamp(Isolation::ReadUncommitted).expect("answered"), Some(answer(3, NOW + 5)));
 }
 
+/// A batch of 15 MB whose header has a later timestamp than its records.
+fn large_with_a_late_header() -> Vec<u8> {
+    let mut batch = timed(Stamp::NONE, Compression::Zstd, &[NOW + 1], &[0; 15_000_000]);
+    batch[35..43].copy_from_slice(&(NOW + 9).to_be_bytes());
+    fullbore_wire::batch::restamp(&mut batch, Stamp::NONE);
+    batch.to_vec()
+}
+
+#[test]
+fn headers_late_in_some_batches_the_record_behind_them_is_found() {
+    let directory = Directory::new();
+    let partition = directory.partition();
+    let late = large_with_a_late_header();
+    (0..2).for_each(|_| _ = offset(&partition, &late));
+    offset(&partition, &timed(Stamp::NONE, Compression::None, &[NOW + 5], b"v"));
+    let found = partition.offset_for_timestamp(Isolation::ReadUncommitted, NOW + 5).expect("answered");
+    assert_eq!(found, Some(TimestampOffset { offset: 2, timestamp: NOW + 5, leader_epoch: 0 }));
+}
+
+#[test]
+fn headers_late_in_many_batches_a_search_opens_a_limited_number() {
+    let directory = Directory::new();
+    let partition = directory.partition();
+    let late = large_with_a_late_header();
+    (0..8).for_each(|_| _ = offset(&partition, &late));
+    let found = partition.offset_for_timestamp(Isolation::ReadUncommitted, NOW + 5).expect("answered");
+    assert_eq!(found, Some(TimestampOffset { offset: 5, timestamp: NOW + 9, leader_epoch: 0 }));
+}
+
 #[test]
 fn lost_or_foreign_index_is_rebuilt_at_the_next_start() {
     let mut directory = Directory::new().with(|config| {

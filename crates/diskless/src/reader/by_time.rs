@@ -18,7 +18,7 @@ use crate::partition_view::PartitionView;
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{Isolation, TimestampOffset};
-use fullbore_log::times;
+use fullbore_log::times::{self, OpeningAllowance};
 
 /// Maximum number of extents in a page.
 const RUNS_LOOKED_AT: usize = 64;
@@ -87,7 +87,7 @@ impl Reader {
     ) -> Result<Option<TimestampOffset>, ReadError> {
         let since = Runs::since(&self.shared, partition, isolation, timestamp_ms);
         let Some(mut pages) = since.await? else { return Ok(None) };
-        let (floor, end) = (pages.log_start, pages.end);
+        let (floor, end, mut allowance) = (pages.log_start, pages.end, OpeningAllowance::default());
         loop {
             let runs = pages.next().await?;
             if runs.is_empty() {
@@ -97,7 +97,7 @@ impl Reader {
             for (place, _) in batches.filter(|(_, batch)| batch.max_timestamp >= timestamp_ms) {
                 let bytes = self.shared.batch(partition, place).await?;
                 let opened_max = partition.config().max_message_bytes;
-                let search = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max);
+                let search = || times::first_record_at(&bytes, timestamp_ms, floor, opened_max, &mut allowance);
                 let found = long.run(search).await;
                 if let Some(found) = found.filter(|found| found.offset < end) {
                     return Ok(Some(found));
