@@ -321,3 +321,26 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
     }
     sender.join().expect("the sender does not fail");
 }
+
+/// A name of 249 bytes may be that of a topic, a longer one cannot.
+#[test]
+fn names_too_long_for_topics_are_kept_by_no_session() {
+    let (_broker, mut client) = broker_with_topic();
+    let topic = |length: usize| FetchTopic {
+        topic: Text::from("n".repeat(length)),
+        partitions: vec![FetchPartition { partition_max_bytes: 1, ..Default::default() }],
+        ..Default::default()
+    };
+    let mut opened = |length| {
+        let response = client.call(&FetchRequest { topics: vec![topic(length)], ..request(0, 0, &[]) }, FETCH);
+        let answered = &response.responses[0];
+        assert_eq!(answered.topic.len(), length);
+        assert_eq!(answered.partitions[0].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+        response.session_id
+    };
+    let id = opened(249);
+    assert_ne!(id, 0);
+    assert_eq!(opened(250), 0);
+    let added = client.call(&FetchRequest { topics: vec![topic(250)], ..request(id, 1, &[]) }, FETCH);
+    assert_eq!(added.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
+}

@@ -36,7 +36,7 @@ use std::sync::{Arc, Weak};
 use tokio::sync::Notify;
 
 /// Maximum number of partitions in all sessions together. They take about 24 MB besides the names of topics, and 30 MB
-/// more while fetches wait for all of them.
+/// more while fetches wait for all of them. A name has at most 249 bytes.
 const PARTITIONS_MAX: usize = 500_000;
 /// A session that was unused for longer than this may be evicted for a new one (Kafka's
 /// `MIN_INCREMENTAL_FETCH_SESSION_EVICTION_MS`).
@@ -337,7 +337,7 @@ impl Sessions {
 
     /// Plans a full fetch. If the limits allow, also opens a session for the fetches that follow.
     fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
-        if asked.wanted.is_empty() {
+        if asked.wanted.is_empty() || asked.has_impossible_name {
             return FetchPlan::once(asked);
         }
         let mut cache = self.cache.lock();
@@ -395,9 +395,12 @@ impl Cache {
 
 impl Session {
     /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if they exceed
-    /// the limit.
+    /// the limit, or if the session must not keep a name.
     #[must_use]
     fn update(&mut self, asked: SessionRequest) -> bool {
+        if asked.has_impossible_name {
+            return false;
+        }
         let SessionRequest { wanted: changed, forgotten, .. } = asked;
         if !forgotten.is_empty() {
             Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.has(wanted));

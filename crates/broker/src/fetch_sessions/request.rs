@@ -4,6 +4,7 @@
 //! the request and a slice would keep the whole frame.
 
 use super::partition::{FetchedTopic, PartitionFetch, PartitionKey, TopicKey};
+use fullbore_control::TOPIC_NAME_CHARS_MAX;
 use fullbore_wire::apis::fetch::{FetchRequest, ForgottenTopic};
 use fullbore_wire::{Text, Uuid};
 use std::collections::HashMap;
@@ -21,6 +22,9 @@ pub struct SessionRequest {
     pub(super) wanted: Vec<PartitionFetch>,
     pub(super) forgotten: Forgotten,
     pub(super) topics_bytes: usize,
+    /// True if a name is too long for a topic. No session keeps such a request, so that a client cannot fill the memory
+    /// with names.
+    pub(super) has_impossible_name: bool,
 }
 
 impl SessionRequest {
@@ -29,6 +33,7 @@ impl SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);
         let mut wanted = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
+        let has_impossible_name = request.topics.iter().any(|topic| topic.topic.len() > TOPIC_NAME_CHARS_MAX);
         let (mut known, mut topics_bytes, mut is_ascending) = (HashMap::new(), 0, true);
         for asked in request.topics {
             let topic = topic_of(&asked.topic, asked.topic_id, &mut known);
@@ -40,7 +45,7 @@ impl SessionRequest {
         if !is_ascending {
             keep_last(&mut wanted);
         }
-        SessionRequest { session_id, session_epoch, read_ahead, wanted, forgotten, topics_bytes }
+        SessionRequest { session_id, session_epoch, read_ahead, wanted, forgotten, topics_bytes, has_impossible_name }
     }
 
     /// Returns how many bytes of memory the request takes.
