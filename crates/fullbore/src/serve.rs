@@ -9,7 +9,8 @@ use crate::reserve::{self, Reserve};
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::loggers::Loggers;
-use fullbore_config::{BrokerConfig, Mistakes, Properties, Warning};
+use fullbore_config::{BrokerConfig, Listener, Mistakes, Properties, Warning};
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_wire::host_port;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -67,7 +68,7 @@ impl Serve {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let text = read_text(path, SETTINGS_FILE_MAX).map_err(|error| {
                     Failure::new(format!("cannot read the configuration file {}: {error}", path.display()))
                 })?;
                 Properties::parse_file(&path.display().to_string(), &text)

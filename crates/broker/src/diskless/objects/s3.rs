@@ -13,6 +13,7 @@ use super::http::Connector;
 use super::pace::Pace;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
+use fullbore_host::files::SETTINGS_FILE_MAX;
 
 /// A bucket that has not received any request yet.
 pub struct Bucket {
@@ -77,7 +78,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
 fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String> {
     let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
     let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
-    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
+    let pem = fullbore_host::files::read(file, SETTINGS_FILE_MAX).map_err(|error| failed(&error))?;
     let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| failed(&error))?;
     match certificates.is_empty() {
         true => Err(failed(&"it has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")),
