@@ -7,6 +7,7 @@
 //! touched.
 
 mod claim;
+mod container;
 pub mod counts;
 mod credentials;
 mod directory;

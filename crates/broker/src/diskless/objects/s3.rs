@@ -8,6 +8,7 @@ use std::sync::Arc;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
+use super::container;
 use super::credentials::KeptCredentials;
 use super::http::Connector;
 use super::pace::Pace;
@@ -44,7 +45,11 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let mut builder = trimmed(AmazonS3Builder::from_env())?
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
-        .with_http_connector(Connector { authorities: authorities(storage)?, pace: Arc::clone(&pace) })
+        .with_http_connector(Connector {
+            authorities: authorities(storage)?,
+            pace: Arc::clone(&pace),
+            container_token: container::token()?,
+        })
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
@@ -65,6 +70,8 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
             Some(credentials) => builder = builder.with_credentials(Arc::new(credentials)),
             None => asks_metadata = true,
         }
+    } else if is_given_by_service(&builder) {
+        builder = container::without_token_file(builder)?;
     }
     let mut built = builder.clone().build().map_err(|error| error.to_string())?;
     if asks_metadata || is_given_by_service(&builder) {
