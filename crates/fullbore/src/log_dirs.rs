@@ -24,7 +24,7 @@ pub struct LogDirsArgs {
     #[arg(long, hide = true)]
     describe: bool,
     /// Ids of brokers [default: all].
-    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(0..))]
     broker_list: Vec<i32>,
     /// Names of topics [default: all].
     #[arg(long, value_name = "TOPIC,...", value_delimiter = ',')]

@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn serve(flags: &[&str]) -> Serve {
-        Line::try_parse_from(std::iter::once(&"serve").chain(flags)).expect("flags").serve
+        crate::command_line::parsed::<Line>(std::iter::once(&"serve").chain(flags)).expect("flags").serve
     }
 
     fn properties(flags: &[&str]) -> Result<Properties, Failure> {

@@ -54,7 +54,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "ID")]
     pub(super) transactional_id: Option<String>,
     /// Commit after this many records [default: all that arrive in --transaction-duration-ms].
-    #[arg(long, value_name = "COUNT", value_parser = record_count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = record_count)]
     pub(super) transaction_records: Option<u64>,
     /// Commit this many milliseconds after the first record of a transaction.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]

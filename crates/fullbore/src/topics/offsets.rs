@@ -18,7 +18,7 @@ pub struct Offsets {
     #[command(flatten)]
     select: Select,
     /// Only these partitions.
-    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// The offset: latest, the end; earliest, the start; max-timestamp, of the record with the largest timestamp; or
     /// milliseconds since 1970, of the first record that is not older.

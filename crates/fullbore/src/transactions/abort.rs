@@ -20,19 +20,19 @@ pub struct Abort {
     #[arg(long)]
     topic: String,
     /// The partition.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
     /// The first offset of the transaction; the command looks up the producer.
-    #[arg(long, value_name = "OFFSET", group = "which")]
+    #[arg(long, value_name = "OFFSET", group = "which", value_parser = clap::value_parser!(i64).range(0..))]
     start_offset: Option<i64>,
     /// The id of the producer, if it is known, together with both epochs.
-    #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"])]
+    #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"], value_parser = clap::value_parser!(i64).range(0..))]
     producer_id: Option<i64>,
     /// The epoch of the producer.
-    #[arg(long, value_name = "EPOCH", requires = "producer_id")]
+    #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i16).range(0..))]
     producer_epoch: Option<i16>,
-    /// The epoch of the coordinator.
-    #[arg(long, value_name = "EPOCH", requires = "producer_id")]
+    /// The epoch of the coordinator; -1, as describe-producers shows it, if none has ended a transaction here.
+    #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i32).range(-1..))]
     coordinator_epoch: Option<i32>,
     /// Abort even if the transaction is open at its coordinator, or the coordinator does not respond: the producer then
     /// continues, and may commit its other records.

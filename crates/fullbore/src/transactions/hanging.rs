@@ -26,7 +26,7 @@ const MINUTE_MS: i64 = 60_000;
 #[command(group(ArgGroup::new("where").args(["topic", "broker_id"]).required(true).multiple(true)))]
 pub struct FindHanging {
     /// Only partitions of this broker.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i32).range(0..))]
     broker_id: Option<i32>,
     /// The longest duration of a transaction, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 15)]
@@ -35,7 +35,7 @@ pub struct FindHanging {
     #[arg(long)]
     topic: Option<String>,
     /// Only this partition of the topic.
-    #[arg(long, value_name = "NUMBER", requires = "topic")]
+    #[arg(long, value_name = "NUMBER", requires = "topic", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     #[command(flatten)]
     pub(super) at: Where,
