@@ -57,6 +57,13 @@ pub fn run(offsets: &Offsets) -> Result<(), Failure> {
         .filter(|place| is_wanted(place.partition))
         .map(|place| (place.topic, place.partition))
         .collect();
+    let is_absent = |wanted: &&i32| of.iter().all(|(_, partition)| partition != *wanted);
+    if let Some(absent) = offsets.partitions.iter().find(is_absent).filter(|_| !names.is_empty()) {
+        return Err(Failure::new(match &names[..] {
+            [one] => format!("topic '{one}' has no partition {absent}"),
+            _ => format!("none of the topics has a partition {absent}"),
+        }));
+    }
     let FoundOffsets { offsets, refused, unreached } = cluster.offsets_found_at(&of, offsets.time);
     let found = offsets.iter().filter(|(_, offset)| **offset >= 0);
     if select.format.json {
