@@ -45,7 +45,8 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries are missing.
+/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries are
+/// missing.
 ///
 /// # Errors
 /// Fails if there is such an error.
