@@ -90,7 +90,7 @@ mod tests {
             assert_eq!(file, Ok(Some(EMPTY_FILE.to_owned())), "{uri}");
         }
         for uri in ["http://vault.example/get", "http://169.254.169.254/get", "ftp://127.0.0.1/", "get", "http://"] {
-            let refusal = without_token_file(of(uri)).err().expect(uri);
+            let refusal = without_token_file(of(uri)).expect_err(uri);
             assert!(refusal.starts_with(&format!("{URI}={uri}: must begin with https://")), "{refusal}");
         }
     }
