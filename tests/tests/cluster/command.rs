@@ -122,9 +122,10 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     kill_process(frozen, Signal::STOP).expect("it runs");
     let told = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
+    // Broker 1 may still be handing over its partitions, so that it is named as well.
     let says = format!(
-        "fullbore: broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` \
-         lets it end, and `kill -9 {pid}` ends it at once\n"
+        "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
+         end, and `kill -9 {pid}` ends it at once\n"
     );
     assert!(told.ends_with(&says), "{told}");
     kill_process(frozen, Signal::CONT).expect("it runs");
