@@ -7,6 +7,7 @@
 
 use fullbore_tests::{Broker, binary};
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
@@ -241,6 +242,33 @@ fn in_one_piece(source: &str) -> String {
 /// Returns the texts between backquotes in the first column of a table row.
 fn quoted(row: &str) -> Vec<&str> {
     row.split(" | ").next().unwrap_or_default().split('`').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn tls_recipe_makes_certificates_that_work_and_keys_that_only_their_owner_reads() {
+    let section = PAGES[5].split_once("## TLS for clients").expect("a section").1;
+    let recipe = section.split("```").find_map(|part| part.strip_prefix("sh\n")).expect("a recipe");
+    let directory = tempfile::tempdir().expect("a directory");
+    let script = format!("umask 022; set -eu\n{recipe}");
+    let made = Command::new("bash").args(["-c", &script]).current_dir(&directory).output().expect("bash starts");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    for entry in std::fs::read_dir(&directory).expect("it lists").flatten() {
+        let text = std::fs::read_to_string(entry.path()).expect("text");
+        let mode = entry.metadata().expect("there").permissions().mode();
+        assert!(!text.contains("PRIVATE KEY") || mode & 0o077 == 0, "{:?} has mode {mode:o}", entry.path());
+    }
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (keystore, truststore) = (path("broker.pem"), path("clients.pem"));
+    let broker = Broker::start(&[
+        "listeners=SSL://127.0.0.1:0",
+        "ssl.client.auth=required",
+        &format!("ssl.keystore.location={keystore}"),
+        &format!("ssl.truststore.location={truststore}"),
+    ]);
+    let address = broker.addr().to_string();
+    let trusts = format!("ssl.truststore.location={truststore}");
+    let is = format!("ssl.keystore.location={}", path("client.pem"));
+    succeeds(&["topics", "list", "-b", &address, "-X", "security.protocol=SSL", "-X", &trusts, "-X", &is]);
 }
 
 #[test]

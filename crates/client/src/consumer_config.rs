@@ -164,7 +164,7 @@ mod tests {
         ("client.rack", "The consumer reads from leaders."),
         (
             "default.api.timeout.ms, request.timeout.ms",
-            "30 s for each response. A request that a leader refuses is retried until the command ends; with `--exit`, for 10 s.",
+            "30 s for each response. A partition without a leader, or that its leader refuses, is retried until the command ends; with `--exit`, for `--timeout`.",
         ),
         ("group.id", "`--group` names the group."),
         ("interceptor.classes, metric.reporters", "Java classes cannot be loaded here."),

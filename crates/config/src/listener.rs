@@ -20,6 +20,13 @@ pub struct ListenerTls {
     pub client_auth: ClientAuth,
 }
 
+impl ListenerTls {
+    /// Returns true if a client without a certificate is refused.
+    pub fn requires_certificates(&self) -> bool {
+        self.client_auth == ClientAuth::Required
+    }
+}
+
 /// An address on which the broker accepts clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {

@@ -2,7 +2,7 @@
 
 use crate::client::Where;
 use crate::client_id;
-use crate::failure::Failure;
+use crate::failure::{Failure, completeness};
 use crate::output::{Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{array, object, plain, string, text};
@@ -28,18 +28,14 @@ pub struct ApiVersionsArgs {
 pub fn run(versions: &ApiVersionsArgs) -> Result<(), Failure> {
     versions.format.choose();
     let mut cluster = versions.at.cluster(client_id::API_VERSIONS)?;
-    let mut documents = Vec::new();
-    for broker in cluster.brokers()? {
-        let apis = api_versions(&mut cluster, &broker.address())?;
-        match versions.format.json {
-            true => documents.push(document(&broker, &apis)),
-            false => lines(&broker, &apis).iter().for_each(|text| line(text)),
-        }
-    }
+    let brokers = cluster.brokers()?;
+    let (found, failed) = api_versions(&cluster, &brokers).parts()?;
     if versions.format.json {
-        line(&object([("brokers", array(documents))]));
+        line(&object([("brokers", array(found.iter().map(|(broker, apis)| document(broker, apis))))]));
+    } else {
+        found.iter().flat_map(|(broker, apis)| lines(broker, apis)).for_each(|text| line(&text));
     }
-    Ok(())
+    completeness(failed)
 }
 
 fn lines(broker: &BrokerAddress, apis: &[ServedApi]) -> Vec<String> {

@@ -45,6 +45,15 @@ impl fmt::Display for Failure {
     }
 }
 
+/// Returns the outcome of a command that has printed a list. `failed` is the error of a broker whose entries are
+/// missing.
+///
+/// # Errors
+/// Fails if there is such an error.
+pub fn completeness(failed: Option<impl fmt::Display>) -> Result<(), Failure> {
+    failed.map_or(Ok(()), |error| Err(Failure::new(format!("the list is incomplete: {error}"))))
+}
+
 /// Returns the part of a sentence that states how many records were written.
 pub fn records_were_written(count: u64) -> String {
     match count {

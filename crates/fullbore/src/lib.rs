@@ -13,6 +13,7 @@ mod client;
 mod client_id;
 mod closed;
 mod cluster;
+mod command_line;
 mod completions;
 mod configs;
 mod consume;
@@ -46,6 +47,7 @@ mod version;
 mod waiting;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use command_line::parsed;
 use failure::Failure;
 use std::process::ExitCode;
 
@@ -88,7 +90,7 @@ pub fn main() -> ExitCode {
     completions::answer_shell(Cli::command);
     let typed: Vec<_> = std::env::args_os().collect();
     output::Format { json: usage::wants_json(&typed) }.choose();
-    let done = match Cli::try_parse_from(action::with_words(typed.iter().cloned())) {
+    let done = match parsed::<Cli>(action::with_words(typed.iter().cloned())) {
         Ok(cli) => run(cli.command, &cli.debug),
         Err(mistake) if mistake.use_stderr() => return usage::print_error(mistake, &typed, &Cli::command()),
         Err(help) => {
@@ -140,7 +142,7 @@ mod tests {
 
     /// Parses a command line as the user types it. Single quotes group words.
     pub fn parse(line: &str) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(action::with_words(words(line).into_iter().map(Into::into)))
+        parsed(action::with_words(words(line).into_iter().map(Into::into)))
     }
 
     fn words(line: &str) -> Vec<String> {

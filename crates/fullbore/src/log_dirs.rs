@@ -2,13 +2,14 @@
 
 use crate::client::Where;
 use crate::client_id;
-use crate::failure::Failure;
+use crate::failure::{Failure, completeness};
 use crate::output::{self, Format, line};
 use clap::Args;
 use fullbore_bench::report::json::{list, null, object, plain, string};
 use fullbore_client::ClientError;
 use fullbore_client::admin::{LogDir, LogDirPartition, log_dirs};
-use fullbore_client::blocking::BrokerAddress;
+use fullbore_client::blocking::{BrokerAddress, refused_topic};
+use fullbore_wire::Text;
 
 /// Print the data directories of brokers, and the bytes of each partition in them.
 ///
@@ -24,7 +25,7 @@ pub struct LogDirsArgs {
     #[arg(long, hide = true)]
     describe: bool,
     /// Ids of brokers [default: all].
-    #[arg(long, value_name = "ID,...", value_delimiter = ',')]
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(0..))]
     broker_list: Vec<i32>,
     /// Names of topics [default: all].
     #[arg(long, value_name = "TOPIC,...", value_delimiter = ',')]
@@ -44,16 +45,17 @@ pub fn run(args: &LogDirsArgs) -> Result<(), Failure> {
         return Err(ClientError::NoBroker(absent.to_string()).into());
     }
     brokers.retain(|broker| args.broker_list.is_empty() || args.broker_list.contains(&broker.id));
-    output::words("Querying brokers for log directories information");
-    let mut documents = Vec::new();
-    for broker in &brokers {
-        let directories = log_dirs(&mut cluster, &broker.address())?;
-        documents.push(document(broker, &directories, &args.topic_list));
+    let topics: Vec<Text> = args.topic_list.iter().map(|topic| topic.as_str().into()).collect();
+    for (topic, found) in cluster.topics(&topics)? {
+        found.map_err(|code| refused_topic(code, &topic))?;
     }
-    let ids: Vec<String> = brokers.iter().map(|broker| broker.id.to_string()).collect();
+    output::words("Querying brokers for log directories information");
+    let (found, failed) = log_dirs(&cluster, &brokers).parts()?;
+    let documents = found.iter().map(|(broker, directories)| document(broker, directories, &args.topic_list));
+    let ids: Vec<String> = found.iter().map(|(broker, _)| broker.id.to_string()).collect();
     output::words(&format!("Received log directory information from brokers {}", ids.join(",")));
     line(&object([("version", "1".to_owned()), ("brokers", list(documents))]));
-    Ok(())
+    completeness(failed)
 }
 
 fn document(broker: &BrokerAddress, directories: &[LogDir], topics: &[String]) -> String {

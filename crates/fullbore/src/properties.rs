@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use fullbore_config::Properties;
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use std::path::Path;
 
 /// The property that names the cluster.
@@ -15,7 +16,7 @@ pub type Notice<'a> = &'a dyn Fn(&str) -> Option<String>;
 /// Reads the properties of a file in Java's format. Without a file, the result is empty.
 pub fn read_properties(file: Option<&Path>) -> Result<Properties, Failure> {
     let Some(path) = file else { return Ok(Properties::default()) };
-    let text = std::fs::read_to_string(path)
+    let text = read_text(path, SETTINGS_FILE_MAX)
         .map_err(|error| Failure::new(format!("cannot read the properties file {}: {error}", path.display())))?;
     Properties::parse(&text).map_err(|error| Failure::new(format!("{}: {error}", path.display())))
 }

@@ -10,7 +10,8 @@ use crate::stop::hide_panics_of_a_stopped_runtime;
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::loggers::Loggers;
-use fullbore_config::{BrokerConfig, Mistakes, Properties, Warning};
+use fullbore_config::{BrokerConfig, Listener, Mistakes, Properties, Warning};
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_wire::host_port;
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -68,7 +69,7 @@ impl Serve {
         let (mut properties, mut mistakes) = match &self.config {
             None => (Properties::default(), Mistakes::default()),
             Some(path) => {
-                let text = std::fs::read_to_string(path).map_err(|error| {
+                let text = read_text(path, SETTINGS_FILE_MAX).map_err(|error| {
                     Failure::new(format!("cannot read the configuration file {}: {error}", path.display()))
                 })?;
                 Properties::parse_file(&path.display().to_string(), &text)
@@ -152,12 +153,13 @@ async fn serve_until_signal(
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let data_dir = std::path::absolute(&config.node.data_dir).unwrap_or_else(|_| config.node.data_dir.clone());
     let host = config.network.listeners.first().map_or_else(String::new, |listener| listener.host.clone());
+    let flags = security_flags(config.network.listeners.first());
     let broker = Broker::start_with(config, loggers).await?;
     let (listens, data_dir) = (host_port(&host, broker.addr().port()), data_dir.display().to_string());
     // Without standard output, as in a daemon, the greeting goes to the log.
     match as_json || is_stdout_closed() {
         true => log_greeting(&broker, &listens, &data_dir),
-        false => greet(&broker, &listens, &data_dir),
+        false => greet(&broker, &listens, &data_dir, &flags),
     }
     let ended = loop {
         tokio::select! {
@@ -188,8 +190,25 @@ fn log_greeting(broker: &Broker, listens: &str, data_dir: &str) {
     );
 }
 
+/// Flags of a client of the broker: those of kcat and those of Fullbore's tools.
+type SecurityFlags = (String, String);
+
+/// Returns the flags that clients of this listener need. Files of the client have names in capitals.
+fn security_flags(listener: Option<&Listener>) -> SecurityFlags {
+    let Some(tls) = listener.and_then(|listener| listener.tls.as_ref()) else { return SecurityFlags::default() };
+    let kcat = " -X security.protocol=SSL -X ssl.ca.location=CA.pem".to_owned();
+    let own = " --command-property security.protocol=SSL ssl.truststore.location=CA.pem".to_owned();
+    match tls.requires_certificates() {
+        true => (
+            kcat + " -X ssl.certificate.location=CLIENT.pem -X ssl.key.location=CLIENT.pem",
+            own + " ssl.keystore.location=CLIENT.pem",
+        ),
+        false => (kcat, own),
+    }
+}
+
 /// Prints the listener's address, and also the advertised address if that differs.
-fn greet(broker: &Broker, listens: &str, data_dir: &str) {
+fn greet(broker: &Broker, listens: &str, data_dir: &str, (kcat, perf): &SecurityFlags) {
     let (host, port) = broker.advertised();
     let addr = host_port(&host, port);
     line(&format!(
@@ -208,14 +227,6 @@ fn greet(broker: &Broker, listens: &str, data_dir: &str) {
     if let Some(admin) = broker.admin_addr() {
         line(&format!("  metrics  http://{admin}/metrics"));
     }
-    let is_tls = listeners.first().is_some_and(|(_, is_tls, _)| *is_tls);
-    let (kcat, perf) = match is_tls {
-        true => (
-            " -X security.protocol=SSL -X ssl.ca.location=CA.pem",
-            " --command-property security.protocol=SSL ssl.truststore.location=CA.pem",
-        ),
-        false => ("", ""),
-    };
     line(&format!("  try      echo hello | kcat -b {addr}{kcat} -t hello -P"));
     line(&format!(
         "           fullbore perf produce --bootstrap-server {addr} --topic hello --num-records 1000000 --record-size 1000 --throughput -1{perf}"
@@ -235,7 +246,7 @@ mod tests {
     }
 
     fn serve(flags: &[&str]) -> Serve {
-        Line::try_parse_from(std::iter::once(&"serve").chain(flags)).expect("flags").serve
+        crate::command_line::parsed::<Line>(std::iter::once(&"serve").chain(flags)).expect("flags").serve
     }
 
     fn properties(flags: &[&str]) -> Result<Properties, Failure> {

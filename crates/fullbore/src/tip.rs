@@ -123,7 +123,9 @@ fn of_names(error: &Error) -> Option<String> {
 fn of_number(error: &Error) -> Option<String> {
     let source = std::error::Error::source(error)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);
+    let is_negative = text(error, ContextKind::InvalidValue).parse::<f64>().is_ok_and(f64::is_sign_negative);
     let tip = match whole {
+        Some(_) if is_negative => "write a number that is not negative",
         Some(IntErrorKind::PosOverflow) => "write a smaller number",
         Some(_) => "write a whole number, in digits",
         None if source.is::<ParseFloatError>() => "write a number, as in 0.5",

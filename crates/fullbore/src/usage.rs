@@ -119,6 +119,29 @@ mod tests {
     }
 
     #[test]
+    fn negative_value_of_a_flag_is_refused_with_the_allowed_ones() {
+        let link = "fullbore perf link --listen a:1 --to b:2";
+        for (line, refusal) in [
+            ("fullbore produce -t t --partition -5", "'-5' for '--partition <NUMBER>': -5 is not in 0..=2147483647"),
+            ("fullbore produce -t t -p -5", "'-5' for '--partition <NUMBER>': -5 is not in 0..=2147483647"),
+            (
+                "fullbore transactions abort --topic t --partition 0 --start-offset -1",
+                "'-1' for '--start-offset <OFFSET>': -1 is not in 0..9223372036854775807",
+            ),
+            ("fullbore log-dirs --broker-list -1", "'-1' for '--broker-list <ID,...>': -1 is not in 0..=2147483647"),
+            (&format!("{link} --rtt -5ms"), "'-5ms' for '--rtt <TIME>': must be a duration with its unit"),
+            (&format!("{link} --rtt -5"), "'-5' for '--rtt <TIME>': must be a duration with its unit"),
+            (&format!("{link} --rtt 5 --bandwidth -1mbit"), "'-1mbit' for '--bandwidth <RATE>': must be a rate"),
+            (
+                "fullbore consume t -c -5",
+                "'-5' for '--max-messages <COUNT>': invalid digit found in string; tip: write a number that is not negative",
+            ),
+        ] {
+            assert!(told(line).starts_with(&format!("invalid value {refusal}")), "{line}: {}", told(line));
+        }
+    }
+
+    #[test]
     fn json_is_wanted_by_a_flag_and_not_by_a_file_of_its_name() {
         let wants = |line: &str| wants_json(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
         assert!(wants("fullbore topics list --json --nope") && wants("fullbore consume -J --nope"));

@@ -126,6 +126,44 @@ fn brokers_topics_directories_and_apis_are_printed() {
 }
 
 #[test]
+fn absent_broker_topic_or_partition_is_refused_instead_of_an_empty_list() {
+    let place = Place::new();
+    for (line, told) in [
+        ("transactions find-hanging --broker-id 9", "broker '9' does not exist or is not running"),
+        ("transactions find-hanging --broker-id 9 --topic orders", "broker '9' does not exist or is not running"),
+        ("transactions find-hanging --topic other", "topic 'other' does not exist"),
+        ("transactions describe-producers --topic orders --partition 0 --broker-id 9", "broker '9' does not exist"),
+        ("log-dirs --topic-list other", "topic 'other' does not exist"),
+        ("log-dirs --topic-list orders,other --json", "topic 'other' does not exist"),
+        ("topics offsets orders --partitions 9", "topic 'orders' has no partition 9"),
+        ("topics offsets .* --partitions 0,9", "none of the topics has a partition 9"),
+    ] {
+        if line.contains(".*") {
+            place.ok("topics create more");
+        }
+        let (status, stdout, stderr) = place.run(line);
+        assert!(status == Some(1) && stdout.is_empty() && stderr.contains(told), "{line}: {stdout}{stderr}");
+    }
+    assert!(place.ok("transactions find-hanging --broker-id 1").starts_with("Topic"));
+}
+
+#[test]
+fn file_of_settings_has_no_end_it_is_refused() {
+    let refusal = "/dev/zero: it is larger than 4194304 bytes";
+    for line in [
+        "configs alter --topic t --add-config-file /dev/zero -b 127.0.0.1:1",
+        "topics list --command-config /dev/zero -b 127.0.0.1:1",
+        "serve --config /dev/zero",
+    ] {
+        let (status, _, stderr) = said(command(line).output().expect("it starts"));
+        assert!(status == Some(1) && stderr.contains(refusal), "{line}: {stderr}");
+    }
+    let (status, _, stderr) =
+        said(command("topics list").env("FULLBORE_PROFILE", "/dev/zero").output().expect("starts"));
+    assert!(status == Some(1) && stderr.contains(refusal), "{stderr}");
+}
+
+#[test]
 fn a_cluster_is_named_by_property_variable_or_profile() {
     let place = Place::new();
     let asks = |line: &str, variables: &[(&str, &str)]| {

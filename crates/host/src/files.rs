@@ -2,7 +2,7 @@
 //! clock, and the priority of threads.
 
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +12,11 @@ use rustix::thread::gettid;
 
 /// The log target of lines that report a change and the client that made it.
 pub const CHANGES: &str = "fullbore::changes";
+
+/// Maximum size of a file of settings, of a password or of certificates, in bytes.
+pub const SETTINGS_FILE_MAX: u64 = 4 << 20;
+/// Maximum size of a file with a list, such as partitions with their offsets, in bytes.
+pub const LIST_FILE_MAX: u64 = 256 << 20;
 
 /// The nice level of background threads.
 const NICE: i32 = 10;
@@ -28,6 +33,28 @@ pub fn give_way() {
 pub fn now_ms() -> i64 {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
     since_epoch.map_or(0, |time| time.as_millis() as i64)
+}
+
+/// Reads a file of at most `max` bytes. It may be a pipe, or a device without an end.
+///
+/// # Errors
+/// Returns the system's error, or one of kind [`io::ErrorKind::FileTooLarge`] for a larger file.
+pub fn read(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(max + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > max {
+        true => Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {max} bytes"))),
+        false => Ok(bytes),
+    }
+}
+
+/// Reads a text file of at most `max` bytes, like [`read`].
+///
+/// # Errors
+/// Returns the errors of [`read`], or one of kind [`io::ErrorKind::InvalidData`] if the bytes are not UTF-8.
+pub fn read_text(path: &Path, max: u64) -> io::Result<String> {
+    let not_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is not UTF-8 text");
+    String::from_utf8(read(path, max)?).map_err(not_text)
 }
 
 /// Replaces the whole file. The new content is on the disk before it gets the name `path`.
@@ -92,6 +119,22 @@ pub fn is_momentary(error: &io::Error) -> bool {
 mod tests {
     use super::*;
     use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn file_is_larger_than_its_limit_it_is_refused() {
+        let mut file = tempfile::NamedTempFile::new().expect("temporary file");
+        file.write_all(b"1234").expect("written");
+        assert_eq!(read_text(file.path(), 4).expect("just small enough"), "1234");
+        for (path, max) in [(file.path(), 3), (Path::new("/dev/zero"), 1 << 10)] {
+            let refused = read_text(path, max).expect_err("too large");
+            assert_eq!(
+                (refused.kind(), refused.to_string()),
+                (io::ErrorKind::FileTooLarge, format!("it is larger than {max} bytes"))
+            );
+        }
+        file.write_all(b"\xff").expect("written");
+        assert_eq!(read_text(file.path(), 9).expect_err("no text").kind(), io::ErrorKind::InvalidData);
+    }
 
     #[test]
     fn an_open_file_that_is_removed_keeps_no_blocks_unless_it_is_linked() {

@@ -1,6 +1,9 @@
 //! Diskless topics whose store has faults. It is an S3 store with injected faults, or a directory whose disk is full or
 //! read-only.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use fullbore_tests::s3::{S3, S3Fault};
@@ -270,4 +273,62 @@ fn full_store_is_an_error_until_space_is_free() {
     std::fs::remove_file(ballast).expect("deleted");
     produce(&mut client, id, next);
     assert_reads(&broker, next + 1);
+}
+
+/// Starts a service that issues the credentials of the store. Returns its URL, and the heads of its requests.
+fn credential_service() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    let url = format!("http://{}/get", listener.local_addr().expect("bound"));
+    let (heads, received) = channel();
+    std::thread::spawn(move || {
+        for mut socket in listener.incoming().flatten() {
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                socket.read_exact(&mut byte).expect("a request");
+                head.extend(byte);
+            }
+            let (id, secret) = (S3::KEY_ID, S3::SECRET);
+            let body = format!(
+                r#"{{"AccessKeyId":"{id}","SecretAccessKey":"{secret}","Token":"t","Expiration":"2099-01-01T00:00:00Z"}}"#
+            );
+            let answer =
+                format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}", body.len());
+            socket.write_all(answer.as_bytes()).expect("it reads");
+            // The send fails if the test is over.
+            drop(heads.send(String::from_utf8_lossy(&head).to_lowercase()));
+        }
+    });
+    (url, received)
+}
+
+/// Returns the settings of a broker that gets its credentials from a service in the container.
+fn in_container(s3: &S3, url: &str, more: &[&str]) -> Vec<String> {
+    let service = format!("env:AWS_CONTAINER_CREDENTIALS_FULL_URI={url}");
+    let sets = on(s3, &[&[service.as_str(), "env:HOME=/none"], more].concat());
+    sets.into_iter().filter(|set| !set.contains("access.key")).collect()
+}
+
+#[test]
+fn container_service_needs_no_token_file_its_credentials_are_used() {
+    for (more, header) in [(&[][..], None), (&["env:AWS_CONTAINER_AUTHORIZATION_TOKEN=secret\n"], Some("secret"))] {
+        let (s3, (url, heads)) = (S3::start(), credential_service());
+        let broker = start(&in_container(&s3, &url, more));
+        let mut client = broker.client();
+        client.create_topic(TOPIC, 1, CONFIGS);
+        let id = client.init_producer_id();
+        produce(&mut client, id, 0);
+        let head = heads.recv_timeout(SOON).expect("it was asked");
+        let sent = head.lines().find_map(|line| line.strip_prefix("authorization: "));
+        assert_eq!(sent, header, "{head}");
+    }
+}
+
+#[test]
+fn container_service_is_far_and_has_no_token_file_the_start_is_refused() {
+    let (s3, directory) = (S3::start(), tempfile::tempdir().expect("a directory"));
+    let sets = in_container(&s3, "http://vault.example/get", &[]);
+    let refused = serve_refused(directory.path(), &sets.iter().map(String::as_str).collect::<Vec<_>>());
+    let told = "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://vault.example/get: must begin with https://";
+    assert!(!refused.status.success() && refused.stderr.contains(told), "{}", refused.stderr);
 }

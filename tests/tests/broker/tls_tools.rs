@@ -73,6 +73,29 @@ fn failed_session_is_reported_with_its_reason() {
 }
 
 #[test]
+fn broker_requires_certificates_the_command_of_its_greeting_works() {
+    let secured = Secured::start(&[]);
+    let file = |name: &str| secured.directory.path().join(name).display().to_string();
+    secured.authority.client("tool").write(secured.directory.path(), "client.pem");
+    let (keystore, truststore) = (file("broker.pem"), file("ca.pem"));
+    let broker = Broker::start(&[
+        "listeners=SSL://127.0.0.1:0",
+        "ssl.client.auth=required",
+        &format!("ssl.keystore.location={keystore}"),
+        &format!("ssl.truststore.location={truststore}"),
+    ]);
+    let is_whole = |greeting: &str| greeting.contains("fullbore perf produce") && greeting.ends_with('\n');
+    wait_until("it greets", SOON, || is_whole(&broker.stdout()));
+    let greeting = broker.stdout();
+    let command = greeting.lines().find_map(|line| line.trim().strip_prefix("fullbore ")).expect("a command");
+    let command = command.replace("CA.pem", &truststore).replace("CLIENT.pem", &file("client.pem"));
+    let produced = stdout(&run(&secured, &command.replace("--num-records 1000000", "--num-records 9")));
+    assert!(produced.contains("9 records sent"), "{produced}");
+    let kcat = "-X ssl.certificate.location=CLIENT.pem -X ssl.key.location=CLIENT.pem";
+    assert!(greeting.contains(kcat), "{greeting}");
+}
+
+#[test]
 fn host_names_are_verified_unless_disabled() {
     let secured = Secured::start(&[]);
     secured.authority.broker(&["kafka.example"]).write(secured.directory.path(), "elsewhere.pem");

@@ -114,6 +114,24 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     assert!(file.contains("\nnum.partitions=2\n") && file.contains("\nnode.id=4\n"), "{file}");
 }
 
+#[test]
+fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
+    let cluster = Cluster::new();
+    cluster.up(&["--brokers", "2"]);
+    let frozen = cluster.pid("broker-2.pid");
+    kill_process(frozen, Signal::STOP).expect("it runs");
+    let told = cluster.refused("down", &["--timeout", "5000"]);
+    let pid = frozen.as_raw_nonzero();
+    // Broker 1 may still be handing over its partitions, so that it is named as well.
+    let says = format!(
+        "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
+         end, and `kill -9 {pid}` ends it at once\n"
+    );
+    assert!(told.ends_with(&says), "{told}");
+    kill_process(frozen, Signal::CONT).expect("it runs");
+    assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
+}
+
 /// Checks the defaults for a new user. Topics survive the loss of one of three brokers, and `up` prints the address of
 /// the metrics.
 #[test]

@@ -86,6 +86,20 @@ fn older_copy_of_the_index_refuses_brokers_and_the_newest_continues() {
     assert_eq!((texts.first().map(String::as_str), texts.last().map(String::as_str)), (Some("before"), Some("since")));
 }
 
+#[test]
+fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
+    // Without its own limit, the request would wait for as long as this call.
+    let plan =
+        ClusterPlan::with_own_postgres(3, &["broker.session.timeout.ms=60000", "control.plane.timeout.ms=30000"]);
+    let mut shared = shared_by(plan, 1);
+    let cluster = &mut shared.cluster;
+    cluster.postgres().freeze();
+    let told = cluster.refused(&["transactions", "describe-producers", "--topic", TOPIC, "--partition", "0"]);
+    cluster.postgres().thaw();
+    let says = "are not known: the database of diskless topics, or the disk, gave no answer in 8s";
+    assert!(told.contains(says), "{told}");
+}
+
 /// Runs `under_fault` on a new cluster while clients produce and consume.
 fn under_fault(under_fault: impl FnOnce(&mut Cluster, &Load)) {
     under_fault_in(shared(&[], PARTITIONS), under_fault);

@@ -80,7 +80,7 @@ impl Payload {
         if len > FILE_BYTES_MAX {
             return Err(PayloadError::TooLarge { path: shown, len });
         }
-        let text = std::fs::read(path).map_err(of_io)?;
+        let text = fullbore_host::files::read(path, FILE_BYTES_MAX).map_err(of_io)?;
         let ends = parts(&text, delimiter.as_bytes());
         if ends.is_empty() {
             return Err(PayloadError::Empty(shown));

@@ -13,43 +13,47 @@ use fullbore_wire::apis::describe_producers::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::{Instant, timeout_at};
 
+/// How long a request waits for disks and for the index of diskless topics. Tools wait 10 s for the response.
+const WAIT_MAX: Duration = Duration::from_secs(8);
 /// Reported as the first offset of a producer that has no open transaction.
 const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let (image, deadline) = (call.broker.control.image(), Instant::now() + WAIT_MAX);
     let asked = joined(
         request.topics,
         |topic| topic.name.clone(),
         |topic, again| topic.partition_indexes.extend(again.partition_indexes),
     );
     let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
-    AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
+    // A partition that is not open by then gets an error below.
+    let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(call.broker, &image, named))).await;
     let mut topics = Vec::with_capacity(asked.len());
     for topic in asked {
-        topics.push(describe(call.broker, &image, topic).await);
+        topics.push(describe(call.broker, &image, topic, deadline).await);
     }
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-async fn describe(broker: &Node, image: &Image, asked: TopicRequest) -> TopicResponse {
+async fn describe(broker: &Node, image: &Image, asked: TopicRequest, deadline: Instant) -> TopicResponse {
     let mut partitions = Vec::with_capacity(asked.partition_indexes.len());
     for partition_index in once(asked.partition_indexes, |index| *index) {
-        partitions.push(match producers(broker, image, &asked.name, partition_index).await {
-            Ok(producers) => PartitionResponse {
-                partition_index,
-                active_producers: producers.into_iter().map(state).collect(),
-                ..Default::default()
-            },
-            Err(error_code) => PartitionResponse {
-                partition_index,
-                error_code,
-                error_message: Some(why(error_code, &asked.name, partition_index)),
-                ..Default::default()
-            },
-        });
+        let found = timeout_at(deadline, producers(broker, image, &asked.name, partition_index)).await;
+        let error = match found {
+            Ok(Ok(producers)) => {
+                let active_producers = producers.into_iter().map(state).collect();
+                partitions.push(PartitionResponse { partition_index, active_producers, ..Default::default() });
+                continue;
+            }
+            Ok(Err(code)) => (code, why(code, &asked.name, partition_index)),
+            Err(_) => (ErrorCode::KAFKA_STORAGE_ERROR, late(&asked.name, partition_index)),
+        };
+        let (error_code, error_message) = (error.0, Some(error.1));
+        partitions.push(PartitionResponse { partition_index, error_code, error_message, ..Default::default() });
     }
     TopicResponse { name: asked.name, partitions, ..Default::default() }
 }
@@ -74,6 +78,13 @@ fn why(code: ErrorCode, topic: &Text, partition: i32) -> Text {
         ErrorCode::UNKNOWN_TOPIC_OR_PARTITION => format!("This server does not host {topic}-{partition}."),
         code => format!("The producers of {topic}-{partition} are not known: {code}"),
     })
+}
+
+fn late(topic: &Text, partition: i32) -> Text {
+    words(format!(
+        "The producers of {topic}-{partition} are not known: the database of diskless topics, or the disk, gave no \
+         answer in {WAIT_MAX:?}; see the broker's log"
+    ))
 }
 
 fn state(producer: sequence::ProducerState) -> ProducerState {

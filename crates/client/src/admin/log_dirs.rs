@@ -1,6 +1,6 @@
 //! Describes the data directories of brokers and the logs in them.
 
-use crate::blocking::Cluster;
+use crate::blocking::{BrokerAddress, Cluster, Listed};
 use crate::error::ClientError;
 use fullbore_wire::apis::describe_log_dirs::{
     DescribableLogDirTopic, DescribeLogDirsPartition, DescribeLogDirsRequest, DescribeLogDirsResponse,
@@ -45,11 +45,12 @@ pub struct LogDirPartition {
     pub is_future: bool,
 }
 
-/// Returns the data directories of the broker at `address`, with the logs of all topics.
-///
-/// # Errors
-/// Returns [`ClientError`] if the broker refuses the request, or the connection fails.
-pub fn log_dirs(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
+/// Returns the data directories of each of these brokers, with the logs of all topics.
+pub fn log_dirs(cluster: &Cluster, brokers: &[BrokerAddress]) -> Listed<(BrokerAddress, Vec<LogDir>)> {
+    cluster.at_each(brokers, |cluster, broker| Ok(vec![(broker.clone(), log_dirs_of(cluster, &broker.address())?)]))
+}
+
+fn log_dirs_of(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
     let answer = cluster.ask_at(address, &request, i16::MAX)?;
     if answer.error_code.is_err() {

@@ -26,7 +26,7 @@ pub use topics::{
     create_topic_as, delete_topics, describe_topics, list_topics, topic_name,
 };
 pub use transactions::{
-    AbortMarker, PartitionProducer, TransactionDescription, TransactionListing, abort_transaction, describe_producers,
-    describe_transaction, fence, list_transactions,
+    AbortMarker, PartitionProducer, Termination, TransactionDescription, TransactionListing, abort_transaction,
+    describe_producers, describe_transaction, fence, force_terminate, list_transactions,
 };
 pub use versions::{ServedApi, api_versions};

@@ -4,13 +4,13 @@
 //! A request is retried for the cluster's patience while the coordinator or leader loads, moves or ends a transaction.
 //! The retry is safe. After such an error the request had no effect, or it is idempotent.
 
-use crate::blocking::Cluster;
+use crate::blocking::{BrokerAddress, Cluster, Listed};
 use crate::error::ClientError;
 use crate::protocol::CoordinatorKind;
 use fullbore_wire::apis::describe_producers::{DescribeProducersRequest, TopicRequest};
 use fullbore_wire::apis::describe_transactions::DescribeTransactionsRequest;
 use fullbore_wire::apis::init_producer_id::InitProducerIdRequest;
-use fullbore_wire::apis::list_transactions::ListTransactionsRequest;
+use fullbore_wire::apis::list_transactions::{ListTransactionsRequest, TransactionState};
 use fullbore_wire::apis::write_txn_markers::{WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest};
 use fullbore_wire::{ErrorCode, Text};
 use std::time::{Duration, Instant};
@@ -75,34 +75,41 @@ pub struct AbortMarker {
 /// lists only ids whose transaction has been open for longer.
 ///
 /// # Errors
-/// Returns the error of a broker, for example for a malformed expression, or the error of the connection if no broker
-/// answers.
+/// Returns the error of the connection if no broker answers. The error of one broker, for example for a malformed
+/// expression, is in the list.
 pub fn list_transactions(
     cluster: &mut Cluster,
     duration_ms: i64,
     pattern: Option<&str>,
-) -> Result<Vec<TransactionListing>, ClientError> {
+) -> Result<Listed<TransactionListing>, ClientError> {
     let request = ListTransactionsRequest {
         duration_filter: duration_ms,
         transactional_id_pattern: pattern.map(Text::from),
         ..Default::default()
     };
-    let mut found = Vec::new();
-    for broker in cluster.brokers()? {
-        let what = format!("cannot list the transactions of broker {}", broker.id);
-        let response = patiently(cluster, &format!("the transactions of broker {}", broker.id), |cluster| {
-            let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
-            check(&what, response.error_code).map(|()| response)
-        })?;
-        found.extend(response.transaction_states.into_iter().map(|listed| TransactionListing {
-            transactional_id: listed.transactional_id.to_string(),
-            coordinator: broker.id,
-            producer_id: listed.producer_id,
-            state: listed.transaction_state.to_string(),
-        }));
-    }
-    found.sort_by(|one, other| one.transactional_id.cmp(&other.transactional_id));
-    Ok(found)
+    let brokers = cluster.brokers()?;
+    let mut listed = cluster.at_each(&brokers, |cluster, broker| list_transactions_of(cluster, broker, &request));
+    listed.found.sort_by(|one, other| one.transactional_id.cmp(&other.transactional_id));
+    Ok(listed)
+}
+
+fn list_transactions_of(
+    cluster: &mut Cluster,
+    broker: &BrokerAddress,
+    request: &ListTransactionsRequest,
+) -> Result<Vec<TransactionListing>, ClientError> {
+    let what = format!("cannot list the transactions of broker {}", broker.id);
+    let response = patiently(cluster, &format!("the transactions of broker {}", broker.id), |cluster| {
+        let response = cluster.ask_at(&broker.address(), request, i16::MAX)?;
+        check(&what, response.error_code).map(|()| response)
+    })?;
+    let listing = |listed: TransactionState| TransactionListing {
+        transactional_id: listed.transactional_id.to_string(),
+        coordinator: broker.id,
+        producer_id: listed.producer_id,
+        state: listed.transaction_state.to_string(),
+    };
+    Ok(response.transaction_states.into_iter().map(listing).collect())
 }
 
 /// Describes a transactional id.
@@ -239,8 +246,51 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     patiently(cluster, &coordinator_of(id), |cluster| {
         let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
         let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
-        check(&format!("cannot end the transaction of '{id}'"), response.error_code)
+        check(&cannot_end(id), response.error_code)
     })
+}
+
+/// How far a transaction has ended when [`force_terminate`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// No transaction is open, and its producer is fenced.
+    Ended,
+    /// The producer is fenced and the abort is decided. The coordinator repeats it until every partition has the
+    /// marker.
+    Ending,
+}
+
+/// Aborts the open transaction of a transactional id and fences its producer, like [`fence`]. An unknown id is refused,
+/// because fencing would create the id.
+///
+/// # Errors
+/// Returns [`ClientError::NoTransactionalId`] if the id does not exist, or the errors of [`fence`].
+pub fn force_terminate(cluster: &mut Cluster, id: &str) -> Result<Termination, ClientError> {
+    let before = describe_transaction(cluster, id)?;
+    let error = match fence(cluster, id) {
+        Ok(()) => return Ok(Termination::Ended),
+        Err(error) => error,
+    };
+    if !matches!(error, ClientError::Kafka { code: ErrorCode::CONCURRENT_TRANSACTIONS, .. }) {
+        return Err(error);
+    }
+    let Ok(after) = describe_transaction_once(cluster, id) else { return Err(error) };
+    match (&*before.state, &*after.state) {
+        ("Ongoing", "PrepareAbort" | "PrepareEpochFence") => Ok(Termination::Ending),
+        ("Ongoing", "CompleteAbort") => Ok(Termination::Ended),
+        (_, state) if state.starts_with("Prepare") => {
+            let message = format!(
+                "its coordinator is ending it already ({state}) and repeats that until every partition has the marker; \
+                 run this again then, which fences the producer"
+            );
+            Err(ClientError::kafka(cannot_end(id), ErrorCode::CONCURRENT_TRANSACTIONS, Some(&message)))
+        }
+        _ => Err(error),
+    }
+}
+
+fn cannot_end(id: &str) -> String {
+    format!("cannot end the transaction of '{id}'")
 }
 
 /// Repeats an attempt for the cluster's patience while its error may pass (see [`is_passing`]).

@@ -1,6 +1,6 @@
 //! Reads the versions of each API that a broker serves.
 
-use crate::blocking::Cluster;
+use crate::blocking::{BrokerAddress, Cluster, Listed};
 use crate::error::ClientError;
 use crate::protocol::Handshake;
 use fullbore_wire::api::ApiKey;
@@ -21,11 +21,12 @@ pub struct ServedApi {
     pub usable: Option<i16>,
 }
 
-/// Returns the APIs that the broker at `address` serves, sorted by key.
-///
-/// # Errors
-/// Returns [`ClientError`] if the broker cannot be reached, or refuses the request.
-pub fn api_versions(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
+/// Returns the APIs that each of these brokers serves, sorted by key.
+pub fn api_versions(cluster: &Cluster, brokers: &[BrokerAddress]) -> Listed<(BrokerAddress, Vec<ServedApi>)> {
+    cluster.at_each(brokers, |cluster, broker| Ok(vec![(broker.clone(), api_versions_of(cluster, &broker.address())?)]))
+}
+
+fn api_versions_of(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
     let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {
         return Err(ClientError::kafka(format!("{address} refused ApiVersions"), answer.error_code, None));

@@ -67,7 +67,7 @@ pub enum ConsumeError {
         /// The name of the topic.
         topic: Text,
     },
-    /// The leader of a partition has refused it for as long as the run waits.
+    /// A partition has had no leader, or its leader has refused it, for as long as the run waits.
     #[error(transparent)]
     Refusing(Arc<ClientError>),
     /// The sink refused a record.

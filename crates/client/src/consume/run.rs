@@ -37,13 +37,13 @@ const RETRY_BACKOFF: Duration = Duration::from_millis(100);
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
-/// How long a run with an end retries a partition that its leader refuses.
-const REFUSED_MAX: Duration = Duration::from_secs(10);
 
 /// The state of a run.
 pub(super) struct Run<'a, S> {
     plan: &'a ConsumePlan,
     growth: Option<Growth<S>>,
+    /// How long a run with an end retries a partition without a leader, or one that its leader refuses.
+    refused_max: Duration,
     progress: Arc<ConsumeProgress>,
     memory: Arc<FetchMemory>,
     idle: Vec<Idle<S>>,
@@ -107,6 +107,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Run {
             plan,
             growth,
+            refused_max: cluster.patience(),
             progress: Arc::new(ConsumeProgress::new(plan.records, plan.deleted.clone())),
             memory: FetchMemory::new(plan.fetch.buffer_memory.max(0) as u64),
             idle: cursors.into_iter().map(|cursor| Idle { cursor, due }).collect(),
@@ -543,11 +544,12 @@ impl<'a, S: Sink> Run<'a, S> {
     }
 
     /// Notes that a partition cannot be read, for a reason that may pass. It becomes idle. A run with an end gives it
-    /// up after [`REFUSED_MAX`].
+    /// up after `refused_max`, unless its leader cannot be reached.
     fn refuse(&mut self, cursor: Cursor<S>, error: Arc<ClientError>) {
         let for_long = self.progress.waiting.refuse((cursor.topic.clone(), cursor.partition), error.clone());
         let is_answer = matches!(*error, ClientError::Kafka { .. });
-        if self.plan.to_end && is_answer && for_long >= REFUSED_MAX {
+        let is_refusal = is_answer || matches!(*error, ClientError::NoLeader { .. });
+        if self.plan.to_end && is_refusal && for_long >= self.refused_max {
             self.progress.waiting.serve(&(cursor.topic.clone(), cursor.partition));
             return self.give_up(cursor, ConsumeError::Refusing(error));
         }

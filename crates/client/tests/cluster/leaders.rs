@@ -5,7 +5,7 @@ use super::several::{ReceivedRequest, cluster, listeners, metadata, serve};
 use super::{cursors, plan, write_numbers};
 use fullbore_client::admin::create_topic;
 use fullbore_client::blocking::Cluster;
-use fullbore_client::consume::{ConsumePlan, FetchSettings, consume};
+use fullbore_client::consume::{ConsumeError, ConsumePlan, FetchSettings, consume};
 use fullbore_tests::{Batch, wait_until};
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::fetch::{
@@ -100,6 +100,19 @@ fn a_reader_retries_a_refused_start_offset_and_reads() {
     let begun = cursors(&mut cluster, || ());
     let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
     assert_eq!((outcome.progress.records(), asks.load(SeqCst)), (10, 3));
+}
+
+#[test]
+fn partition_stays_without_a_leader_a_read_to_the_end_gives_it_up() {
+    let ([listener], ports) = listeners();
+    let port = ports[0];
+    serve(listener, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&ports, -1))));
+    let mut cluster = cluster(port).patient(Duration::from_millis(300));
+    let begun = cursors(&mut cluster, || ());
+    let plan = ConsumePlan { to_end: true, ..plan(u64::MAX) };
+    let error = consume(&cluster, begun, &plan, |_| true).err().expect("nothing can be read");
+    let told = "partition 0 of topic 't' has no leader; see whether its brokers are running";
+    assert!(matches!(error, ConsumeError::Refusing(_)) && error.to_string() == told, "{error}");
 }
 
 /// Starts a broker that keeps only one fetch session.

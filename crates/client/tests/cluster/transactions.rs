@@ -3,7 +3,7 @@
 use super::groups::coordinator;
 use super::several::{cluster, listeners, metadata, serve};
 use fullbore_client::ClientError;
-use fullbore_client::admin::{describe_producers, describe_transaction, fence};
+use fullbore_client::admin::{self, Termination, describe_producers, describe_transaction, fence, force_terminate};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::api::ApiKey;
 use fullbore_wire::apis::describe_producers::{
@@ -13,6 +13,7 @@ use fullbore_wire::apis::describe_transactions::{
     DescribeTransactionsRequest, DescribeTransactionsResponse, TransactionState,
 };
 use fullbore_wire::apis::init_producer_id::{InitProducerIdRequest, InitProducerIdResponse};
+use fullbore_wire::apis::list_transactions::{self, ListTransactionsRequest, ListTransactionsResponse};
 use fullbore_wire::apis::metadata::MetadataRequest;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -58,6 +59,62 @@ fn fence_is_not_retried_after_a_lasting_error() {
     let (outcome, asked) = fenced(&[ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED], Duration::from_secs(600));
     outcome.expect_err("refused");
     assert_eq!(asked, 1);
+}
+
+/// Terminates the transaction of an id, whose coordinator first describes `before` as its state and then `after`. The
+/// coordinator answers each request to fence with CONCURRENT_TRANSACTIONS.
+fn terminated(before: &'static str, after: &'static str) -> Result<Termination, ClientError> {
+    let described = AtomicUsize::new(0);
+    let port = coordinator(move |key, request| {
+        Some(match key {
+            ApiKey::DescribeTransactions => request.answer::<DescribeTransactionsRequest>(|_| {
+                let state = if described.fetch_add(1, SeqCst) == 0 { before } else { after };
+                let state = TransactionState { transaction_state: state.into(), ..Default::default() };
+                DescribeTransactionsResponse { transaction_states: vec![state], ..Default::default() }
+            }),
+            _ => request.answer::<InitProducerIdRequest>(|_| InitProducerIdResponse {
+                error_code: ErrorCode::CONCURRENT_TRANSACTIONS,
+                ..Default::default()
+            }),
+        })
+    });
+    force_terminate(&mut cluster(port).patient(Duration::from_millis(250)), "id")
+}
+
+#[test]
+fn abort_is_decided_but_not_complete_the_termination_is_ending() {
+    assert_eq!(terminated("Ongoing", "PrepareAbort").expect("decided"), Termination::Ending);
+    assert_eq!(terminated("Ongoing", "CompleteAbort").expect("complete"), Termination::Ended);
+    for state in ["PrepareAbort", "PrepareCommit"] {
+        let error = terminated(state, state).expect_err("the producer is not fenced").to_string();
+        let told = format!("cannot end the transaction of 'id': its coordinator is ending it already ({state})");
+        assert!(error.starts_with(&told), "{error}");
+    }
+}
+
+#[test]
+fn one_broker_does_not_answer_the_transactions_of_the_others_are_listed() {
+    let ([first, second], mut ports) = listeners();
+    // No broker listens on this port.
+    ports.push(1);
+    for (listener, id) in [(first, "b"), (second, "a")] {
+        let known = ports.clone();
+        serve(listener, move |key, asked| {
+            Some(match key {
+                ApiKey::Metadata => asked.answer::<MetadataRequest>(|_| metadata(&known, 1)),
+                _ => asked.answer::<ListTransactionsRequest>(|_| {
+                    let state =
+                        list_transactions::TransactionState { transactional_id: id.into(), ..Default::default() };
+                    ListTransactionsResponse { transaction_states: vec![state], ..Default::default() }
+                }),
+            })
+        });
+    }
+    let listed = admin::list_transactions(&mut cluster(ports[0]), -1, None).expect("most answer");
+    let found: Vec<_> = listed.found.iter().map(|found| (&*found.transactional_id, found.coordinator)).collect();
+    assert_eq!(found, [("a", 2), ("b", 1)]);
+    let failed = listed.failed.expect("one does not answer").to_string();
+    assert!(failed.starts_with("cannot connect to 127.0.0.1:1: "), "{failed}");
 }
 
 #[test]

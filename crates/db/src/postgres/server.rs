@@ -16,6 +16,7 @@ use super::tls::{Encryption, MakeSession};
 use super::url::{self, BadServer};
 use crate::calls::CountedCalls;
 use fullbore_config::PlaneSettings;
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// The port that is used if the URL does not name one.
@@ -100,7 +101,7 @@ impl Server {
         let mut config = self.config.clone();
         if let Some(file) = &self.password_file {
             let unreadable = |error| BadServer(format!("control.plane.password.file={}: {error}", file.display()));
-            let password = std::fs::read_to_string(file).map_err(unreadable)?;
+            let password = read_text(file, SETTINGS_FILE_MAX).map_err(unreadable)?;
             config.password(password.trim_end_matches(['\r', '\n']));
         }
         if let Some(settings) = settings {

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use fullbore_tls::{Connector, MaterialError, Settings, Tunnel};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
@@ -40,7 +41,7 @@ impl Encryption {
                 ("sslkey", "ssl.keystore.key", &own.key),
             ] {
                 let unusable = |reason: String| MaterialError { setting: format!("{name}={}", file.display()), reason };
-                let pem = std::fs::read_to_string(file).map_err(|error| unusable(error.to_string()))?;
+                let pem = read_text(file, SETTINGS_FILE_MAX).map_err(|error| unusable(error.to_string()))?;
                 settings.set(key, &pem).map_err(unusable)?;
             }
         }

@@ -28,8 +28,9 @@ use object_store::client::{
 use object_store::{ClientOptions, Result};
 use reqwest::StatusCode;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
-use reqwest::header::{HeaderMap, RETRY_AFTER};
+use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 
+use super::container;
 use super::pace::Pace;
 use super::progress::BodyProgress;
 
@@ -49,11 +50,13 @@ pub struct Connector {
     pub authorities: Vec<reqwest::Certificate>,
     /// The pace of requests, which [`super::Objects`] enforces. It is updated here from the answers.
     pub pace: Arc<Pace>,
+    /// The token for the service that issues credentials to the container, if no file has it.
+    pub container_token: Option<HeaderValue>,
 }
 
 impl HttpConnector for Connector {
     fn connect(&self, options: &ClientOptions) -> Result<HttpClient> {
-        let pace = Arc::clone(&self.pace);
+        let (pace, container_token) = (Arc::clone(&self.pace), self.container_token.clone());
         let failed = |error: reqwest::Error| object_store::Error::Generic { store: "HTTP", source: Box::new(error) };
         let mut builder = reqwest::ClientBuilder::new()
             .user_agent(concat!("fullbore/", env!("CARGO_PKG_VERSION")))
@@ -74,7 +77,7 @@ impl HttpConnector for Connector {
             let excluded = excluded.and_then(|hosts| reqwest::NoProxy::from_string(&hosts));
             builder = builder.proxy(reqwest::Proxy::all(proxy).map_err(failed)?.no_proxy(excluded));
         }
-        Ok(HttpClient::new(StoreClient { client: builder.build().map_err(failed)?, pace }))
+        Ok(HttpClient::new(StoreClient { client: builder.build().map_err(failed)?, pace, container_token }))
     }
 }
 
@@ -107,6 +110,7 @@ fn from_turn(mut addresses: Vec<SocketAddr>, turn: usize) -> Vec<SocketAddr> {
 struct StoreClient {
     client: reqwest::Client,
     pace: Arc<Pace>,
+    container_token: Option<HeaderValue>,
 }
 
 /// How an answer affects the pace of later requests.
@@ -162,6 +166,7 @@ impl HttpService for StoreClient {
         let url = parts.uri.to_string().parse().map_err(|error| HttpError::new(HttpErrorKind::Unknown, error))?;
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
+        container::authorize(request.headers_mut(), self.container_token.as_ref());
         *request.body_mut() = Some(match (&progress, body.as_bytes()) {
             (None, Some(bytes)) => bytes.clone().into(),
             _ => reqwest::Body::wrap(SentBody { body, chunk: Bytes::new(), progress: progress.clone() }),
@@ -285,8 +290,6 @@ fn http_error(error: reqwest::Error) -> HttpError {
 
 #[cfg(test)]
 mod tests {
-    use reqwest::header::HeaderValue;
-
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@
 //! Invariant: an object that was put stays as it is, even after a power loss. Objects of other clusters are never
 //! touched.
 
+mod container;
 pub mod counts;
 mod credentials;
 mod directory;

@@ -8,11 +8,13 @@ use std::sync::Arc;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::{ClientOptions, ObjectStore, RetryConfig};
 
+use super::container;
 use super::credentials::KeptCredentials;
 use super::http::Connector;
 use super::pace::Pace;
 use super::profile::ProfileCredentials;
 use fullbore_config::{S3_ENDPOINT as ENDPOINT, S3_TRUSTSTORE as TRUSTSTORE, S3Storage};
+use fullbore_host::files::SETTINGS_FILE_MAX;
 
 /// A bucket that has not received any request yet.
 pub struct Bucket {
@@ -43,7 +45,11 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     let mut builder = trimmed(AmazonS3Builder::from_env())?
         .with_bucket_name(&storage.bucket)
         .with_client_options(options)
-        .with_http_connector(Connector { authorities: authorities(storage)?, pace: Arc::clone(&pace) })
+        .with_http_connector(Connector {
+            authorities: authorities(storage)?,
+            pace: Arc::clone(&pace),
+            container_token: container::token()?,
+        })
         .with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() })
         .with_disable_bulk_delete(true)
         .with_virtual_hosted_style_request(!storage.is_path_style);
@@ -64,6 +70,8 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
             Some(credentials) => builder = builder.with_credentials(Arc::new(credentials)),
             None => asks_metadata = true,
         }
+    } else if is_given_by_service(&builder) {
+        builder = container::without_token_file(builder)?;
     }
     let mut built = builder.clone().build().map_err(|error| error.to_string())?;
     if asks_metadata || is_given_by_service(&builder) {
@@ -77,7 +85,7 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
 fn authorities(storage: &S3Storage) -> Result<Vec<reqwest::Certificate>, String> {
     let Some(file) = &storage.truststore else { return Ok(Vec::new()) };
     let failed = |why: &dyn std::fmt::Display| format!("{TRUSTSTORE}={}: {why}", file.display());
-    let pem = std::fs::read(file).map_err(|error| failed(&error))?;
+    let pem = fullbore_host::files::read(file, SETTINGS_FILE_MAX).map_err(|error| failed(&error))?;
     let certificates = reqwest::Certificate::from_pem_bundle(&pem).map_err(|error| failed(&error))?;
     match certificates.is_empty() {
         true => Err(failed(&"it has no certificate in PEM, which begins with -----BEGIN CERTIFICATE-----")),

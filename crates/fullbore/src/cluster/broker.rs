@@ -5,6 +5,7 @@
 use super::process::Daemon;
 use crate::failure::Failure;
 use fullbore_config::Properties;
+use fullbore_host::files::{SETTINGS_FILE_MAX, read_text};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
@@ -46,7 +47,8 @@ impl BrokerFile {
 
     fn read(id: u32, path: &Path) -> Result<BrokerFile, Failure> {
         let shown = path.display().to_string();
-        let text = fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
+        let text = read_text(path, SETTINGS_FILE_MAX)
+            .map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
         match Properties::parse_file(&shown, &text) {
             (properties, mistakes) if mistakes.is_empty() => Ok(BrokerFile { id, properties }),
             (_, mistakes) => Err(mistakes.into()),
@@ -100,7 +102,8 @@ pub fn write(directory: &Path, id: u32, text: &str) -> Result<(), Failure> {
 /// Returns the system's error if the file cannot be read.
 pub fn text(directory: &Path, id: u32) -> Result<String, Failure> {
     let path = path(directory, id);
-    fs::read_to_string(&path).map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
+    read_text(&path, SETTINGS_FILE_MAX)
+        .map_err(|error| Failure::new(format!("cannot read {}: {error}", path.display())))
 }
 
 /// Returns N for a file name `broker-N.properties`, and `None` for any other name.

@@ -73,11 +73,23 @@ impl Daemon {
         self.pid().is_none() && !own.is_empty() && words.windows(own.len()).any(|some| some == own)
     }
 
+    /// Returns true if a signal has stopped the process (SIGSTOP), so that it handles no other signal but SIGKILL.
+    pub fn is_stopped(&self) -> bool {
+        self.pid().and_then(state).is_some_and(|state| state == "T")
+    }
+
     /// Sends a signal to the process. Returns true if the process runs.
     pub fn signal(&self, signal: Signal) -> bool {
         // The signal fails if the process has just ended.
         self.pid().is_some_and(|pid| kill_process(pid, signal).is_ok())
     }
+}
+
+/// Returns the letter of a process's state, as in Linux's `stat`.
+fn state(pid: Pid) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // The program's name is skipped. It is in parentheses and may contain spaces.
+    stat.rsplit(')').next()?.split_whitespace().next().map(str::to_owned)
 }
 
 /// Returns true if a process without a command line is ending. It has then freed its memory, but not yet its files.

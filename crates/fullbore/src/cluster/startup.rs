@@ -185,6 +185,12 @@ fn to_blame(missing: &[Readiness]) -> Option<&Readiness> {
 pub fn still_runs(daemon: &Daemon, within: Duration) -> String {
     let pid = daemon.pid().map(|pid| pid.as_raw_nonzero().to_string()).unwrap_or_default();
     let (name, log) = (&daemon.name, daemon.log.display());
+    if daemon.is_stopped() {
+        return format!(
+            "{name} (pid {pid}) has not ended within {within:?}, because a signal has stopped it; `kill -CONT {pid}` \
+             lets it end, and `kill -9 {pid}` ends it at once"
+        );
+    }
     format!("{name} (pid {pid}) has not ended within {within:?}; its log is {log}, and `kill -9 {pid}` ends it")
 }
 

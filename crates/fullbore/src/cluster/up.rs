@@ -17,12 +17,12 @@ use std::path::Path;
 #[derive(Args, Debug)]
 pub struct Up {
     /// The number of brokers of the directory [default: the present number, 3 in a new one].
-    #[arg(long, value_name = "COUNT", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..=50))]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=50))]
     brokers: Option<u32>,
     #[command(flatten)]
     directory: DirectoryArg,
     /// The port of the first broker on 127.0.0.1; the others have the next ones [default: 9092].
-    #[arg(long, value_name = "PORT", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
     /// The PostgreSQL that the brokers share, postgres://USER@HOST:PORT/DATABASE [default: the directory's own]. Put the password into a file, and name the file by `--set control.plane.password.file=FILE`: a command line is visible to others.
     #[arg(long, value_name = "URL")]

@@ -172,7 +172,7 @@ mod tests {
     }
 
     fn meant(flags: &str) -> Result<Meant, String> {
-        let line = Line::try_parse_from(std::iter::once("configs").chain(flags.split_whitespace()));
+        let line = crate::command_line::parsed::<Line>(std::iter::once("configs").chain(flags.split_whitespace()));
         line.map_err(|error| error.to_string())?.entity.meant().map_err(|failure| failure.to_string())
     }
 

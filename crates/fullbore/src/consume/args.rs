@@ -69,9 +69,9 @@ pub struct Consume {
     /// End after this many records.
     #[arg(short = 'c', long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_messages: Option<u64>,
-    /// End at the ends that the partitions had at the start; a partition that its broker refuses is retried for 10 s. A
-    /// member without partitions ends once it can get none. That is at once if a member assigns eagerly, otherwise
-    /// after a minute without a change, or after max.poll.interval.ms if that is shorter.
+    /// End at the ends that the partitions had at the start; a partition without a leader, or that its broker refuses,
+    /// is retried for --timeout. A member without partitions ends once it can get none. That is at once if a member
+    /// assigns eagerly, otherwise after a minute without a change, or after max.poll.interval.ms if that is shorter.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// End after this many milliseconds without a record.

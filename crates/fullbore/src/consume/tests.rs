@@ -12,7 +12,7 @@ struct Line {
 }
 
 fn parse(flags: &[&str]) -> Result<Consume, String> {
-    let line = Line::try_parse_from(["consume", "-t", "t"].iter().chain(flags));
+    let line = crate::command_line::parsed::<Line>(["consume", "-t", "t"].iter().chain(flags));
     line.map(|line| line.consume).map_err(|error| error.to_string())
 }
 

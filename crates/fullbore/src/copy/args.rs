@@ -54,7 +54,7 @@ pub struct CopyArgs {
     #[arg(long, value_name = "ID")]
     pub(super) transactional_id: Option<String>,
     /// Commit after this many records [default: all that arrive in --transaction-duration-ms].
-    #[arg(long, value_name = "COUNT", value_parser = record_count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = record_count)]
     pub(super) transaction_records: Option<u64>,
     /// Commit this many milliseconds after the first record of a transaction.
     #[arg(long, value_name = "MS", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
@@ -62,9 +62,9 @@ pub struct CopyArgs {
     /// Choose the partition by the key, as a producer does, even if the target has as many partitions.
     #[arg(long)]
     pub(super) by_key: bool,
-    /// End at the ends that the partitions had at the start; a partition that its broker refuses is retried for 10 s.
-    /// The copier also waits until other members have copied their partitions, or for one session timeout, after which
-    /// it gets a dead member's partitions.
+    /// End at the ends that the partitions had at the start; a partition without a leader, or that its broker refuses,
+    /// is retried for --timeout. The copier also waits until other members have copied their partitions, or for one
+    /// session timeout, after which it gets a dead member's partitions.
     #[arg(short, long)]
     pub(super) exit: bool,
     /// Print the counts at the end as a JSON object; {"error": SENTENCE} and {"note": SENTENCE} go to standard error.

@@ -11,7 +11,7 @@ struct Line {
 
 fn parse(flags: &str) -> CopyArgs {
     let words = format!("copy --from a --to b --group g {flags}");
-    Line::try_parse_from(words.split_whitespace()).map(|line| line.copy).expect("flags")
+    crate::command_line::parsed::<Line>(words.split_whitespace()).map(|line| line.copy).expect("flags")
 }
 
 fn properties(args: &CopyArgs) -> Properties {

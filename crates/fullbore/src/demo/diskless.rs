@@ -30,10 +30,10 @@ pub struct StoreOptions {
     #[arg(long)]
     pub diskless: bool,
     /// The time that a PUT takes (150, or 150ms, 1s) [default: 150ms].
-    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
+    #[arg(long, allow_hyphen_values = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
     pub put: Option<Duration>,
     /// The time that a GET takes [default: 50ms].
-    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
+    #[arg(long, allow_hyphen_values = true, value_name = "MS", value_parser = units::milliseconds, requires = "diskless")]
     pub get: Option<Duration>,
 }
 

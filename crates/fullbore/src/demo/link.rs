@@ -32,10 +32,10 @@ const KAFKA_BUFFER_BYTES: (usize, usize) = (512 * 1024, 4 << 20);
 pub struct LinkOptions {
     /// Put a round trip of this many milliseconds (150, or 150ms, 1s) between the broker and its clients, by the relay
     /// of `fullbore perf link`.
-    #[arg(long, allow_negative_numbers = true, value_name = "MS", value_parser = units::milliseconds)]
+    #[arg(long, allow_hyphen_values = true, value_name = "MS", value_parser = units::milliseconds)]
     pub rtt: Option<Duration>,
     /// The bandwidth of that link in each direction: 200mbit, 25MB/s [default: 200mbit].
-    #[arg(long, value_name = "RATE", value_parser = units::rate, requires = "rtt")]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = units::rate, requires = "rtt")]
     pub bandwidth: Option<u64>,
 }
 

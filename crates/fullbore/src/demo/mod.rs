@@ -50,13 +50,13 @@ const PACED_SECONDS: u64 = 3;
     Example: fullbore demo --diskless --put 150ms --get 50ms")]
 pub struct Demo {
     /// The number of records to stream [default: 1000000, with --rtt 400000, with --diskless 200000].
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     records: Option<u64>,
     /// Bytes of each record's value.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
+    #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(VALUE_LEN_MIN as i64..=1 << 19))]
     record_size: u32,
     /// The number of partitions of the topic.
-    #[arg(long, allow_negative_numbers = true, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(i32).range(1..=1000))]
     partitions: i32,
     #[command(flatten)]
     link: link::LinkOptions,

@@ -2,7 +2,7 @@
 
 use crate::client::Where;
 use crate::client_id;
-use crate::failure::Failure;
+use crate::failure::{Failure, completeness};
 use crate::output::{Format, line, name};
 use crate::table::aligned;
 use clap::Args;
@@ -55,7 +55,8 @@ pub fn run(list: &List) -> Result<(), Failure> {
     list.format.choose();
     let mut cluster = list.at.cluster(client_id::GROUPS)?;
     let (states, types) = (list.state.clone().unwrap_or_default(), list.r#type.clone().unwrap_or_default());
-    let found = GroupAdmin::of(&mut cluster, list.at.patience())?.list(&states.0, &types.0)?;
+    let listed = GroupAdmin::of(&mut cluster, list.at.patience())?.listed(&states.0, &types.0);
+    let (found, failed) = listed.parts()?;
     if list.format.json {
         line(&object([("groups", array(found.iter().map(document)))]));
     } else if list.state.is_none() && list.r#type.is_none() {
@@ -63,7 +64,7 @@ pub fn run(list: &List) -> Result<(), Failure> {
     } else {
         table(&found, list.r#type.is_some(), list.state.is_some()).iter().for_each(|text| line(text));
     }
-    Ok(())
+    completeness(failed)
 }
 
 /// Returns the table of kafka-consumer-groups.sh.

@@ -50,7 +50,7 @@ pub struct Consume {
     #[arg(long, value_name = "REGEX")]
     include: Option<String>,
     /// Stop after this many records.
-    #[arg(long, allow_negative_numbers = true)]
+    #[arg(long)]
     num_records: Option<u64>,
     /// Old name of --num-records.
     #[arg(long, hide = true)]
@@ -71,7 +71,7 @@ pub struct Consume {
     #[arg(long, hide = true)]
     socket_buffer_size: Option<i32>,
     /// End after this many milliseconds without a record, or without a response.
-    #[arg(long, value_name = "MS", default_value_t = 10_000, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", default_value_t = 10_000)]
     timeout: u64,
     /// Print a line for every reporting interval instead of one at the end.
     #[arg(long)]
@@ -298,7 +298,8 @@ mod tests {
     }
 
     fn parse(flags: &str) -> Result<Consume, clap::Error> {
-        Line::try_parse_from(std::iter::once("consume").chain(flags.split_whitespace())).map(|line| line.consume)
+        crate::command_line::parsed::<Line>(std::iter::once("consume").chain(flags.split_whitespace()))
+            .map(|line| line.consume)
     }
 
     fn plan(flags: &str) -> Result<ConsumePlan, Failure> {

@@ -66,27 +66,27 @@ pub struct Link {
     #[arg(long, value_name = "A,B", value_parser = names)]
     namespaces: Option<[String; 2]>,
     /// The round-trip time: 150 or 150ms, 1.5s, 500us. Each direction takes half of it.
-    #[arg(long, value_name = "TIME", value_parser = units::milliseconds)]
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = units::milliseconds)]
     rtt: Duration,
     /// The rate of each direction: 200mbit, 1gbit, 25MB/s [default: unlimited].
-    #[arg(long, value_name = "RATE", value_parser = units::rate)]
+    #[arg(long, allow_hyphen_values = true, value_name = "RATE", value_parser = units::rate)]
     bandwidth: Option<u64>,
     /// The bytes that may wait for the bandwidth: 1MB, 64KiB [default: those that the link carries in a round trip].
-    #[arg(long, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SIZE", value_parser = units::size, requires = "bandwidth")]
     buffer: Option<u64>,
     /// The largest additional random delay, which keeps the order: 5 or 5ms.
-    #[arg(long, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = units::milliseconds, default_value = "0")]
     jitter: Duration,
     /// For a relay: the probability, for each 1,460 bytes, that a direction of a connection stalls as after a lost
     /// packet. 0.1%, or with the time of the stall 0.1%:300ms [default of the time: the round trip, at least 10 ms].
-    #[arg(long, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
+    #[arg(long, allow_hyphen_values = true, value_name = "PROBABILITY[:TIME]", value_parser = loss_stall, conflicts_with = "namespaces")]
     loss_stall: Option<(f64, Option<Duration>)>,
     /// For a relay: the limit of bytes in flight in each direction of a connection, at which it stops to read from the
     /// sender [default: 64MiB].
-    #[arg(long, value_name = "SIZE", value_parser = in_flight_max, conflicts_with = "namespaces")]
+    #[arg(long, allow_hyphen_values = true, value_name = "SIZE", value_parser = in_flight_max, conflicts_with = "namespaces")]
     in_flight_max: Option<u64>,
     /// For namespaces: the probability that a packet is lost, 0.1%.
-    #[arg(long, value_name = "PROBABILITY", value_parser = units::probability, conflicts_with = "listen")]
+    #[arg(long, allow_hyphen_values = true, value_name = "PROBABILITY", value_parser = units::probability, conflicts_with = "listen")]
     loss: Option<f64>,
     /// For namespaces: the bytes of the largest IP packet [default: 1500].
     #[arg(long, value_name = "BYTES", value_parser = mtu, conflicts_with = "listen")]
@@ -283,7 +283,7 @@ mod tests {
     }
 
     fn parse(flags: &str) -> Result<RelaySettings, String> {
-        let line = Line::try_parse_from(std::iter::once("link").chain(flags.split_whitespace()));
+        let line = crate::command_line::parsed::<Line>(std::iter::once("link").chain(flags.split_whitespace()));
         line.map(|line| line.link.relay_settings()).map_err(|error| error.to_string())
     }
 

@@ -54,10 +54,10 @@ pub struct PerfProduceArgs {
     #[arg(long)]
     topic: String,
     /// The number of records to send.
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     num_records: u64,
     /// The bytes of each value, which is random letters.
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     record_size: Option<u32>,
     /// Send random parts of this file.
     #[arg(long, value_name = "FILE")]
@@ -69,7 +69,7 @@ pub struct PerfProduceArgs {
     #[arg(long, default_value = "\\n")]
     payload_delimiter: String,
     /// The records a second; -1 for no limit.
-    #[arg(long, allow_negative_numbers = true, value_parser = throughput)]
+    #[arg(long, value_parser = throughput)]
     throughput: f64,
     /// Bootstrap brokers, host:port separated by commas [default: FULLBORE_BOOTSTRAP_SERVER, or localhost:9092].
     #[arg(short, long, value_name = "HOST:PORT,...")]
@@ -105,7 +105,7 @@ pub struct PerfProduceArgs {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit each transaction after this many milliseconds [default: 3000, with a transactional id].
-    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..), allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     transaction_duration_ms: Option<u64>,
 }
 
@@ -355,7 +355,8 @@ mod tests {
     }
 
     fn parse(flags: &str) -> Result<PerfProduceArgs, clap::Error> {
-        Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
+        crate::command_line::parsed::<Line>(std::iter::once("produce").chain(flags.split_whitespace()))
+            .map(|line| line.produce)
     }
 
     const LEAST: &str = "--topic t --num-records 5 --record-size 10 --throughput -1";

@@ -101,7 +101,7 @@ pub struct ProduceArgs {
     #[arg(long, value_name = "TEXT", conflicts_with = "null")]
     null_marker: Option<String>,
     /// The partition of every record without one [default: by the key, or any].
-    #[arg(short, long, value_name = "NUMBER")]
+    #[arg(short, long, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// The timestamp of every record without one, in milliseconds since 1970 [default: now].
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(i64).range(0..))]
@@ -128,7 +128,7 @@ pub struct ProduceArgs {
     #[arg(long, value_name = "ID")]
     transactional_id: Option<String>,
     /// Commit after this many records [default: at the end of the input].
-    #[arg(long, value_name = "COUNT", value_parser = record_count, allow_negative_numbers = true)]
+    #[arg(long, value_name = "COUNT", value_parser = record_count)]
     transaction_records: Option<u64>,
     /// A file of producer properties.
     #[arg(long, visible_alias = "producer.config", value_name = "FILE")]

@@ -10,7 +10,8 @@ struct Line {
 }
 
 fn parse(flags: &str) -> Result<ProduceArgs, clap::Error> {
-    Line::try_parse_from(std::iter::once("produce").chain(flags.split_whitespace())).map(|line| line.produce)
+    crate::command_line::parsed::<Line>(std::iter::once("produce").chain(flags.split_whitespace()))
+        .map(|line| line.produce)
 }
 
 fn layout(flags: &str) -> Result<InputLayout, String> {

@@ -18,7 +18,7 @@ pub struct Alter {
     #[command(flatten)]
     target: TopicTarget,
     /// The number of all partitions that the topic then has.
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: i32,
     /// The brokers of every partition, including existing ones, the preferred leader first: 1:2,2:3 is two partitions.
     #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment)]

@@ -21,10 +21,10 @@ pub struct Create {
     #[arg(value_name = "TOPIC")]
     name: Option<String>,
     /// The number of partitions [default: that of the cluster].
-    #[arg(long, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_parser = clap::value_parser!(i32).range(1..))]
     partitions: Option<i32>,
     /// The number of replicas of each partition [default, and with -1: that of the cluster].
-    #[arg(long, allow_negative_numbers = true, value_parser = replication_factor)]
+    #[arg(long, value_parser = replication_factor)]
     replication_factor: Option<i16>,
     /// The brokers of each partition instead of counts, the preferred leader first: 1:2,2:3 is two partitions.
     #[arg(long, value_name = "BROKER:...,...", value_parser = replica_assignment, conflicts_with_all = ["partitions", "replication_factor"])]

@@ -22,7 +22,7 @@ pub struct DeleteRecords {
     #[arg(value_name = "TOPIC", requires = "offset")]
     name: Option<String>,
     /// Numbers of partitions [default: all].
-    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', conflicts_with = "offset_json_file")]
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(0..), conflicts_with = "offset_json_file")]
     partition: Vec<i32>,
     /// The first offset that is kept; `end` keeps no present record.
     #[arg(long, value_name = "OFFSET", value_parser = first_kept, conflicts_with = "offset_json_file")]

@@ -28,7 +28,7 @@ pub struct DescribeTopicsArgs {
     #[arg(long)]
     topics_with_overrides: bool,
     /// The number of partitions in one request.
-    #[arg(long, value_name = "COUNT", default_value_t = PARTITIONS_PER_ANSWER, allow_negative_numbers = true, value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(long, value_name = "COUNT", default_value_t = PARTITIONS_PER_ANSWER, value_parser = clap::value_parser!(i32).range(1..))]
     partition_size_limit_per_response: i32,
     #[command(flatten)]
     only: Only,

@@ -31,7 +31,7 @@ pub struct ElectLeaders {
     #[arg(value_name = "TOPIC")]
     name: Option<String>,
     /// Only this partition of the topic.
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["all_topic_partitions", "path_to_json_file"])]
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["all_topic_partitions", "path_to_json_file"], value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// Every partition of every topic.
     #[arg(long)]

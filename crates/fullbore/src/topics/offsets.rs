@@ -18,7 +18,7 @@ pub struct Offsets {
     #[command(flatten)]
     select: Select,
     /// Only these partitions.
-    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',')]
+    #[arg(long, value_name = "NUMBER,...", value_delimiter = ',', value_parser = clap::value_parser!(i32).range(0..))]
     partitions: Vec<i32>,
     /// The offset: latest, the end; earliest, the start; max-timestamp, of the record with the largest timestamp; or
     /// milliseconds since 1970, of the first record that is not older.
@@ -57,6 +57,13 @@ pub fn run(offsets: &Offsets) -> Result<(), Failure> {
         .filter(|place| is_wanted(place.partition))
         .map(|place| (place.topic, place.partition))
         .collect();
+    let is_absent = |wanted: &&i32| of.iter().all(|(_, partition)| partition != *wanted);
+    if let Some(absent) = offsets.partitions.iter().find(is_absent).filter(|_| !names.is_empty()) {
+        return Err(Failure::new(match &names[..] {
+            [one] => format!("topic '{one}' has no partition {absent}"),
+            _ => format!("none of the topics has a partition {absent}"),
+        }));
+    }
     let FoundOffsets { offsets, refused, unreached } = cluster.offsets_found_at(&of, offsets.time);
     let found = offsets.iter().filter(|(_, offset)| **offset >= 0);
     if select.format.json {

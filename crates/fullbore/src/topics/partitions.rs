@@ -2,6 +2,7 @@
 
 use crate::failure::Failure;
 use crate::pipe::json::{self, Value};
+use fullbore_host::files::{LIST_FILE_MAX, read_text};
 use fullbore_wire::Text;
 use std::path::Path;
 
@@ -20,7 +21,7 @@ pub struct ListedPartition {
 /// Fails if the file cannot be read or has another form.
 pub fn listed(path: &Path) -> Result<Vec<ListedPartition>, Failure> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
+    let text = read_text(path, LIST_FILE_MAX).map_err(|error| Failure::new(format!("cannot read {shown}: {error}")))?;
     let value = json::parse(&text).map_err(|wrong| Failure::new(format!("{shown}: {wrong}")))?;
     partitions(&value).ok_or_else(|| {
         Failure::new(format!(

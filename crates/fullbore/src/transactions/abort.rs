@@ -8,10 +8,10 @@ use crate::failure::Failure;
 use crate::output::{name, words};
 use clap::{ArgGroup, Args};
 use fullbore_client::admin::{
-    AbortMarker, TransactionDescription, abort_transaction, describe_producers, describe_transaction, fence,
+    AbortMarker, Termination, TransactionDescription, abort_transaction, describe_producers, force_terminate,
     list_transactions,
 };
-use fullbore_client::blocking::Cluster;
+use fullbore_client::blocking::{Cluster, Listed};
 
 #[derive(Args, Debug)]
 #[command(group(ArgGroup::new("which").required(true)))]
@@ -20,19 +20,19 @@ pub struct Abort {
     #[arg(long)]
     topic: String,
     /// The partition.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
     /// The first offset of the transaction; the command looks up the producer.
-    #[arg(long, value_name = "OFFSET", group = "which")]
+    #[arg(long, value_name = "OFFSET", group = "which", value_parser = clap::value_parser!(i64).range(0..))]
     start_offset: Option<i64>,
     /// The id of the producer, if it is known, together with both epochs.
-    #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"])]
+    #[arg(long, value_name = "ID", group = "which", requires_all = ["producer_epoch", "coordinator_epoch"], value_parser = clap::value_parser!(i64).range(0..))]
     producer_id: Option<i64>,
     /// The epoch of the producer.
-    #[arg(long, value_name = "EPOCH", requires = "producer_id")]
+    #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i16).range(0..))]
     producer_epoch: Option<i16>,
-    /// The epoch of the coordinator.
-    #[arg(long, value_name = "EPOCH", requires = "producer_id")]
+    /// The epoch of the coordinator; -1, as describe-producers shows it, if none has ended a transaction here.
+    #[arg(long, value_name = "EPOCH", requires = "producer_id", value_parser = clap::value_parser!(i32).range(-1..))]
     coordinator_epoch: Option<i32>,
     /// Abort even if the transaction is open at its coordinator, or the coordinator does not respond: the producer then
     /// continues, and may commit its other records.
@@ -92,6 +92,7 @@ pub fn run(of: &Abort) -> Result<(), Failure> {
 /// Fails if the transaction is open at its coordinator, or if a coordinator does not respond.
 fn refuse_coordinated(cluster: &mut Cluster, place: &(String, i32), producer_id: i64) -> Result<(), Failure> {
     let found = list_transactions(cluster, -1, None)
+        .and_then(Listed::whole)
         .and_then(|listed| coordinated(cluster, &listed, producer_id, place))
         .map_err(|error| {
             Failure::new(format!(
@@ -120,9 +121,14 @@ fn coordinated_refusal(open: &TransactionDescription, now_ms: i64) -> Failure {
 /// the mistake.
 pub fn force(of: &ForceTerminate) -> Result<(), Failure> {
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
-    describe_transaction(&mut cluster, &of.transactional_id)?;
-    fence(&mut cluster, &of.transactional_id)?;
-    words(&format!("Fenced the producer of {}; a transaction that was open is aborted.", name(&of.transactional_id)));
+    let id = name(&of.transactional_id);
+    words(&match force_terminate(&mut cluster, &of.transactional_id)? {
+        Termination::Ended => format!("Fenced the producer of {id}; a transaction that was open is aborted."),
+        Termination::Ending => format!(
+            "Fenced the producer of {id}; the abort of its transaction is decided, and the coordinator repeats it until \
+             every partition has the marker."
+        ),
+    });
     Ok(())
 }
 

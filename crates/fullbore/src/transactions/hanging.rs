@@ -26,7 +26,7 @@ const MINUTE_MS: i64 = 60_000;
 #[command(group(ArgGroup::new("where").args(["topic", "broker_id"]).required(true).multiple(true)))]
 pub struct FindHanging {
     /// Only partitions of this broker.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i32).range(0..))]
     broker_id: Option<i32>,
     /// The longest duration of a transaction, in minutes.
     #[arg(long, value_name = "MINUTES", default_value_t = 15)]
@@ -35,7 +35,7 @@ pub struct FindHanging {
     #[arg(long)]
     topic: Option<String>,
     /// Only this partition of the topic.
-    #[arg(long, value_name = "NUMBER", requires = "topic")]
+    #[arg(long, value_name = "NUMBER", requires = "topic", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     #[command(flatten)]
     pub(super) at: Where,
@@ -103,20 +103,26 @@ fn partitions(cluster: &mut Cluster, of: &FindHanging) -> Result<Vec<(String, i3
     if let (Some(topic), Some(partition)) = (&of.topic, of.partition) {
         return Ok(vec![(topic.clone(), partition)]);
     }
+    if let Some(id) = of.broker_id
+        && cluster.brokers()?.iter().all(|broker| broker.id != id)
+    {
+        return Err(ClientError::NoBroker(id.to_string()));
+    }
     let mut found = Vec::new();
     let names = match &of.topic {
         Some(topic) => vec![Text::from(topic.as_str())],
         None => list_topics(cluster)?.into_iter().map(|(name, _)| name).collect(),
     };
-    for topic in describe_topics(cluster, &names, PARTITIONS_PER_ANSWER)? {
+    let topics = describe_topics(cluster, &names, PARTITIONS_PER_ANSWER)?;
+    if let Some(topic) = of.topic.as_ref().filter(|_| topics.is_empty()) {
+        return Err(ClientError::NoTopic(topic.clone()));
+    }
+    for topic in topics {
         let is_there = |replicas: &[i32]| of.broker_id.is_none_or(|id| replicas.contains(&id));
         let partitions = topic.partitions.iter().filter(|partition| is_there(&partition.replicas));
         found.extend(partitions.map(|partition| (topic.name.to_string(), partition.partition)));
     }
-    match &of.topic {
-        Some(topic) if found.is_empty() => Err(ClientError::NoTopic(topic.clone())),
-        _ => Ok(found),
-    }
+    Ok(found)
 }
 
 /// Removes the transactions that a coordinator will end.
@@ -127,7 +133,7 @@ fn without_coordinated(cluster: &mut Cluster, found: Vec<Hanging>) -> Result<Vec
     if found.is_empty() {
         return Ok(found);
     }
-    let listed = list_transactions(cluster, -1, None)?;
+    let listed = list_transactions(cluster, -1, None)?.whole()?;
     let mut hanging = Vec::new();
     for candidate in found {
         let place = (candidate.topic.clone(), candidate.partition);

@@ -3,7 +3,7 @@
 use super::{now_ms, print};
 use crate::client::Where;
 use crate::client_id;
-use crate::failure::Failure;
+use crate::failure::{Failure, completeness};
 use crate::output::{Format, line, name};
 use crate::table::row;
 use clap::Args;
@@ -16,7 +16,7 @@ const ALL: i64 = -1;
 #[derive(Args, Debug)]
 pub struct List {
     /// Only transactions open for longer than this many ms; all if negative.
-    #[arg(long, value_name = "MS", default_value_t = ALL, hide_default_value = true, allow_negative_numbers = true)]
+    #[arg(long, value_name = "MS", default_value_t = ALL, hide_default_value = true)]
     duration_filter: i64,
     /// Only ids whose whole text matches this regular expression.
     #[arg(long, value_name = "REGEX")]
@@ -42,10 +42,11 @@ pub struct Describe {
 pub fn run(of: &List) -> Result<(), Failure> {
     of.format.choose();
     let mut cluster = of.at.cluster(client_id::TRANSACTIONS)?;
-    let found = list_transactions(&mut cluster, of.duration_filter, of.transactional_id_pattern.as_deref())?;
+    let listed = list_transactions(&mut cluster, of.duration_filter, of.transactional_id_pattern.as_deref())?;
+    let (found, failed) = listed.parts()?;
     if of.format.json {
         line(&object([("transactions", array(found.iter().map(listing)))]));
-        return Ok(());
+        return completeness(failed);
     }
     let mut rows = vec![row(["TransactionalId", "Coordinator", "ProducerId", "TransactionState"])];
     rows.extend(found.iter().map(|found| {
@@ -53,7 +54,7 @@ pub fn run(of: &List) -> Result<(), Failure> {
         row([&name(&found.transactional_id), &coordinator, &producer_id, &found.state])
     }));
     print(&rows);
-    Ok(())
+    completeness(failed)
 }
 
 fn listing(found: &TransactionListing) -> String {

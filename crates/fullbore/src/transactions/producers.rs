@@ -13,13 +13,13 @@ use fullbore_client::admin::{PartitionProducer, describe_producers};
 #[derive(Args, Debug)]
 pub struct DescribeProducers {
     /// A broker with a replica of the partition [default: its leader].
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(i32).range(0..))]
     broker_id: Option<i32>,
     /// The topic.
     #[arg(long)]
     topic: String,
     /// The partition.
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(i32).range(0..))]
     partition: i32,
     #[command(flatten)]
     pub(super) at: Where,

@@ -1,6 +1,7 @@
 //! Lists groups and deletes a group.
 
 use super::coordinator::{GroupAdmin, check, check_group};
+use crate::blocking::{BrokerAddress, Cluster, Listed};
 use crate::error::ClientError;
 use fullbore_wire::Text;
 use fullbore_wire::apis::delete_groups::DeleteGroupsRequest;
@@ -24,24 +25,23 @@ impl GroupAdmin<'_> {
     /// # Errors
     /// Returns [`ClientError`] of the first broker that refuses or cannot be reached.
     pub fn list(&mut self, states: &[String], kinds: &[String]) -> Result<Vec<GroupListing>, ClientError> {
+        self.listed(states, kinds).whole()
+    }
+
+    /// Returns the groups like [`GroupAdmin::list`], even if a broker does not answer.
+    pub fn listed(&mut self, states: &[String], kinds: &[String]) -> Listed<GroupListing> {
         let texts = |words: &[String]| words.iter().map(|word| word.as_str().into()).collect::<Vec<Text>>();
         let request =
             ListGroupsRequest { states_filter: texts(states), types_filter: texts(kinds), ..Default::default() };
         // After a failure the whole list is repeated. The broker may be gone, and its groups may have moved to other
         // brokers.
-        let mut found = self.patiently(|cluster| {
-            let mut found: Vec<GroupListing> = Vec::new();
-            for broker in cluster.brokers()? {
-                let response = cluster.ask_at(&broker.address(), &request, i16::MAX)?;
-                check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
-                found.extend(response.groups.into_iter().filter(is_of_consumers).map(|group| GroupListing {
-                    id: group.group_id,
-                    kind: group.group_type,
-                    state: group.group_state,
-                }));
-            }
-            Ok(found)
-        })?;
+        let mut listed = Listed::default();
+        let outcome = self.patiently(|cluster| {
+            let brokers = cluster.brokers()?;
+            listed = cluster.at_each(&brokers, |cluster, broker| groups_of(cluster, broker, &request));
+            listed.failed.take().map_or(Ok(()), Err)
+        });
+        let (mut found, failed) = (listed.found, outcome.err());
         // The groups are filtered again, because older brokers ignore the filters of the request.
         let is_asked = |asked: &[String], found: &str| {
             asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
@@ -49,7 +49,7 @@ impl GroupAdmin<'_> {
         found.retain(|group| is_asked(states, &group.state) && is_asked(kinds, &group.kind));
         found.sort();
         found.dedup();
-        Ok(found)
+        Listed { found, failed }
     }
 
     /// Deletes a group with its offsets.
@@ -71,6 +71,18 @@ impl GroupAdmin<'_> {
             }
         })
     }
+}
+
+fn groups_of(
+    cluster: &mut Cluster,
+    broker: &BrokerAddress,
+    request: &ListGroupsRequest,
+) -> Result<Vec<GroupListing>, ClientError> {
+    let response = cluster.ask_at(&broker.address(), request, i16::MAX)?;
+    check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
+    let listing =
+        |group: ListedGroup| GroupListing { id: group.group_id, kind: group.group_type, state: group.group_state };
+    Ok(response.groups.into_iter().filter(is_of_consumers).map(listing).collect())
 }
 
 /// Returns true for groups of consumers, and for groups that only have offsets, as in Kafka's tool.

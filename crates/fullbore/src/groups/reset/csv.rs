@@ -6,6 +6,7 @@
 use super::offsets::ResetOffsets;
 use crate::failure::Failure;
 use crate::output;
+use fullbore_host::files::{LIST_FILE_MAX, read_text};
 use fullbore_wire::Text;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub fn print(row: String) {
 /// Fails if the file cannot be read, or at the first malformed line.
 pub fn read(path: &Path, groups: &[String]) -> Result<BTreeMap<Text, ResetOffsets>, Failure> {
     let shown = path.display();
-    let text = std::fs::read_to_string(path)
+    let text = read_text(path, LIST_FILE_MAX)
         .map_err(|error| Failure::new(format!("cannot read the file of --from-file, {shown}: {error}")))?;
     parse(&text, groups).map_err(|(line, wrong)| Failure::new(format!("{shown}, line {line}: {wrong}")))
 }

@@ -50,10 +50,10 @@ pub struct Reset {
     #[arg(long)]
     to_current: bool,
     /// Set the offsets to this offset.
-    #[arg(long, value_name = "OFFSET", allow_negative_numbers = true)]
+    #[arg(long, value_name = "OFFSET")]
     to_offset: Option<i64>,
     /// Move the offsets by this many records, back if negative.
-    #[arg(long, value_name = "RECORDS", allow_negative_numbers = true)]
+    #[arg(long, value_name = "RECORDS")]
     shift_by: Option<i64>,
     /// Set the offsets to the first records of this time or later: 2026-11-21T08:00:00.000, in UTC unless a zone like
     /// +01:00 follows.

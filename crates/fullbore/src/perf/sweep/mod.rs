@@ -98,13 +98,13 @@ pub struct Sweep {
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     broker_set: Vec<(String, String)>,
     /// The time for which each measurement sends: 500ms, 10s [default: 2s, or the table's].
-    #[arg(long, value_name = "TIME", value_parser = positive, conflicts_with = "num_records")]
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = positive, conflicts_with = "num_records")]
     duration: Option<Duration>,
     /// The number of records that each measurement sends, instead of a time.
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
     num_records: Option<u64>,
     /// The approximate time for which each producer warms up; its records are not in the figures. 0 for no warm-up.
-    #[arg(long, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
+    #[arg(long, allow_hyphen_values = true, value_name = "TIME", value_parser = units::duration, default_value = "1s")]
     warmup: Duration,
     /// The number of measurements of each point [default: 3, or the table's].
     #[arg(long, value_name = "COUNT")]
@@ -165,17 +165,21 @@ fn measure(
     // From here on there are results to report, so the stop may take time. Earlier, a silent cluster must not delay
     // Ctrl-C.
     stop.allow(REPORT_WITHIN);
+    let is_new = !directory.exists();
+    // The system refuses to remove a directory that has files.
+    let undo = || drop(is_new.then(|| std::fs::remove_dir(directory)));
     std::fs::create_dir_all(directory)
         .map_err(|error| Failure::new(format!("cannot make the directory {}: {error}", directory.display())))?;
     words(&intention(&plan));
-    let results = turns(plan, refusals, stop)?;
+    let results = turns(plan, refusals, stop).inspect_err(|_| undo())?;
     let lead =
         [table.map(|table| table.about), args.note.as_deref()].into_iter().flatten().collect::<Vec<_>>().join(" ");
     let about = About { title: title(table, &results.plan), lead, facts };
     if results.runs.is_empty() {
+        undo();
         return Err(Failure::interrupted("interrupted before the first measurement; nothing was written"));
     }
-    write_files(directory, &about, &results)?;
+    write_files(directory, &about, &results).inspect_err(|_| undo())?;
     if args.format.json {
         line(&json::document(&about, &results));
         return verdict(&results, directory);
@@ -245,7 +249,10 @@ fn verdict(results: &Results, directory: &Path) -> Result<(), Failure> {
     let errors: Vec<&String> = results.runs.iter().filter_map(|run| run.outcome.as_ref().err()).collect();
     match errors.first() {
         Some(first) if errors.len() == results.runs.len() => {
-            Err(Failure::new(format!("no measurement succeeded; the first: {first}")))
+            let written = directory.display();
+            Err(Failure::new(format!(
+                "no measurement succeeded; the first: {first}; the others are in {written}/runs.csv"
+            )))
         }
         Some(first) => {
             let (failed, all) = (errors.len(), results.runs.len());
@@ -470,7 +477,7 @@ mod tests {
     }
 
     fn parse(flags: &[&str]) -> Result<Sweep, clap::Error> {
-        Line::try_parse_from([&["sweep"], flags].concat()).map(|line| line.sweep)
+        crate::command_line::parsed::<Line>([&["sweep"], flags].concat()).map(|line| line.sweep)
     }
 
     fn plan(flags: &[&str]) -> Result<SweepPlan, Failure> {
@@ -553,7 +560,8 @@ mod tests {
             verdict(&Results { plan: plan.clone(), runs: runs.to_vec(), interrupted }, Path::new("there"))
         };
         let failed = of(&runs, false).expect_err("every one failed");
-        assert_eq!((failed.status, failed.to_string().as_str()), (1, "no measurement succeeded; the first: no luck"));
+        let told = "no measurement succeeded; the first: no luck; the others are in there/runs.csv";
+        assert_eq!((failed.status, failed.to_string().as_str()), (1, told));
         let figures = Figures {
             records: 1,
             bytes: 1,

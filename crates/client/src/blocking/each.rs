@@ -1,0 +1,79 @@
+//! Sends requests to several brokers at the same time, so that a hung broker does not delay the answers of the others.
+//!
+//! Invariant: the answers are in the order of the brokers.
+
+use super::cluster::{BrokerAddress, Cluster};
+use crate::error::ClientError;
+
+/// The entries that the brokers of a cluster have listed.
+#[derive(Debug)]
+pub struct Listed<T> {
+    /// The entries of those brokers that have answered.
+    pub found: Vec<T>,
+    /// The error of a broker without an answer, whose entries are missing.
+    pub failed: Option<ClientError>,
+}
+
+impl<T> Default for Listed<T> {
+    fn default() -> Self {
+        Listed { found: Vec::new(), failed: None }
+    }
+}
+
+impl<T> Listed<T> {
+    /// Returns the entries, and the error of a broker whose entries are missing.
+    ///
+    /// # Errors
+    /// Returns this error if there are no entries, because an empty list would be wrong.
+    pub fn parts(self) -> Result<(Vec<T>, Option<ClientError>), ClientError> {
+        match self.failed {
+            Some(error) if self.found.is_empty() => Err(error),
+            failed => Ok((self.found, failed)),
+        }
+    }
+
+    /// Returns the entries of all brokers.
+    ///
+    /// # Errors
+    /// Returns the error of a broker without an answer.
+    pub fn whole(self) -> Result<Vec<T>, ClientError> {
+        match self.failed {
+            Some(error) => Err(error),
+            None => Ok(self.found),
+        }
+    }
+}
+
+impl Cluster {
+    /// Calls `ask` for each of these brokers, each in a thread with its own connections.
+    pub(crate) fn at_each<T: Send>(
+        &self,
+        brokers: &[BrokerAddress],
+        ask: impl Fn(&mut Cluster, &BrokerAddress) -> Result<Vec<T>, ClientError> + Sync,
+    ) -> Listed<T> {
+        let ask = &ask;
+        std::thread::scope(|scope| {
+            let begin = |broker| {
+                let mut cluster = self.detached();
+                std::thread::Builder::new()
+                    .name("each-broker".to_owned())
+                    .spawn_scoped(scope, move || ask(&mut cluster, broker))
+                    .map_err(|source| ClientError::Io { address: broker.address(), source })
+            };
+            // All threads are started before the first one is awaited.
+            let begun: Vec<_> = brokers.iter().map(begin).collect();
+            let mut listed = Listed::default();
+            for thread in begun {
+                let answer = thread.and_then(|thread| match thread.join() {
+                    Ok(answer) => answer,
+                    Err(panic) => std::panic::resume_unwind(panic),
+                });
+                match answer {
+                    Ok(found) => listed.found.extend(found),
+                    Err(error) => drop(listed.failed.get_or_insert(error)),
+                }
+            }
+            listed
+        })
+    }
+}
