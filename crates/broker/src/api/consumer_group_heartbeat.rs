@@ -98,7 +98,7 @@ async fn heartbeat(
 
 /// Returns how many bytes of the request the group would keep. Most of them are names of topics.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
-    let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
+    let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + consumer::TEXT_BYTES);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
     let texts = texts.into_iter().flatten().map(|text| text.len());
     names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()

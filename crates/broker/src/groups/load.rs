@@ -203,8 +203,8 @@ impl Groups {
     }
 }
 
-/// Writes tombstones for parts of groups that no longer exist. There are such parts if the write of their tombstones has
-/// failed, or if a group's code has panicked.
+/// Writes tombstones for parts of groups that no longer exist. There are such parts if the write of their tombstones
+/// has failed, or if a group's code has panicked.
 fn delete_parts(shard: &Arc<Shard>, parts: HashMap<Uuid, Parts>) {
     if !parts.is_empty() {
         let keys = parts.into_values().flat_map(Parts::into_keys);

@@ -44,6 +44,44 @@ fn join_of_a_large_group_writes_no_more_than_the_first_one() {
     assert_eq!(stage.restored().records(), stage.group.records());
 }
 
+/// Counts how often topics are looked up.
+#[derive(Default)]
+struct Counting(std::cell::Cell<usize>);
+
+impl Topics for Counting {
+    fn version(&self) -> u64 {
+        1
+    }
+    fn find(&self, _: &str) -> Option<(Uuid, i32)> {
+        self.0.set(self.0.get() + 1);
+        None
+    }
+}
+
+#[test]
+fn join_of_a_large_group_looks_up_only_its_own_topics() {
+    let mut stage = Stage::with_room(100);
+    let mut lookups = Vec::new();
+    for number in 0..100 {
+        let topics = Counting::default();
+        let names: Vec<String> = (0..50).map(|topic| format!("topic-{number}-{topic}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let request = joining(&format!("m{number}"), &names);
+        let call = Call {
+            request: &request,
+            fresh_id: Text::default(),
+            fresh_parts_id: PARTS,
+            client_id: "client",
+            client_host: "/host",
+            resolved: Vec::new(),
+            resolved_version: 1,
+        };
+        stage.group.heartbeat(call, &topics, &stage.settings, 0).expect("it joins");
+        lookups.push(topics.0.get());
+    }
+    assert!(lookups.iter().all(|count| *count <= 2 * 50), "{lookups:?}");
+}
+
 #[test]
 fn join_writes_the_assignments_that_it_changes_and_no_others() {
     const MEMBERS: usize = 64;
