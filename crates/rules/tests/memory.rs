@@ -117,7 +117,7 @@ fn abandoned_classic_group_holds_no_memory_for_members() {
 #[test]
 fn abandoned_consumer_group_holds_no_memory_for_members() {
     let before = HELD.get();
-    let mut group = ConsumerGroup::new(0, 0);
+    let mut group = ConsumerGroup::new(0, Uuid([9; 16]), 0);
     for member_epoch in [consumer::JOINING, consumer::LEAVING] {
         let request = ConsumerGroupHeartbeatRequest {
             member_id: Text::from_static("member"),
@@ -130,16 +130,47 @@ fn abandoned_consumer_group_holds_no_memory_for_members() {
         let call = consumer::Call {
             request: &request,
             fresh_id: Text::default(),
+            fresh_parts_id: Uuid([9; 16]),
             client_id: "c",
             client_host: "/h",
             resolved: Vec::new(),
             resolved_version: 0,
         };
         group.heartbeat(call, &OneTopic, &consumer::ConsumerGroupSettings::default(), 0).expect("it may");
+        assert!(group.take_change().is_some());
     }
     assert_eq!(group.state(), GroupState::Empty);
     let left = HELD.get() - before;
     assert!(left <= LEFT_OF_A_GROUP_MAX, "{left} bytes");
+}
+
+/// `fullbore.groups.bytes.max` limits what groups count themselves.
+#[test]
+fn members_with_many_names_take_no_more_memory_than_their_group_counts() {
+    let before = HELD.get();
+    let mut group = ConsumerGroup::new(0, Uuid([9; 16]), 0);
+    for number in 0..10 {
+        let names = (0..1_000).map(|name| Text::from(format!("{number:04}-{name:04}"))).collect();
+        let request = ConsumerGroupHeartbeatRequest {
+            member_id: Text::from(format!("m{number}")),
+            rebalance_timeout_ms: 1_000,
+            subscribed_topic_names: Some(names),
+            ..Default::default()
+        };
+        let call = consumer::Call {
+            request: &request,
+            fresh_id: Text::default(),
+            fresh_parts_id: Uuid::ZERO,
+            client_id: "c",
+            client_host: "/h",
+            resolved: Vec::new(),
+            resolved_version: 0,
+        };
+        group.heartbeat(call, &NoTopics, &consumer::ConsumerGroupSettings::default(), 0).expect("it may");
+        assert!(group.take_change().is_some());
+    }
+    let held = usize::try_from(HELD.get() - before).expect("more than before");
+    assert!(held <= group.bytes(), "{held} bytes, of which {} count", group.bytes());
 }
 
 struct NoTopics;

@@ -286,6 +286,49 @@ fn a_restart_after_a_kill_keeps_the_members() {
 }
 
 #[test]
+fn kill_after_each_join_loses_no_member() {
+    let mut broker = Broker::start(&[]);
+    let group = unique("killed-often");
+    broker.client().create_topic("t", 6, &[]);
+    let mut members: Vec<Member> = Vec::new();
+    for _ in 0..4 {
+        let mut member = Member::new(&broker, &group, &["t"]);
+        member.join();
+        members.push(member);
+        let before = describe(&mut broker.client(), &group);
+        broker.kill();
+        broker.restart();
+        assert_eq!(describe(&mut broker.client(), &group), before);
+        for member in &mut members {
+            member.reconnect(&broker);
+            member.beat();
+        }
+    }
+    wait_until("all have their share", SOON, || {
+        members.iter_mut().for_each(|member| drop(member.beat()));
+        members.iter().map(|member| member.reads.len()).sum::<usize>() == 6
+    });
+}
+
+/// Each member sends about 18 KB and subscribes to other topics than the rest.
+#[test]
+fn members_that_join_write_about_as_much_as_they_send() {
+    const MEMBERS: usize = 150;
+    let broker = Broker::start(&["offsets.topic.num.partitions=1"]);
+    let (group, mut client) = (new_group(&broker, "wide"), broker.client());
+    let mut sent = 0;
+    for number in 0..MEMBERS {
+        let names: Vec<String> = (0..600).map(|topic| format!("topic-of-{number:04}-is-{topic:04}-of-600")).collect();
+        sent += names.iter().map(String::len).sum::<usize>();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        assert_eq!(refused(&mut client, &join_request(&group, &format!("m{number}"), &names)), ErrorCode::NONE);
+    }
+    let size = |file: &std::path::PathBuf| file.metadata().expect("readable").len();
+    let written: u64 = broker.partition_files("__consumer_offsets", 0, "log").iter().map(size).sum();
+    assert!(written < 2 * sent as u64, "{written} bytes for {sent}");
+}
+
+#[test]
 fn commits_are_fenced_by_epoch() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -71,7 +71,7 @@ fn hundreds_of_groups_that_cannot_be_written_are_one_line() {
         member.send_sync();
         assert_eq!(member.synced().error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
     }
-    assert_seldom(&broker, "cannot write a group's snapshot", since);
+    assert_seldom(&broker, "cannot write a group's records", since);
 }
 
 #[test]

@@ -3,12 +3,12 @@
 
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
-use crate::groups::{Missing, TopicRegex};
+use crate::groups::{Missing, TopicRegex, fresh_parts_id};
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::{self, GroupRefusal, JOINING, Resolved};
 use fullbore_rules::group::{GroupAnswer, GroupSettings};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
-use fullbore_wire::{ErrorCode, Frame, Text};
+use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -70,6 +70,7 @@ async fn heartbeat(
     let consumer_call = consumer::Call {
         request,
         fresh_id: if request.member_id.is_empty() { fresh_id() } else { Text::default() },
+        fresh_parts_id: if joins { fresh_parts_id() } else { Uuid::ZERO },
         client_id: call.header.client_id.as_deref().unwrap_or_default(),
         client_host: &client_host,
         resolved,
@@ -97,7 +98,7 @@ async fn heartbeat(
 
 /// Returns how many bytes of the request the group would keep. Most of them are names of topics.
 fn incoming_bytes(request: &ConsumerGroupHeartbeatRequest) -> usize {
-    let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + 64);
+    let names = request.subscribed_topic_names.iter().flatten().map(|name| name.len() + consumer::TEXT_BYTES);
     let texts = [&request.subscribed_topic_regex, &request.instance_id, &request.rack_id];
     let texts = texts.into_iter().flatten().map(|text| text.len());
     names.chain(texts).sum::<usize>() + request.member_id.len() + request.group_id.len()

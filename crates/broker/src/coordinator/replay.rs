@@ -109,7 +109,7 @@ fn give_each(partition: &Replica, mut each: impl FnMut(LogEntry)) -> Result<(), 
     Ok(())
 }
 
-fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
+pub(super) fn memory(records: Records, cold: &DirectReads) -> io::Result<Bytes> {
     match records {
         Records::Memory(bytes) => Ok(bytes),
         Records::Pieces(pieces) => Ok(pieces.concat().into()),

@@ -37,8 +37,11 @@ pub type KeyValue = (Bytes, Option<Bytes>);
 
 /// The records of one write.
 pub enum Records {
-    /// Records outside of transactions.
+    /// Records outside of transactions. If they are larger than a batch should be, they get several.
     Plain(Vec<KeyValue>),
+    /// Records outside of transactions that share one batch, however large they are. So a replay finds all or none of
+    /// them.
+    Together(Vec<KeyValue>),
     /// Records in a producer's transaction. They do not share a batch with other writes.
     Transactional(VerifiedProducer, Vec<KeyValue>),
     /// The end of a producer's transaction in this partition. The number is the transaction version, which decides how
@@ -269,7 +272,7 @@ impl Shard {
         match records {
             Records::Marker(marker, version) => ended.note(marker, *version),
             Records::Transactional(of, _) => return ended.may_have_ended(of.producer, of.seen, self.leader_epoch()),
-            Records::Plain(_) | Records::Late(_) => {}
+            Records::Plain(_) | Records::Together(_) | Records::Late(_) => {}
         }
         false
     }
@@ -337,8 +340,9 @@ impl<'a> WriteBatch<'a> {
     fn append(mut self, writes: Vec<Write>) {
         let mut writes = writes.into_iter();
         while let Some(Write { records, callback }) = writes.next() {
-            let records = match records {
-                Records::Plain(records) => records,
+            let (records, may_split) = match records {
+                Records::Plain(records) => (records, true),
+                Records::Together(records) => (records, false),
                 Records::Transactional(of, records) => {
                     self.finish();
                     self.producer = Some(of);
@@ -369,13 +373,16 @@ impl<'a> WriteBatch<'a> {
             if self.bytes + bytes > self.bytes_max {
                 self.finish();
             }
-            if bytes > self.bytes_max {
+            if bytes > self.bytes_max && may_split {
                 let appended = self.append_all(records.into_iter());
                 self.shard.notify_in_order(appended, vec![callback]);
-            } else {
-                self.records.extend(records);
-                self.bytes += bytes;
-                self.callbacks.push(callback);
+                continue;
+            }
+            self.records.extend(records);
+            self.bytes += bytes;
+            self.callbacks.push(callback);
+            if self.bytes > self.bytes_max {
+                self.finish();
             }
         }
         self.finish();

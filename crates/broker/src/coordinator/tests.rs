@@ -107,6 +107,31 @@ async fn a_write_of_any_size_is_read_again() {
 }
 
 #[tokio::test]
+async fn records_written_together_are_one_batch() {
+    let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "message.max.bytes=104857600");
+    let many = |name: &str| (0..100_u8).map(|n| record(&format!("{name}-{n:02}"), Some(vec![n; 20_000]))).collect();
+    let small = || Records::Plain(vec![record("small", None)]);
+    let writes = [small(), Records::Together(many("whole")), small(), Records::Plain(many("split"))];
+    let pending: Vec<_> = writes.into_iter().map(|records| shard.write(records, |kept| kept)).collect();
+    for pending in pending {
+        assert_eq!(pending.kept().await, Ok(Ok(())));
+    }
+    assert_eq!(read(&shard).len(), 202);
+    let partition = shard.partition();
+    let (mut offset, mut batches) = (0, Vec::new());
+    while offset < partition.offsets().expect("open").log_end {
+        let read = partition.read(offset, 8 << 20, true).expect("readable").records;
+        let bytes = replay::memory(read, partition.cold()).expect("readable");
+        for batch in fullbore_wire::batch::batches(&bytes).map_while(Result::ok) {
+            batches.push(batch.record_count());
+            offset = batch.last_offset() + 1;
+        }
+    }
+    assert_eq!(batches[..3], [1, 100, 1]);
+    assert!(batches.len() > 4, "{batches:?}");
+}
+
+#[tokio::test]
 async fn oversized_write_fails_and_those_around_it_do_not() {
     let Opened { shard, logs, directory: _directory } = opened(Compression::None, "message.max.bytes=1000000");
     let write = |key: &str, len| shard.write(Records::Plain(vec![record(key, Some(vec![0; len]))]), |kept| kept);

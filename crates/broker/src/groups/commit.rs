@@ -10,7 +10,7 @@ use super::{Groups, not_kept};
 use crate::coordinator::{KeyValue, PendingWrite, Records, Shard, Unwritten, VerifiedProducer, size_of_record};
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::TopicIdPartition;
-use fullbore_rules::group::{Committer, Group, PendingOffsets};
+use fullbore_rules::group::{Committer, Group, PartKey, PendingOffsets};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -327,6 +327,7 @@ impl Groups {
         self: &Arc<Self>,
         shard: &Arc<Shard>,
         group: &str,
+        parts: Vec<PartKey>,
         offsets: bool,
     ) -> PendingWrite<Result<(), ErrorCode>> {
         let (groups, of, group): (_, _, Arc<str>) = (Arc::clone(self), Arc::clone(shard), Arc::from(group));
@@ -335,7 +336,9 @@ impl Groups {
             let due =
                 late.offsets.view(&of_group, |view| if offsets { names_and_partitions(view) } else { BTreeSet::new() });
             let group = records::group(&of_group, None);
-            std::iter::once(group)
+            let parts = parts.into_iter().map(|key| records::part(&key, None));
+            parts
+                .chain(std::iter::once(group))
                 .chain(due.into_iter().filter_map(move |(topic, index)| tombstone(&of_group, &topic, index)))
         };
         shard.write(Records::late(records), move |kept| {

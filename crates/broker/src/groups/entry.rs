@@ -1,12 +1,16 @@
 //! A group, with the requests that wait for its answers.
 
+use super::fresh_parts_id;
 use crate::coordinator::{self, Shard, Waiting};
-use fullbore_rules::group::{Effect, Group, GroupAnswer, RequestTicket};
+use fullbore_rules::group::{Change, Effect, Group, GroupAnswer, PartKey, RequestTicket};
 use fullbore_wire::{ErrorCode, Text};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicUsize};
+
+/// How many records of former members may wait to be deleted.
+const UNWRITTEN_PARTS_MAX: usize = 10_000;
 
 pub(super) struct Entry {
     pub id: Text,
@@ -26,9 +30,11 @@ pub(super) struct EntryState {
     pub waiting: Waiting<GroupAnswer>,
     /// How many bytes the group held for its members when this was last updated.
     pub bytes: usize,
-    /// Effects that have not been carried out yet, in order. As long as there are any, a task is writing a snapshot.
+    /// Effects that have not been carried out yet, in order. As long as there are any, a task is writing records.
     pub outbox: VecDeque<Effect>,
-    /// True while a task writes a snapshot.
+    /// Records whose write has failed. The next write includes them.
+    pub unwritten: Change,
+    /// True while a task writes records.
     pub is_keeping: bool,
     /// True once the group is out of service.
     pub is_gone: bool,
@@ -41,6 +47,7 @@ impl Entry {
             waiting: Waiting::default(),
             bytes: 0,
             outbox: VecDeque::new(),
+            unwritten: Change::default(),
             is_keeping: false,
             is_gone: false,
         };
@@ -63,6 +70,44 @@ impl EntryState {
     /// Refuses every waiting request with COORDINATOR_NOT_AVAILABLE.
     pub fn refuse_all(&mut self) {
         self.waiting.answer_all(|| GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    }
+
+    /// Takes the records to write: those whose write has failed, and all those at the front of the outbox.
+    pub fn take_change(&mut self) -> Change {
+        let mut change = std::mem::take(&mut self.unwritten);
+        while let Some(Effect::Keep(_)) = self.outbox.front()
+            && let Some(Effect::Keep(later)) = self.outbox.pop_front()
+        {
+            change.merge(later);
+        }
+        change
+    }
+
+    /// Puts back the records whose write has failed.
+    ///
+    /// They may include tombstones of many members that came and went while nothing could be written. If these are too
+    /// many, all records are written anew, under a new id.
+    pub fn put_back(&mut self, change: Change) {
+        self.unwritten = change;
+        if self.unwritten.parts.len() <= self.group.parts_len() + UNWRITTEN_PARTS_MAX {
+            return;
+        }
+        for effect in &mut self.outbox {
+            if let Effect::Keep(change) = effect {
+                *change = Change::default();
+            }
+        }
+        self.group.renew_parts(fresh_parts_id());
+        self.unwritten = self.group.records();
+    }
+
+    /// Returns the keys of the parts that are not written yet.
+    pub fn unwritten_parts(&self) -> Vec<PartKey> {
+        let queued = self.outbox.iter().filter_map(|effect| match effect {
+            Effect::Keep(change) => Some(change),
+            _ => None,
+        });
+        queued.chain([&self.unwritten]).flat_map(|change| change.parts.keys().copied()).collect()
     }
 
     pub fn answer(&mut self, ticket: RequestTicket, answer: GroupAnswer) {

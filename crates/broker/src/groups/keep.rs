@@ -1,14 +1,15 @@
-//! Carries out the effects of a group's state machine. Answers are sent at once, and snapshots are written to the
-//! group's shard, one after another.
+//! Carries out the effects of a group's state machine. Answers are sent at once, and changed records are written to the
+//! group's shard, one change after another.
 //!
 //! The effects of one group are carried out in order. As long as the group's outbox contains any, a task is writing its
-//! snapshot.
+//! records. Invariant: the log always has the records of some state of the group. A change whose write has failed is
+//! part of the next one, since that contains only further changes.
 
 use super::entry::{Entry, EntryState};
-use super::{Groups, records, timer};
+use super::{Groups, fresh_parts_id, records, timer};
 use crate::coordinator::{Records, Status};
 use fullbore_host::task;
-use fullbore_rules::group::{Effect, Effects, Event, Group, GroupAnswer, Snapshot};
+use fullbore_rules::group::{Effect, Effects, Event, Group, GroupAnswer};
 use fullbore_wire::ErrorCode;
 use parking_lot::MutexGuard;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,11 +40,11 @@ impl Groups {
     /// Removes all members from the group. They will join again, and committed offsets stay.
     fn give_up(self: &Arc<Self>, entry: &Arc<Entry>, mut inner: MutexGuard<'_, EntryState>) {
         tracing::error!(group = %entry.id, "the handling of a group's event has panicked: all members are removed and must join again");
-        inner.group = inner.group.emptied(self.now_ms());
+        inner.group = inner.group.emptied(fresh_parts_id(), self.now_ms());
         inner.refuse_all();
         let mut effects = Effects::new();
         if !inner.group.is_blank() {
-            effects.push(Effect::Keep(inner.group.snapshot()));
+            effects.push(Effect::Keep(inner.group.records()));
         }
         self.follow(entry, inner, effects);
     }
@@ -70,7 +71,7 @@ impl Groups {
         self.arm(entry, &inner);
     }
 
-    /// Carries out effects up to the first snapshot. Returns true if none is left, or if a task is already writing.
+    /// Carries out effects up to the first change. Returns true if none is left, or if a task is already writing.
     /// Returns false if the caller must spawn a task for the rest.
     pub(super) fn drain_now(&self, entry: &Entry, inner: &mut EntryState) -> bool {
         if inner.is_keeping {
@@ -78,8 +79,8 @@ impl Groups {
         }
         while let Some(effect) = inner.outbox.pop_front() {
             match effect {
-                Effect::Keep(snapshot) => {
-                    inner.outbox.push_front(Effect::Keep(snapshot));
+                Effect::Keep(change) => {
+                    inner.outbox.push_front(Effect::Keep(change));
                     return false;
                 }
                 Effect::Answer(ticket, answer) => inner.answer(ticket, answer),
@@ -89,11 +90,11 @@ impl Groups {
         true
     }
 
-    /// Writes the group's snapshots until the outbox is empty. This is the body of the group's task. Each write is
+    /// Writes the group's records until the outbox is empty. This is the body of the group's task. Each write is
     /// queued under the group's lock, which orders all writes of the group.
     async fn drain(&self, entry: &Entry) {
         loop {
-            let asked = {
+            let (asked, change) = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
@@ -102,23 +103,26 @@ impl Groups {
                     return;
                 }
                 inner.is_keeping = true;
-                let Some(snapshot) = newest_snapshot(&mut inner) else {
-                    // A group that is out of service gets no snapshot. Either it was deleted and gets a tombstone, or
+                let change = inner.take_change();
+                if inner.is_gone {
+                    // A group that is out of service gets no records. Either it was deleted and gets tombstones, or
                     // another broker serves it.
                     if entry.shard.status() != Status::Serving {
                         refuse_next(&mut inner);
                     }
                     continue;
-                };
-                let record = records::group(&entry.id, Some(&snapshot));
-                entry.shard.write(Records::Plain(vec![record]), std::convert::identity)
+                }
+                let records = Records::Together(records::change(&entry.id, &change));
+                (entry.shard.write(records, std::convert::identity), change)
             };
             if let Err(error) = asked.kept().await.and_then(|kept| kept) {
                 // If writes fail, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
-                    tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's snapshot: after a restart its members join again");
+                    tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's records: after a restart its members join again");
                 }
-                refuse_next(&mut entry.lock());
+                let mut inner = entry.lock();
+                inner.put_back(change);
+                refuse_next(&mut inner);
             }
         }
     }
@@ -177,21 +181,8 @@ impl Groups {
     }
 }
 
-/// Removes the snapshots at the front of the outbox and returns the last of them. Only that one is worth writing.
-/// Returns `None` if the group is out of service.
-fn newest_snapshot(inner: &mut EntryState) -> Option<Snapshot> {
-    let mut newest = None;
-    while let Some(Effect::Keep(_)) = inner.outbox.front()
-        && let Some(Effect::Keep(snapshot)) = inner.outbox.pop_front()
-    {
-        newest = Some(snapshot);
-    }
-    // If the group is out of service, no more is written for it.
-    newest.filter(|_| !inner.is_gone)
-}
-
-/// Replaces the answers before the next snapshot by COORDINATOR_NOT_AVAILABLE, because the snapshot that they waited
-/// for could not be written.
+/// Replaces the answers before the next change by COORDINATOR_NOT_AVAILABLE, because the records that they waited for
+/// could not be written.
 fn refuse_next(inner: &mut EntryState) {
     for effect in &mut inner.outbox {
         match effect {

@@ -6,9 +6,9 @@ use super::entry::Entry;
 use super::offsets::{CommitOffset, TopicName};
 use super::records::{self, OffsetKey};
 use super::replayed::{FoundOffsets, FoundPending, ReplayedShard};
-use super::{Groups, Missing};
+use super::{Groups, Missing, fresh_parts_id};
 use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, LogEntry, Records, ReplayError, Shard, replay};
-use fullbore_rules::group::{Group, Snapshot};
+use fullbore_rules::group::{Group, Parts, Restoring, Snapshot};
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -36,8 +36,14 @@ impl Coordinator for Groups {
                 // left some state.
                 self.forget_shards(topic, std::slice::from_ref(shard));
             }
-            for (id, snapshot) in found.snapshots {
-                self.restore(shard, id, &snapshot);
+            let snapshots = std::mem::take(&mut found.snapshots);
+            let all_known = snapshots.values().all(Snapshot::is_known);
+            for (id, snapshot) in snapshots {
+                self.restore(shard, id, &snapshot, &found.take_parts(&snapshot));
+            }
+            // Parts may also belong to a group of a later release, which this one does not know.
+            if all_known {
+                delete_parts(shard, std::mem::take(&mut found.parts));
             }
             self.install_offsets(shard, found.offsets, &found.pending);
             self.install_pending(shard, found.pending);
@@ -175,8 +181,15 @@ impl Groups {
         }
     }
 
-    pub(super) fn restore(&self, shard: &Arc<Shard>, id: Text, snapshot: &Snapshot) {
-        match Group::restore(snapshot, self.settings, self.now_ms()) {
+    fn restore(&self, shard: &Arc<Shard>, id: Text, snapshot: &Snapshot, parts: &Parts) {
+        let image = self.control.image();
+        let restoring = Restoring {
+            topics: &*image,
+            settings: self.settings,
+            fresh_parts_id: fresh_parts_id(),
+            now: self.now_ms(),
+        };
+        match Group::restore(snapshot, parts, &restoring) {
             Ok(group) => {
                 let entry = Entry::new(id.clone(), group, Arc::clone(shard));
                 self.note_bytes(&mut entry.lock());
@@ -184,8 +197,17 @@ impl Groups {
                 self.table.lock().insert(id, entry);
             }
             Err(error) => {
-                tracing::error!(group = &*id, %error, "cannot read a group's snapshot: its members join again");
+                tracing::error!(group = &*id, %error, "cannot read a group's records: its members join again");
             }
         }
+    }
+}
+
+/// Writes tombstones for parts of groups that no longer exist. There are such parts if the write of their tombstones
+/// has failed, or if a group's code has panicked.
+fn delete_parts(shard: &Arc<Shard>, parts: HashMap<Uuid, Parts>) {
+    if !parts.is_empty() {
+        let keys = parts.into_values().flat_map(Parts::into_keys);
+        drop(shard.write(Records::late(move || keys.map(|key| records::part(&key, None))), drop));
     }
 }

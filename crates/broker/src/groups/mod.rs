@@ -3,7 +3,7 @@
 //!
 //! The effects of one group are carried out in order. An effect that must first be written delays the later effects of
 //! its own group, but not those of other groups. No lock is held across an await. So a group takes further events while
-//! its snapshot is written, and their effects are queued. Groups and their commits are stored in `__consumer_offsets`
+//! its records are written, and their effects are queued. Groups and their commits are stored in `__consumer_offsets`
 //! through [`coordinator`](crate::coordinator).
 //!
 //! Each request gets exactly one answer, from its group or at the latest from [`Groups::close`].
@@ -42,7 +42,7 @@ use fullbore_control::{CONSUMER_OFFSETS, Control, Image};
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ pub struct Groups {
     /// True once the broker is stopping. Requests no longer wait then.
     closed: AtomicBool,
     clock: GroupClock,
-    /// Limits how often a snapshot that could not be written is logged.
+    /// Limits how often records of groups that could not be written are logged.
     unkept: LogRateLimit,
     /// Limits how often a group beyond the limit is logged.
     uncounted: LogRateLimit,
@@ -358,7 +358,7 @@ impl Groups {
             inner.group.check_delete()?;
             // The deletion is queued before another group with this name can be created. The records of the new group
             // therefore come after it.
-            let asked = self.forget_group(&entry.shard, id, offsets);
+            let asked = self.forget_group(&entry.shard, id, inner.unwritten_parts(), offsets);
             self.remove(&entry, &mut inner);
             asked
         };
@@ -443,6 +443,11 @@ impl Groups {
             table.remove(&entry.id);
         }
     }
+}
+
+/// Returns a new random id for the parts of a group.
+pub fn fresh_parts_id() -> Uuid {
+    Uuid(uuid::Uuid::new_v4().into_bytes())
 }
 
 /// Returns how `__consumer_offsets` is created and written.

@@ -1,18 +1,23 @@
-//! The records of groups in `__consumer_offsets`: committed offsets, exactly as Kafka writes them, and snapshots of
-//! groups.
+//! The records of groups in `__consumer_offsets`: committed offsets, exactly as Kafka writes them, and the records of
+//! the groups themselves (`rules::group::Change`).
 //!
-//! The key of a snapshot has a type that Kafka does not know. Kafka's coordinator and tools skip unknown types.
+//! The keys of the latter have types that Kafka does not know. Kafka's coordinator and tools skip unknown types.
 
 use super::offsets::OffsetAndMetadata;
 use crate::coordinator::KeyValue;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use fullbore_rules::group::Snapshot;
+use fullbore_rules::group::{Change, PartKey, PartKind, Snapshot};
 use fullbore_wire::coordinator::{CoordinatorRecord, OffsetCommitKey, OffsetCommitValue};
 use fullbore_wire::{DecodeError, EncodeError, Text, Uuid};
 
-/// The type of a snapshot's key, "Fb" in ASCII. The key continues with the group's id in UTF-8. The value is the
-/// version of the layout in 64 bits, followed by the state.
+/// The type in the key of a group's own record, "Fb" in ASCII. The key continues with the group's id in UTF-8. The
+/// value is the version of the layout in 64 bits, followed by the state.
 const SNAPSHOT: i16 = 0x4662;
+/// The type in the key of a part of a group, "Fp" in ASCII. The key continues with the id of the group's parts, the
+/// kind in 8 bits, and the number in 64 bits.
+const PART: i16 = 0x4670;
+/// Length of a part's key after its type.
+const PART_KEY_BYTES: usize = 25;
 /// In a record, stands for an expiry time that the client did not send.
 const NEVER_SAID: i64 = -1;
 
@@ -21,8 +26,10 @@ const NEVER_SAID: i64 = -1;
 pub(super) enum GroupRecord {
     /// A committed offset. `None` if it was deleted.
     Offset { group: Text, topic: Text, partition: i32, committed: Option<(Uuid, OffsetAndMetadata)> },
-    /// The snapshot of a group. `None` if the group was deleted.
+    /// The own record of a group. `None` if the group was deleted.
     Group { group: Text, snapshot: Option<Snapshot> },
+    /// A part of a group. `None` if it was deleted.
+    Part { key: PartKey, value: Option<Bytes> },
     /// Any other record, which is skipped.
     Other,
 }
@@ -57,7 +64,23 @@ pub(super) fn offset(
     CoordinatorRecord::OffsetCommit(key, value).encode()
 }
 
-/// Returns the record of a group, or its tombstone if `snapshot` is `None`.
+/// Returns the records of a change, the group's own record last.
+pub(super) fn change(id: &str, change: &Change) -> Vec<KeyValue> {
+    let parts = change.parts.iter().map(|(key, value)| part(key, value.clone()));
+    parts.chain(change.group.as_ref().map(|snapshot| group(id, Some(snapshot)))).collect()
+}
+
+/// Returns the record of a part, or its tombstone if `value` is `None`.
+pub(super) fn part(key: &PartKey, value: Option<Bytes>) -> KeyValue {
+    let mut bytes = BytesMut::with_capacity(2 + PART_KEY_BYTES);
+    bytes.put_i16(PART);
+    bytes.put_slice(&key.parts_id.0);
+    bytes.put_u8(key.kind as u8);
+    bytes.put_i64(key.number);
+    (bytes.freeze(), value)
+}
+
+/// Returns a group's own record, or its tombstone if `snapshot` is `None`.
 pub(super) fn group(id: &str, snapshot: Option<&Snapshot>) -> KeyValue {
     let mut key = BytesMut::with_capacity(2 + id.len());
     key.put_i16(SNAPSHOT);
@@ -105,8 +128,24 @@ pub(super) fn read(key: Bytes, value: Option<Bytes>) -> Result<GroupRecord, Deco
             });
             Ok(GroupRecord::Group { group, snapshot: snapshot.transpose()? })
         }
+        CoordinatorRecord::Unknown(PART, key, value) => {
+            // A part of an unknown kind belongs to a later version of its group, whose own record is not known either.
+            let Some(key) = part_key(key)? else { return Ok(GroupRecord::Other) };
+            Ok(GroupRecord::Part { key, value: value.map(|value| Bytes::copy_from_slice(&value)) })
+        }
         _ => Ok(GroupRecord::Other),
     }
+}
+
+/// Reads a part's key. Returns None if its kind is unknown.
+fn part_key(mut key: Bytes) -> Result<Option<PartKey>, DecodeError> {
+    if key.len() < PART_KEY_BYTES {
+        return Err(DecodeError::Truncated { missing: PART_KEY_BYTES - key.len() });
+    }
+    let mut parts_id = Uuid::ZERO;
+    key.copy_to_slice(&mut parts_id.0);
+    let (kind, number) = (PartKind::from_number(key.get_u8()), key.get_i64());
+    Ok(kind.map(|kind| PartKey { parts_id, kind, number }))
 }
 
 #[cfg(test)]
@@ -129,7 +168,27 @@ mod tests {
             let (key, value) = group("g", snapshot.as_ref());
             assert_eq!(read(key, value), Ok(GroupRecord::Group { group: "g".into(), snapshot }));
         }
+        for (kind, value) in [
+            (PartKind::Member, Some(Bytes::from_static(b"m"))),
+            (PartKind::Assignment, Some(Bytes::new())),
+            (PartKind::Regex, None),
+        ] {
+            let part_key = PartKey { parts_id: id, kind, number: i64::MAX };
+            let (key, written) = part(&part_key, value.clone());
+            assert_eq!(read(key, written), Ok(GroupRecord::Part { key: part_key, value }));
+        }
         assert_eq!(read(Bytes::from_static(&[0, 2, 0, 1, b'g']), None), Ok(GroupRecord::Other), "Kafka's own groups");
+    }
+
+    #[test]
+    fn key_of_a_part_cut_short_is_an_error_and_an_unknown_kind_is_skipped() {
+        let (key, _) = part(&PartKey { parts_id: Uuid([1; 16]), kind: PartKind::Regex, number: 1 }, None);
+        for len in 2..key.len() {
+            assert_eq!(read(key.slice(..len), None), Err(DecodeError::Truncated { missing: key.len() - len }));
+        }
+        let mut unknown = key.to_vec();
+        unknown[18] = 9;
+        assert_eq!(read(unknown.into(), None), Ok(GroupRecord::Other));
     }
 
     #[test]

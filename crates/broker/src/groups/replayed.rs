@@ -4,7 +4,8 @@
 
 use super::offsets::OffsetAndMetadata;
 use super::records::GroupRecord;
-use fullbore_rules::group::{PendingOffsets, Snapshot};
+use bytes::Bytes;
+use fullbore_rules::group::{PartKey, Parts, PendingOffsets, Snapshot};
 use fullbore_rules::sequence::Marker;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{HashMap, HashSet};
@@ -18,7 +19,10 @@ pub(super) type FoundPending = PendingOffsets<(Text, i32), (Uuid, OffsetAndMetad
 /// Everything that the log of a shard contains.
 #[derive(Default)]
 pub(super) struct ReplayedShard {
+    /// The groups' own records.
     pub snapshots: HashMap<Text, Snapshot>,
+    /// The parts of groups, by the id that a group's own record names.
+    pub parts: HashMap<Uuid, Parts>,
     /// The committed offsets by group. The group's id may be long, so it is stored only once.
     pub offsets: HashMap<Text, FoundOffsets>,
     /// Pending offsets by group.
@@ -48,8 +52,26 @@ impl ReplayedShard {
             }
             GroupRecord::Group { group, snapshot: Some(snapshot) } => drop(self.snapshots.insert(group, snapshot)),
             GroupRecord::Group { group, snapshot: None } => drop(self.snapshots.remove(&group)),
+            GroupRecord::Part { key, value } => self.put_part(key, value),
             GroupRecord::Other => {}
         }
+    }
+
+    fn put_part(&mut self, key: PartKey, value: Option<Bytes>) {
+        if let Some(value) = value {
+            self.parts.entry(key.parts_id).or_default().insert(key, value);
+            return;
+        }
+        let Some(parts) = self.parts.get_mut(&key.parts_id) else { return };
+        parts.remove(&key);
+        if parts.is_empty() {
+            self.parts.remove(&key.parts_id);
+        }
+    }
+
+    /// Takes the parts of a group, to which its own record refers.
+    pub fn take_parts(&mut self, snapshot: &Snapshot) -> Parts {
+        snapshot.parts_id().and_then(|parts_id| self.parts.remove(&parts_id)).unwrap_or_default()
     }
 
     fn forget(&mut self, group: &Text, key: &(Text, i32)) {

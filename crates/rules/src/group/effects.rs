@@ -1,8 +1,8 @@
 //! The effects of an event, which the caller carries out in order.
 //!
-//! Invariant: no client sees an effect that comes after an [`Effect::Keep`] before the snapshot is written.
+//! Invariant: no client sees an effect that comes after an [`Effect::Keep`] before the records are written.
 
-use super::Snapshot;
+use super::Change;
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
 use fullbore_wire::apis::join_group::JoinGroupResponse;
@@ -19,8 +19,8 @@ pub type Effects = Vec<Effect>;
 /// An instruction to the caller, as the result of an event.
 #[derive(Debug)]
 pub enum Effect {
-    /// The caller writes the snapshot before it carries out any later effect.
-    Keep(Snapshot),
+    /// The caller writes these records before it carries out any later effect.
+    Keep(Change),
     /// The caller responds to the waiting request.
     Answer(RequestTicket, GroupAnswer),
     /// The caller writes a log line or counts the event.

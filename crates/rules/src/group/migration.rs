@@ -9,9 +9,9 @@
 use super::classic::Classic;
 use super::consumer::{Call, ConsumerGroup, GroupRefusal, Topics};
 use super::observed::{Consumer, observed};
-use super::{Effect, Effects, Group, GroupAnswer, GroupSettings, GroupState, Joining, RequestTicket};
+use super::{Change, Effect, Effects, Group, GroupAnswer, GroupSettings, GroupState, Joining, RequestTicket};
 use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatResponse;
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 
 impl Group {
     /// Handles a ConsumerGroupHeartbeat, and responds at once. `settings` are the broker's settings, overridden by
@@ -26,12 +26,13 @@ impl Group {
         effects: &mut Effects,
     ) {
         let joins = call.request.member_epoch == super::consumer::JOINING;
+        let parts_id = call.fresh_parts_id;
         let answered = match self {
             Group::Consumer(consumer) => {
                 consumer.settings = settings;
                 observed(&mut consumer.group, effects, |group| group.heartbeat(call, topics, &settings.consumer, now))
             }
-            Group::Classic(classic) => match upgraded(classic, joins, topics, &settings, now) {
+            Group::Classic(classic) => match upgraded(classic, joins, parts_id, topics, &settings, now) {
                 Err(refusal) => Err(refusal),
                 Ok(mut group) => {
                     let answered =
@@ -84,23 +85,24 @@ impl Group {
     }
 
     /// Returns a group without members that has the same protocol and continues after the same generation or epoch. It
-    /// replaces a group whose code has panicked. The former members are refused, so they rejoin.
-    pub fn emptied(&self, now: i64) -> Group {
+    /// replaces a group whose code has panicked. The former members are refused, so they rejoin. Their records become
+    /// garbage, because the group's parts get a new random id, `parts_id`.
+    pub fn emptied(&self, parts_id: Uuid, now: i64) -> Group {
         match self {
             Group::Classic(classic) => Group::Classic(Box::new(classic.emptied(now))),
             Group::Consumer(consumer) => Group::Consumer(Box::new(Consumer {
-                group: ConsumerGroup::new(consumer.group.group_epoch(), now),
+                group: ConsumerGroup::new(consumer.group.group_epoch(), parts_id, now),
                 settings: consumer.settings,
             })),
         }
     }
 
-    /// Takes a snapshot of a consumer group if there is a change that must be written.
+    /// Adds the records of a consumer group that have changed.
     pub(super) fn keep_if_changed(&mut self, effects: &mut Effects) {
         if let Group::Consumer(consumer) = self
-            && consumer.group.take_dirty()
+            && let Some(change) = consumer.group.take_change()
         {
-            effects.push(Effect::Keep(consumer.group.snapshot()));
+            effects.push(Effect::Keep(change));
         }
     }
 
@@ -117,7 +119,7 @@ impl Group {
             return;
         }
         let mut classic = Classic::from_consumer(group, settings.classic, now);
-        effects.push(Effect::Keep(classic.snapshot()));
+        effects.push(Effect::Keep(Change { group: Some(classic.snapshot()), parts: group.tombstones() }));
         classic.rebalance("the last member of the consumer protocol has gone".to_owned(), now, effects);
         *self = Group::Classic(Box::new(classic));
     }
@@ -127,6 +129,7 @@ impl Group {
 fn upgraded(
     classic: &Classic,
     joins: bool,
+    parts_id: Uuid,
     topics: &dyn Topics,
     settings: &GroupSettings,
     now: i64,
@@ -136,7 +139,7 @@ fn upgraded(
         return not_found("The group is not a consumer group.");
     }
     if classic.state() == GroupState::Empty {
-        return Ok(ConsumerGroup::new(classic.generation(), now));
+        return Ok(ConsumerGroup::new(classic.generation(), parts_id, now));
     }
     let cannot = "Cannot upgrade the classic group to a consumer group because";
     if !settings.consumer.migration.upgrades() {
@@ -148,7 +151,7 @@ fn upgraded(
     if classic.members_len() > settings.consumer.members_max {
         return not_found(&format!("{cannot} the group size exceeds the consumer group maximum size."));
     }
-    classic.to_consumer(topics, now).or_else(|why| not_found(&format!("{cannot} {why}.")))
+    classic.to_consumer(parts_id, topics, now).or_else(|why| not_found(&format!("{cannot} {why}.")))
 }
 
 fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {

@@ -1,5 +1,6 @@
 //! Tests of migrations in both directions, member by member. The members' assignments are checked.
 
+use super::compacted_log::CompactedLog;
 use super::consumer::{Call, JOINING, LEAVING, Migration, TopicIdPartition};
 use super::*;
 use bytes::Bytes;
@@ -31,6 +32,7 @@ struct Bench {
     settings: GroupSettings,
     now: i64,
     tickets: u64,
+    log: CompactedLog,
 }
 
 impl Bench {
@@ -43,7 +45,30 @@ impl Bench {
         };
         let consumer = consumer::ConsumerGroupSettings { assignment_interval_ms: 0, migration, ..Default::default() };
         let settings = GroupSettings { classic, consumer };
-        Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0 }
+        Bench { group: Group::new(settings, 0), settings, now: 0, tickets: 0, log: CompactedLog::default() }
+    }
+
+    /// Writes the records to the log. Afterwards it has no other parts than those of the group.
+    fn written(&mut self, effects: Effects) -> Effects {
+        for effect in &effects {
+            if let Effect::Keep(change) = effect {
+                self.log.write(change.clone());
+            }
+        }
+        assert_eq!(self.log.parts_len(), self.log.parts().len());
+        if self.group.protocol() == Protocol::Consumer {
+            assert_eq!(self.log.records(), self.group.records());
+            assert_eq!(self.restored(&self.log.records()).records(), self.group.records());
+        }
+        effects
+    }
+
+    /// Returns the group that a replay of these records gives.
+    fn restored(&self, records: &Change) -> Group {
+        let parts = records.parts.iter().filter_map(|(key, value)| Some((*key, value.clone()?))).collect();
+        let (topics, settings, now) = (&OneTopic, self.settings, self.now);
+        let restoring = Restoring { topics, settings, fresh_parts_id: Uuid([8; 16]), now };
+        Group::restore(records.group.as_ref().expect("a record"), &parts, &restoring).expect("ours")
     }
 
     fn ticket(&mut self) -> RequestTicket {
@@ -81,7 +106,7 @@ impl Bench {
         let joining = Joining { request: &request, version, client_id, client_host, new_member_id };
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.join(joining, &OneTopic, ticket, self.now, &mut effects);
-        (ticket, effects)
+        (ticket, self.written(effects))
     }
 
     /// Sends a JoinGroup that must get its response at once.
@@ -108,7 +133,7 @@ impl Bench {
         };
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.sync(&request, ticket, self.now, &mut effects);
-        match answer(effects, ticket) {
+        match answer(self.written(effects), ticket) {
             Some(GroupAnswer::Sync(response)) => *response,
             other => panic!("{other:?}"),
         }
@@ -143,6 +168,7 @@ impl Bench {
         let call = Call {
             request: &request,
             fresh_id: Text::default(),
+            fresh_parts_id: Uuid([9; 16]),
             client_id: "c",
             client_host: "/h",
             resolved: Vec::new(),
@@ -150,7 +176,7 @@ impl Bench {
         };
         let (ticket, mut effects) = (self.ticket(), Effects::new());
         self.group.consumer_heartbeat(call, &OneTopic, self.settings, ticket, self.now, &mut effects);
-        match answer(effects, ticket) {
+        match answer(self.written(effects), ticket) {
             Some(GroupAnswer::ConsumerHeartbeat(response)) => *response,
             other => panic!("{other:?}"),
         }
@@ -159,7 +185,7 @@ impl Bench {
     fn tick(&mut self) -> Effects {
         let mut effects = Effects::new();
         self.group.tick(self.now, &mut effects);
-        effects
+        self.written(effects)
     }
 
     /// Returns a classic group whose only member, `new`, has all partitions of the topic.
@@ -239,6 +265,7 @@ fn group_migrates_and_returns_no_partition_is_read_twice() {
     // the remaining member knows.
     bench.beat("k1", LEAVING);
     assert_eq!((bench.group.protocol(), bench.group.state()), (Protocol::Classic, GroupState::PreparingRebalance));
+    assert_eq!(bench.log.parts_len(), 0, "a classic group has a single record");
     assert_eq!(bench.commit("new", 2), Ok(()), "it may commit what it has before it joins again");
     assert_eq!(bench.alive("new", 2), ErrorCode::REBALANCE_IN_PROGRESS);
     assert_eq!(bench.join("new", &[0, 1]).generation_id, 3);
@@ -306,6 +333,7 @@ fn member_that_waits_in_a_migration_rejoins() {
     let call = Call {
         request: &request,
         fresh_id: Text::default(),
+        fresh_parts_id: Uuid([9; 16]),
         client_id: "",
         client_host: "",
         resolved: Vec::new(),
@@ -318,7 +346,7 @@ fn member_that_waits_in_a_migration_rejoins() {
 
 /// Clients choose their own names, and an id may be longer than any text in a response.
 #[test]
-fn group_with_a_long_member_id_is_restored_from_its_snapshot() {
+fn group_with_a_long_member_id_is_restored_from_its_records() {
     let long = Text::from("i".repeat(40_000));
     let mut bench = Bench::new(Migration::Bidirectional);
     bench.settings.consumer.session_timeout_ms = 5_000;
@@ -326,9 +354,7 @@ fn group_with_a_long_member_id_is_restored_from_its_snapshot() {
     let (ticket, effects) = bench.join_anew("", &long, 3, &[]);
     assert!(matches!(answer(effects, ticket), Some(GroupAnswer::Join(joined)) if joined.member_id == long));
     let is_read_again = |bench: &Bench| {
-        let kept = bench.group.snapshot();
-        let restored = Group::restore(&kept, bench.settings, bench.now).expect("one of ours");
-        assert_eq!(restored.snapshot(), kept);
+        assert_eq!(bench.restored(&bench.group.records()).records(), bench.group.records());
     };
     is_read_again(&bench);
     bench.now = 6_000;

@@ -12,7 +12,10 @@
 //! Times are in milliseconds since 1970, from a monotonic clock. The exception is the time since which a group is
 //! empty. This is from the wall clock, which may be set.
 
+mod change;
 pub mod classic;
+#[cfg(test)]
+mod compacted_log;
 pub mod consumer;
 mod effects;
 pub mod expiry;
@@ -26,6 +29,7 @@ mod settings;
 mod snapshot;
 mod state;
 
+pub use change::{Change, PartKey, PartKind, Parts};
 pub use effects::{Effect, Effects, Event, GroupAnswer, RequestTicket};
 pub use member::{Committer, Joining, MemberId};
 pub use pending_offsets::{EndedOffsets, PendingOffsets, RemovedOffsets};
@@ -35,11 +39,11 @@ pub use state::{GroupState, Protocol};
 
 use classic::Classic;
 use consumer::{ConsumerGroup, TopicIdPartition, Topics};
-use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::describe_groups::DescribedGroup;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::leave_group::{LeaveGroupResponse, MemberIdentity};
 use fullbore_wire::apis::sync_group::SyncGroupRequest;
+use fullbore_wire::{ErrorCode, Uuid};
 use observed::{Consumer, observed};
 
 /// A group that uses either of the protocols.
@@ -51,36 +55,65 @@ pub enum Group {
     Consumer(Box<Consumer>),
 }
 
+/// Everything that the restoration of a group depends on, besides its records.
+#[derive(Clone, Copy)]
+pub struct Restoring<'a> {
+    pub topics: &'a dyn Topics,
+    pub settings: GroupSettings,
+    /// A new random id, in case the group has no parts yet but will have some.
+    pub fresh_parts_id: Uuid,
+    pub now: i64,
+}
+
 impl Group {
     /// Creates an empty group.
     pub fn new(settings: GroupSettings, now: i64) -> Group {
         Group::Classic(Box::new(Classic::new(settings.classic, now)))
     }
 
-    /// Restores a group from a snapshot. The session of every member restarts.
+    /// Restores a group from its own record and its parts. The session of every member restarts.
     ///
     /// # Errors
-    /// Returns [`SnapshotError`] if `snapshot` is not valid.
-    pub fn restore(snapshot: &Snapshot, settings: GroupSettings, now: i64) -> Result<Group, SnapshotError> {
+    /// Returns [`SnapshotError`] if the records are not valid.
+    pub fn restore(snapshot: &Snapshot, parts: &Parts, restoring: &Restoring<'_>) -> Result<Group, SnapshotError> {
+        let Restoring { topics, settings, fresh_parts_id, now } = *restoring;
         let mut bytes = snapshot.state.clone();
-        if snapshot.version != snapshot::VERSION || bytes.is_empty() {
+        if !snapshot.is_known() || bytes.is_empty() {
             return Err(SnapshotError::Version(snapshot.version));
         }
-        match bytes.split_to(1)[0] {
-            snapshot::CLASSIC => Ok(Group::Classic(Box::new(Classic::restore(bytes, settings.classic, now)?))),
-            snapshot::CONSUMER => {
-                let group = ConsumerGroup::restore(bytes, &settings.consumer, now)?;
-                Ok(Group::Consumer(Box::new(Consumer { group, settings })))
+        let group = match (bytes.split_to(1)[0], snapshot.version) {
+            (snapshot::CLASSIC, snapshot::WHOLE) => {
+                return Ok(Group::Classic(Box::new(Classic::restore(bytes, settings.classic, now)?)));
             }
-            other => Err(SnapshotError::Protocol(other)),
+            (snapshot::CONSUMER, snapshot::WHOLE) => {
+                ConsumerGroup::restore_whole(bytes, fresh_parts_id, &settings.consumer, now)?
+            }
+            (snapshot::CONSUMER, _) => ConsumerGroup::restore(bytes, parts, topics, &settings.consumer, now)?,
+            (other, _) => return Err(SnapshotError::Protocol(other)),
+        };
+        Ok(Group::Consumer(Box::new(Consumer { group, settings })))
+    }
+
+    /// Returns all records of the group, for [`Effect::Keep`].
+    pub fn records(&self) -> Change {
+        match self {
+            Group::Classic(group) => Change::whole(group.snapshot()),
+            Group::Consumer(consumer) => consumer.group.records(),
         }
     }
 
-    /// Returns the group's snapshot for [`Effect::Keep`].
-    pub fn snapshot(&self) -> Snapshot {
+    /// Returns how many parts the group has.
+    pub fn parts_len(&self) -> usize {
         match self {
-            Group::Classic(group) => group.snapshot(),
-            Group::Consumer(consumer) => consumer.group.snapshot(),
+            Group::Classic(_) => 0,
+            Group::Consumer(consumer) => consumer.group.parts_len(),
+        }
+    }
+
+    /// Gives the parts a new random id. The caller writes [`Group::records`], and the former parts become garbage.
+    pub fn renew_parts(&mut self, parts_id: Uuid) {
+        if let Group::Consumer(consumer) = self {
+            consumer.group.renew_parts(parts_id);
         }
     }
 

@@ -1,5 +1,5 @@
-//! A group's snapshot, from which it is restored after a restart. It has a version, and bytes that begin with the
-//! protocol.
+//! The value of a group's own record. It has a version, and bytes that begin with the protocol. The fields of the
+//! other records are packed in the same way (see [`super::Change`]).
 //!
 //! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and the memory for them
 //! is limited by their length.
@@ -7,20 +7,36 @@
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// The version of the current layout.
-pub(super) const VERSION: i64 = 1;
+/// The version of a layout that contains the whole group. All classic groups have it, and the groups of the consumer
+/// protocol that 0.1.0 has written.
+pub(super) const WHOLE: i64 = 1;
+/// The version of a layout that contains a group of the consumer protocol without its parts.
+pub(super) const WITH_PARTS: i64 = 2;
 /// The first byte if the group uses the classic protocol.
 pub(super) const CLASSIC: u8 = 1;
 /// The first byte if the group uses the consumer protocol.
 pub(super) const CONSUMER: u8 = 2;
 
-/// The stored state of a group.
+/// The value of a group's own record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The version of the layout.
     pub version: i64,
     /// A byte for the protocol, and then the fields of that protocol.
     pub state: Bytes,
+}
+
+impl Snapshot {
+    /// Returns the id in the keys of the group's parts; None if the group has no parts.
+    pub fn parts_id(&self) -> Option<Uuid> {
+        let id = self.state.get(1..17).filter(|_| self.version == WITH_PARTS && self.state[0] == CONSUMER)?;
+        Some(Uuid(id.try_into().ok()?))
+    }
+
+    /// Returns true if this release knows the layout.
+    pub fn is_known(&self) -> bool {
+        matches!(self.version, WHOLE | WITH_PARTS)
+    }
 }
 
 /// The reason why bytes are not a valid snapshot.
@@ -30,8 +46,10 @@ pub enum SnapshotError {
     Version(i64),
     /// The protocol is unknown.
     Protocol(u8),
-    /// Two members hold the same partition.
+    /// Two members hold the same partition, or two parts have the same name.
     Contradiction,
+    /// A member or its assignment is missing.
+    Incomplete,
     /// The bytes end before the last field, or continue after it.
     Malformed(DecodeError),
 }
@@ -47,7 +65,8 @@ impl std::fmt::Display for SnapshotError {
         match self {
             SnapshotError::Version(version) => write!(f, "layout {version} is not known"),
             SnapshotError::Protocol(protocol) => write!(f, "protocol {protocol} is not known"),
-            SnapshotError::Contradiction => f.write_str("two members hold the same partition"),
+            SnapshotError::Contradiction => f.write_str("two members hold the same partition or have the same id"),
+            SnapshotError::Incomplete => f.write_str("a member's record is missing"),
             SnapshotError::Malformed(error) => write!(f, "{error}"),
         }
     }
@@ -141,9 +160,10 @@ impl<T: Packed> Packed for Vec<T> {
 pub(super) struct Packer(Writer);
 
 impl Packer {
-    pub fn new(protocol: u8) -> Self {
+    /// Begins with this byte, which is a protocol or the version of a part.
+    pub fn new(first: u8) -> Self {
         let mut writer = Writer::with_capacity(256);
-        writer.put_slice(&[protocol]);
+        writer.put_slice(&[first]);
         Packer(writer)
     }
 
@@ -156,8 +176,14 @@ impl Packer {
         self.put(&i32::try_from(count).unwrap_or(i32::MAX));
     }
 
-    pub fn finish(self) -> Snapshot {
-        Snapshot { version: VERSION, state: self.0.into_bytes() }
+    /// Returns the value of a group's own record.
+    pub fn snapshot(self, version: i64) -> Snapshot {
+        Snapshot { version, state: self.finish() }
+    }
+
+    /// Returns the value of a part.
+    pub fn finish(self) -> Bytes {
+        self.0.into_bytes()
     }
 }
 

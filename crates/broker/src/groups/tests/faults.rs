@@ -231,6 +231,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
             let call = consumer::Call {
                 request: &request,
                 fresh_id: Text::default(),
+                fresh_parts_id: fresh_parts_id(),
                 client_id: "",
                 client_host: "",
                 resolved: Vec::new(),

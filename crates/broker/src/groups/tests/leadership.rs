@@ -206,7 +206,7 @@ async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
     opened.groups.topic.loaded().await;
     let ask = || {
         opened.groups.put_to(&"g".into(), Missing::Create, |group, ticket, _, effects| {
-            effects.push(Effect::Keep(group.snapshot()));
+            effects.push(Effect::Keep(group.records()));
             effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(ErrorCode::NONE)));
         })
     };

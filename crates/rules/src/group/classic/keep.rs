@@ -5,16 +5,16 @@
 
 use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
-use crate::group::snapshot::{CLASSIC, Packer, Unpacker};
-use crate::group::{MemberId, Snapshot, SnapshotError};
+use crate::group::snapshot::{CLASSIC, Packer, Unpacker, WHOLE};
+use crate::group::{Change, MemberId, Snapshot, SnapshotError};
 use bytes::Bytes;
 use fullbore_wire::{DecodeError, Text};
 
 impl Classic {
-    /// Returns a snapshot, and records that one was taken.
-    pub(super) fn keep(&mut self) -> Snapshot {
+    /// Returns the group's record, and notes that there is one.
+    pub(super) fn keep(&mut self) -> Change {
         self.was_kept = true;
-        self.snapshot()
+        Change::whole(self.snapshot())
     }
 
     pub(in crate::group) fn snapshot(&self) -> Snapshot {
@@ -39,7 +39,7 @@ impl Classic {
                 packer.put(metadata);
             }
         }
-        packer.finish()
+        packer.snapshot(WHOLE)
     }
 
     pub(in crate::group) fn restore(

@@ -6,10 +6,10 @@ use super::member::{ClassicGroupMember, Profile};
 use super::{Classic, ClassicGroupSettings, GroupState};
 use crate::group::consumer::{self, ClassicMember, ConsumerGroup, HeldPartitions, TopicIdPartition, Topics};
 use crate::group::{Effects, MemberId};
-use fullbore_wire::Text;
 use fullbore_wire::consumer_protocol::{
     self, ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition,
 };
+use fullbore_wire::{Text, Uuid};
 use std::collections::BTreeSet;
 
 /// The assignors that are built into clients. A conversion may lose the additional bytes that they put into an
@@ -49,7 +49,12 @@ impl Classic {
     /// # Errors
     ///
     /// Returns the reason why the consumer protocol cannot represent the group.
-    pub(in crate::group) fn to_consumer(&self, topics: &dyn Topics, now: i64) -> Result<ConsumerGroup, &'static str> {
+    pub(in crate::group) fn to_consumer(
+        &self,
+        parts_id: Uuid,
+        topics: &dyn Topics,
+        now: i64,
+    ) -> Result<ConsumerGroup, &'static str> {
         const MALFORMED: &str = "the embedded consumer protocol is malformed";
         let mut members = Vec::with_capacity(self.members.len());
         for (id, member) in &self.members {
@@ -73,7 +78,7 @@ impl Classic {
             }
             members.push(self.to_consumer_member(id, member, &subscription, held, now));
         }
-        Ok(ConsumerGroup::of_classic(self.generation, members, topics, now))
+        Ok(ConsumerGroup::of_classic(self.generation, parts_id, members, topics, now))
     }
 
     fn to_consumer_member(

@@ -10,7 +10,7 @@
 use super::member::NEW_MEMBER_JOIN_MAX_MS;
 use super::tests::{REBALANCE_MS, SESSION_MS, SETTINGS, join_request, protocol};
 use super::*;
-use crate::group::{Committer, Event, Group, Joining, Snapshot};
+use crate::group::{Committer, Event, Joining, Snapshot};
 use bytes::Bytes;
 use fullbore_wire::apis::heartbeat::HeartbeatRequest;
 use fullbore_wire::apis::join_group::JoinGroupRequest;
@@ -224,11 +224,8 @@ impl World {
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
             Some(snapshot) => {
-                let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
-                let Group::Classic(group) = Group::restore(snapshot, settings, self.now).expect("ours") else {
-                    unreachable!("a classic group was kept");
-                };
-                *group
+                let group = Classic::restore(snapshot.state.slice(1..), SETTINGS, self.now);
+                group.expect("ours")
             }
         };
     }
@@ -251,7 +248,7 @@ impl World {
     fn follow(&mut self, effects: Effects) {
         for effect in effects {
             match effect {
-                Effect::Keep(snapshot) => self.kept = Some(snapshot),
+                Effect::Keep(change) => self.kept = change.group,
                 Effect::Report(Event::Replaced { old, new, .. }) => {
                     let told = self.told.values_mut().filter(|told| told.leader == old);
                     told.for_each(|told| told.leader = new.clone());

@@ -72,7 +72,8 @@ impl Bench {
                 Effect::Answer(ticket, answer) => {
                     assert!(self.answers.insert(ticket, answer).is_none(), "{ticket:?} is answered twice");
                 }
-                Effect::Keep(snapshot) => {
+                Effect::Keep(change) => {
+                    let snapshot = change.group.expect("a classic group has one record");
                     let again = Classic::restore(snapshot.state.slice(1..), self.group.settings, self.now);
                     assert_eq!(again.expect("ours").snapshot(), snapshot, "a snapshot restores to itself");
                     self.kept += 1;

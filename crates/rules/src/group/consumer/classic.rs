@@ -123,7 +123,7 @@ impl ConsumerGroup {
     /// Converts partitions from topic names to topic ids. Partitions of unknown topics are left out.
     fn by_id(&self, owned: &[TopicPartition], topics: &(impl Topics + ?Sized)) -> PartitionSet {
         let of = |topic: &TopicPartition| {
-            let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic).copied());
+            let id = topics.find(&topic.topic).or_else(|| self.topics.get(&topic.topic));
             let partitions = topic.partitions.clone();
             id.into_iter().flat_map(move |(id, _)| {
                 partitions.clone().into_iter().map(move |index| TopicIdPartition { topic: id, index })

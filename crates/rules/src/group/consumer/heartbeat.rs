@@ -11,7 +11,7 @@ use crate::group::consumer::assignor::Assignor;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     Assignment, ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
-use fullbore_wire::{ErrorCode, Text};
+use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::BTreeSet;
 
 /// A regular expression, and the topics that it matches.
@@ -24,6 +24,8 @@ pub struct Call<'a> {
     pub request: &'a ConsumerGroupHeartbeatRequest,
     /// The id to use if a member joins without one.
     pub fresh_id: MemberId,
+    /// A new random id for the parts of the group, in case it must be created.
+    pub fresh_parts_id: Uuid,
     /// Client id of the request.
     pub client_id: &'a str,
     /// The address of the client.
@@ -139,8 +141,7 @@ impl ConsumerGroup {
 
     /// Gives a static member its new id. It keeps its target and its partitions.
     pub(super) fn replace(&mut self, old: &MemberId, new: MemberId) -> ConsumerGroupMember {
-        let mut member = self.members.remove(old).expect("a static name leads to a member");
-        self.forget(&member);
+        let mut member = self.take(old).expect("a static name leads to a member");
         member.id = new;
         member.epoch = JOINING;
         member.previous_epoch = JOINING;

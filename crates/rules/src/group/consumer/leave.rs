@@ -2,6 +2,8 @@
 
 use super::heartbeat::{fenced_instance, unknown_member};
 use super::member::{HeldPartitions, LEAVING_TO_RETURN, MemberState};
+use super::subscriptions::SubscriptionCounts;
+use super::topics::SubscribedTopics;
 use super::{ConsumerGroup, GroupRefusal, MemberId};
 use fullbore_wire::apis::consumer_group_heartbeat::{ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse};
 use fullbore_wire::{ErrorCode, Text};
@@ -66,18 +68,17 @@ impl ConsumerGroup {
     /// target.
     pub(super) fn remove(&mut self, ids: &[MemberId], now: i64) {
         for id in ids {
-            if let Some(member) = self.members.remove(id) {
-                self.forget(&member);
-            }
+            self.take(id);
         }
         self.strike_regexes();
-        self.topics_version = None;
         self.bump(now);
         if self.members.is_empty() {
             self.empty_since = Some(now);
             // Even an empty map can keep kilobytes, and there may be many abandoned groups.
             (self.members, self.statics) = (BTreeMap::new(), BTreeMap::new());
             (self.holders, self.regexes) = (BTreeMap::new(), BTreeMap::new());
+            (self.subscriptions, self.topics) = (SubscriptionCounts::default(), SubscribedTopics::default());
+            self.topics_hash = self.topics.hash();
         }
     }
 

@@ -5,6 +5,7 @@
 use super::assignor::Assignor;
 use super::classic_member::ClassicMember;
 use crate::group::MemberId;
+use bytes::Bytes;
 use fullbore_wire::{Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -45,6 +46,8 @@ pub enum MemberState {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConsumerGroupMember {
     pub id: MemberId,
+    /// The number in the keys of the member's records; `None` until the member is in a group.
+    pub(in crate::group) number: Option<i64>,
     /// Instance id of a static member (group.instance.id).
     pub instance_id: Option<Text>,
     /// The member's rack. It is shown to clients, but the assignors ignore it.
@@ -90,6 +93,7 @@ impl ConsumerGroupMember {
     pub(in crate::group) fn new(id: MemberId) -> ConsumerGroupMember {
         ConsumerGroupMember {
             id,
+            number: None,
             instance_id: None,
             rack_id: None,
             client_id: Text::default(),
@@ -121,23 +125,28 @@ impl ConsumerGroupMember {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Returns true if the two members differ only in their times.
-    pub(super) fn is_same_but_for_time(&self, other: &ConsumerGroupMember) -> bool {
-        let timeless = |member: &ConsumerGroupMember| {
-            let ConsumerGroupMember { epoch, previous_epoch, state, rebalance_timeout_ms, assignor, .. } = *member;
-            (epoch, previous_epoch, state, rebalance_timeout_ms, assignor)
-        };
-        let texts = |member: &ConsumerGroupMember| {
-            let ConsumerGroupMember { instance_id, rack_id, client_id, client_host, regex, .. } = member.clone();
-            (instance_id, rack_id, client_id, client_host, regex)
-        };
-        timeless(self) == timeless(other)
+    /// Returns true if the two members have sent the same fields about themselves.
+    pub(super) fn has_same_fields(&self, other: &ConsumerGroupMember) -> bool {
+        fn texts(member: &ConsumerGroupMember) -> [Option<&Text>; 6] {
+            let ConsumerGroupMember { id, instance_id, rack_id, client_id, client_host, regex, .. } = member;
+            let [instance_id, rack_id, regex] = [instance_id, rack_id, regex].map(Option::as_ref);
+            [Some(id), instance_id, rack_id, Some(client_id), Some(client_host), regex]
+        }
+        fn classic(member: &ConsumerGroupMember) -> Option<(i32, &[(Text, Bytes)])> {
+            member.classic.as_ref().map(|classic| (classic.session_timeout_ms, &classic.protocols[..]))
+        }
+        (self.rebalance_timeout_ms, self.assignor) == (other.rebalance_timeout_ms, other.assignor)
             && texts(self) == texts(other)
             && self.topics == other.topics
+            && classic(self) == classic(other)
+    }
+
+    /// Returns true if the two members have the same epochs, partitions and target.
+    pub(super) fn has_same_assignment(&self, other: &ConsumerGroupMember) -> bool {
+        (self.epoch, self.previous_epoch, self.state) == (other.epoch, other.previous_epoch, other.state)
             && self.assigned == other.assigned
             && self.revoking == other.revoking
             && self.target == other.target
-            && self.classic.as_ref().map(|c| &c.protocols) == other.classic.as_ref().map(|c| &c.protocols)
     }
 
     /// Returns the member's next deadline.

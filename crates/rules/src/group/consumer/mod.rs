@@ -8,6 +8,8 @@
 //! - `checks.rs`: which heartbeats are valid, and which epochs are accepted.
 //! - `heartbeat.rs`: handles heartbeats. `leave.rs`: removes members.
 //! - `target.rs`: subscriptions, topics, the group epoch and the target. [`assignor`]: computes the target owners.
+//! - `subscriptions.rs`: counts subscriptions, and stores the topics that expressions match.
+//! - `unsaved.rs`: which records have changed. `keep.rs`: packs and restores them.
 //! - `reconcile.rs`: brings a member a step closer to its target.
 //! - `interval.rs`: chooses heartbeat intervals.
 //! - `classic.rs`: classic members of a group that is migrating between the protocols.
@@ -26,14 +28,18 @@ mod commit;
 mod heartbeat;
 mod interval;
 mod keep;
+mod keep_whole;
 mod leave;
 mod member;
 #[cfg(test)]
 mod model;
 mod reconcile;
+mod subscriptions;
 mod target;
 #[cfg(test)]
 mod tests;
+mod topics;
+mod unsaved;
 
 pub use checks::check_request;
 pub use classic_member::ClassicMember;
@@ -45,18 +51,22 @@ pub use member::{
     TopicIdPartition,
 };
 
-use super::{GroupState, MemberId};
+use super::{GroupState, MemberId, PartKind};
 use assignor::Assignor;
 use fullbore_wire::{ErrorCode, Text, Uuid};
 use std::collections::{BTreeMap, BTreeSet};
+use subscriptions::SubscriptionCounts;
+use topics::{SubscribedTopics, TopicsHash};
+use unsaved::Unsaved;
 
 /// The protocol type of consumers.
 pub const PROTOCOL_TYPE: &str = "consumer";
 
 /// Approximate size of a member in bytes, without its partitions.
 const MEMBER_BYTES: usize = 1024;
-/// Approximate size of a text in bytes, without its characters.
-const TEXT_BYTES: usize = 64;
+/// Approximate size of a text in bytes, without its characters. Most texts are names of topics. Each of these is stored
+/// with its member and among the counts of subscriptions.
+pub const TEXT_BYTES: usize = 144;
 /// Approximate size of a held partition in bytes. It is stored in the target, with the member, and among the holders.
 const PARTITION_BYTES: usize = 256;
 
@@ -168,16 +178,18 @@ pub struct ConsumerGroup {
     regexes_bytes: usize,
     /// When the expressions were last resolved.
     resolved_ms: Option<i64>,
-    /// The subscribed topics, as of the group epoch.
-    topics: BTreeMap<Text, (Uuid, i32)>,
+    subscriptions: SubscriptionCounts,
+    /// The subscribed topics as they were last looked up.
+    topics: SubscribedTopics,
+    /// The hash of the subscribed topics, as of the group epoch.
+    topics_hash: TopicsHash,
     /// The version of the topics when they were last checked.
     topics_version: Option<u64>,
     /// The time since which the group has been without members.
     empty_since: Option<i64>,
     /// Approximate memory of the members, in bytes.
     bytes: usize,
-    /// True if there is a change that must be written.
-    dirty: bool,
+    unsaved: Unsaved,
 }
 
 /// The topics that a regular expression matches.
@@ -187,15 +199,18 @@ struct Matched {
     /// The version of the topics for which the expression was resolved; `None` if that has not happened since the
     /// broker's start.
     version: Option<u64>,
+    /// The number in the key of the expression's record.
+    number: i64,
 }
 
 impl ConsumerGroup {
-    /// Creates a group without members whose epochs continue after `epoch`.
-    pub fn new(epoch: i32, now: i64) -> ConsumerGroup {
+    /// Creates a group without members whose epochs continue after `epoch`. `parts_id` is a new random id.
+    pub fn new(epoch: i32, parts_id: Uuid, now: i64) -> ConsumerGroup {
         ConsumerGroup {
             group_epoch: epoch.max(0),
             assignment_epoch: epoch.max(0),
             empty_since: Some(now),
+            unsaved: Unsaved { parts_id, ..Unsaved::default() },
             ..ConsumerGroup::default()
         }
     }
@@ -204,11 +219,12 @@ impl ConsumerGroup {
     /// first of them keeps it.
     pub(in crate::group) fn of_classic(
         generation: i32,
+        parts_id: Uuid,
         members: Vec<ConsumerGroupMember>,
         topics: &(impl Topics + ?Sized),
         now: i64,
     ) -> ConsumerGroup {
-        let mut group = ConsumerGroup::new(generation, now);
+        let mut group = ConsumerGroup::new(generation, parts_id, now);
         for mut member in members {
             member.assigned.retain(|partition, _| !group.holders.contains_key(partition));
             group.put(member);
@@ -277,10 +293,7 @@ impl ConsumerGroup {
 
     /// Returns true if a member subscribes to this topic.
     pub fn reads(&self, topic: &str) -> bool {
-        self.members.values().any(|member| {
-            let matched = member.regex.as_ref().and_then(|regex| self.regexes.get(regex));
-            member.topics.contains(topic) || matched.is_some_and(|matched| matched.topics.contains(topic))
-        })
+        self.subscriptions.names.contains_key(topic)
     }
 
     /// Returns the configured assignor that has the most votes. In a tie, the first of these wins. Without votes, this
@@ -299,23 +312,18 @@ impl ConsumerGroup {
         self.members.values().map(ConsumerGroupMember::deadline).min()
     }
 
-    /// Returns true if there was a change since the last call. The change must be written before a response may show
-    /// it.
-    pub fn take_dirty(&mut self) -> bool {
-        std::mem::take(&mut self.dirty)
-    }
-
-    /// Adds or replaces a member, and updates the holders of partitions.
-    fn put(&mut self, member: ConsumerGroupMember) {
+    /// Adds or replaces a member, and updates the holders of partitions and the counts of subscriptions.
+    fn put(&mut self, mut member: ConsumerGroupMember) {
         if self.members.get(&member.id) == Some(&member) {
             return;
         }
-        if let Some(before) = self.members.remove(&member.id) {
-            self.dirty |= !before.is_same_but_for_time(&member);
-            self.forget(&before);
-        } else {
-            self.dirty = true;
+        let before = self.members.remove(&member.id);
+        if let Some(before) = &before {
+            self.forget(before);
         }
+        member.number.get_or_insert_with(|| self.unsaved.number());
+        self.note_changes(before.as_ref(), &member);
+        self.count_subscriptions(before.as_ref(), Some(&member));
         self.bytes += member_bytes(&member);
         for (partition, _) in member.holds() {
             let other = self.holders.insert(*partition, member.id.clone());
@@ -326,6 +334,26 @@ impl ConsumerGroup {
         }
         self.members.insert(member.id.clone(), member);
         self.empty_since = None;
+    }
+
+    /// Notes which records of a member have changed.
+    fn note_changes(&mut self, before: Option<&ConsumerGroupMember>, after: &ConsumerGroupMember) {
+        if !before.is_some_and(|before| before.has_same_fields(after)) {
+            self.unsaved.mark_member(PartKind::Member, after);
+        }
+        if !before.is_some_and(|before| before.has_same_assignment(after)) {
+            self.unsaved.mark_member(PartKind::Assignment, after);
+        }
+    }
+
+    /// Takes a member out of the group.
+    fn take(&mut self, id: &MemberId) -> Option<ConsumerGroupMember> {
+        let member = self.members.remove(id)?;
+        self.forget(&member);
+        self.count_subscriptions(Some(&member), None);
+        self.unsaved.mark_member(PartKind::Member, &member);
+        self.unsaved.mark_member(PartKind::Assignment, &member);
+        Some(member)
     }
 
     /// Removes a member's partitions and its instance id from the indexes.

@@ -10,6 +10,7 @@
 
 use super::assignor::Assignor;
 use super::*;
+use crate::group::compacted_log::CompactedLog;
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
@@ -56,6 +57,8 @@ enum Step {
         ms: i64,
     },
     Restart,
+    /// The broker is replaced while the log has a snapshot as 0.1.0 wrote it.
+    Upgrade,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -83,6 +86,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..TOPICS.len()).prop_map(|topic| Step::Delete { topic }),
         3 => (1..400i64).prop_map(|ms| Step::Pass { ms }),
         1 => Just(Step::Restart),
+        1 => Just(Step::Upgrade),
     ]
 }
 
@@ -172,8 +176,8 @@ fn owned(partitions: &PartitionSet) -> Vec<TopicPartitions> {
 
 struct World {
     group: ConsumerGroup,
-    /// The last snapshot, from which a restart restores the group.
-    kept: crate::group::Snapshot,
+    /// The written records, from which a restart restores the group.
+    log: CompactedLog,
     table: Table,
     clients: Vec<Client>,
     now: i64,
@@ -190,9 +194,9 @@ impl World {
             topics: vec![Text::from("a1"), Text::from("b1")],
             ..Client::default()
         };
-        let group = ConsumerGroup::new(0, 0);
+        let group = ConsumerGroup::new(0, Uuid([9; 16]), 0);
         World {
-            kept: group.snapshot(),
+            log: CompactedLog::default(),
             group,
             table: Table { version: 1, topics: topics.collect() },
             clients: (0..CLIENTS).map(client).collect(),
@@ -212,11 +216,28 @@ impl World {
         }
     }
 
-    /// Takes the snapshot that must be written before a response is sent.
+    /// Writes the records that must be written before a response is sent. Afterwards the log must give the same group,
+    /// unless it still has a snapshot of 0.1.0.
     fn keep(&mut self) {
-        if self.group.take_dirty() {
-            self.kept = self.group.snapshot();
+        if let Some(change) = self.group.take_change() {
+            self.log.write(change);
         }
+        if self.log.group.as_ref().is_some_and(|group| group.parts_id().is_some()) {
+            assert_eq!(self.log.records(), self.group.records(), "the log has the group and nothing else");
+            assert_eq!(self.log.parts_len(), self.log.parts().len());
+            assert_eq!(self.restored().records(), self.group.records());
+        }
+    }
+
+    /// Returns the group as a restart restores it.
+    fn restored(&self) -> ConsumerGroup {
+        let Some(snapshot) = &self.log.group else { return ConsumerGroup::new(0, Uuid([9; 16]), 0) };
+        let state = snapshot.state.slice(1..);
+        let restored = match snapshot.parts_id() {
+            Some(_) => ConsumerGroup::restore(state, &self.log.parts(), &self.table, &self.settings, self.now),
+            None => ConsumerGroup::restore_whole(state, Uuid([8; 16]), &self.settings, self.now),
+        };
+        restored.expect("our own records")
     }
 
     fn matching(&self, regex: &Text) -> (Text, BTreeSet<Text>) {
@@ -238,6 +259,7 @@ impl World {
         let call = Call {
             request,
             fresh_id: Text::from("fresh"),
+            fresh_parts_id: Uuid::ZERO,
             client_id: "c",
             client_host: "/h",
             resolved: resolve.iter().map(|regex| self.matching(regex)).collect(),
@@ -360,11 +382,13 @@ impl World {
             }
             Step::Pass { ms } => self.pass(ms),
             Step::Restart => {
-                let bytes = self.kept.state.slice(1..);
-                let restored = ConsumerGroup::restore(bytes, &self.settings, self.now);
-                let restored = restored.expect("our own snapshot");
+                let restored = self.restored();
                 assert!(restored.group_epoch() >= self.group.group_epoch(), "epochs never go back");
                 self.group = restored;
+            }
+            Step::Upgrade => {
+                self.log = CompactedLog::of(self.group.snapshot_whole());
+                self.group = self.restored();
             }
         }
         self.check();
@@ -394,6 +418,11 @@ impl World {
         let named: BTreeMap<_, _> =
             group.members().filter_map(|m| Some((m.instance_id.clone()?, m.id.clone()))).collect();
         assert_eq!(named, group.statics);
+        let mut names: BTreeMap<Text, usize> = BTreeMap::new();
+        let listed = group.members().flat_map(|member| &member.topics);
+        let matched = group.regexes.values().flat_map(|matched| &matched.topics);
+        listed.chain(matched).for_each(|name| *names.entry(name.clone()).or_default() += 1);
+        assert_eq!(names, group.subscriptions.names);
     }
 
     /// Lets all clients continue without disturbances until nothing changes any more.

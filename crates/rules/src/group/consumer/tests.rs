@@ -1,16 +1,18 @@
 //! Tests of members in a group, case by case.
 
+mod keeping;
 mod regexes;
 
 use super::*;
-use crate::group::Committer;
 use crate::group::consumer::commit::CommitPermission;
+use crate::group::{Change, Committer, SnapshotError};
 use fullbore_wire::apis::consumer_group_heartbeat::{
     ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, TopicPartitions,
 };
 
 const A: Uuid = Uuid([1; 16]);
 const B: Uuid = Uuid([2; 16]);
+const PARTS: Uuid = Uuid([9; 16]);
 
 struct Table(u64, Vec<(&'static str, Uuid, i32)>);
 
@@ -46,7 +48,8 @@ impl Stage {
             assignors: &Assignor::ALL,
             regex_refresh_ms: 600_000,
         };
-        Stage { group: ConsumerGroup::new(0, 0), table: Table(1, vec![("a", A, 4), ("b", B, 4)]), settings, now: 0 }
+        let table = Table(1, vec![("a", A, 4), ("b", B, 4)]);
+        Stage { group: ConsumerGroup::new(0, PARTS, 0), table, settings, now: 0 }
     }
 
     fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> Said {
@@ -58,6 +61,7 @@ impl Stage {
         let call = Call {
             request: &request,
             fresh_id: Text::from("fresh"),
+            fresh_parts_id: PARTS,
             client_id: "client",
             client_host: "/host",
             resolved,
@@ -81,6 +85,17 @@ impl Stage {
 
     fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> Said {
         self.send(ConsumerGroupHeartbeatRequest { topic_partitions: Some(of_a(owned)), ..beating(id, epoch) })
+    }
+
+    /// Returns the group as a restart restores it.
+    fn restored(&self) -> ConsumerGroup {
+        self.restored_from(&self.group.records()).expect("our own records")
+    }
+
+    fn restored_from(&self, records: &Change) -> Result<ConsumerGroup, SnapshotError> {
+        let head = records.group.as_ref().expect("the group's own record").state.slice(1..);
+        let parts = records.parts.iter().filter_map(|(key, value)| Some((*key, value.clone()?))).collect();
+        ConsumerGroup::restore(head, &parts, &self.table, &self.settings, self.now)
     }
 
     fn state_of(&self, id: &str) -> (MemberState, i32) {
@@ -395,39 +410,6 @@ fn commits_in_transactions_are_fenced_by_the_member_that_they_name() {
 }
 
 #[test]
-fn heartbeat_without_a_change_is_not_kept() {
-    let mut stage = Stage::new();
-    stage.join("m1", &["a"]);
-    assert!(stage.group.take_dirty());
-    stage.beat("m1", 1).unwrap();
-    stage.report("m1", 1, &[0, 1, 2, 3]).unwrap();
-    assert!(!stage.group.take_dirty());
-    stage.join("m2", &["a"]);
-    assert!(stage.group.take_dirty());
-    stage.beat("m1", 1).unwrap();
-    assert!(stage.group.take_dirty(), "m1 is in another state");
-}
-
-#[test]
-fn invalid_snapshot_is_refused() {
-    let mut stage = Stage::new();
-    stage.join_static("m1", "s").unwrap();
-    let state = stage.group.snapshot().state.slice(1..);
-    let mut restored = ConsumerGroup::restore(state.clone(), &stage.settings, stage.now).unwrap();
-    assert_eq!(restored.snapshot(), stage.group.snapshot());
-    assert!(!restored.take_dirty());
-    for len in 0..state.len() {
-        assert!(ConsumerGroup::restore(state.slice(..len), &stage.settings, 0).is_err(), "cut at {len}");
-    }
-    for at in 0..state.len() {
-        let mut bytes = state.to_vec();
-        bytes[at] ^= 0x41;
-        // Any result is valid, but the call must not panic.
-        let _ = ConsumerGroup::restore(bytes.into(), &stage.settings, 0);
-    }
-}
-
-#[test]
 fn long_texts_of_a_member_count_as_memory() {
     let mut stage = Stage::new();
     let long = |letter: &str| Text::from(letter.repeat(10_000));
@@ -440,7 +422,7 @@ fn long_texts_of_a_member_count_as_memory() {
     let matches = (0..1_000).map(|n| Text::from(format!("topic-{n:0100}"))).collect();
     stage.send_resolved(request, vec![(Text::from(".*"), matches)]).expect("it joins");
     assert!(stage.group.bytes() > 30_000 + 1_000 * 100, "{}", stage.group.bytes());
-    let restored = ConsumerGroup::restore(stage.group.snapshot().state.slice(1..), &stage.settings, 0).expect("ours");
+    let restored = stage.restored();
     assert_eq!(restored.bytes(), stage.group.bytes());
     let leaving = ConsumerGroupHeartbeatRequest { instance_id: Some(long("i")), ..beating(&long("m"), -1) };
     stage.send(leaving).expect("it leaves");
@@ -541,14 +523,12 @@ fn large_group_gets_longer_short_intervals() {
 fn restart_in_a_rebalance_restarts_the_short_intervals() {
     let mut stage = unsettled_stage();
     stage.join("m1", &["a"]);
-    let restarted =
-        |stage: &Stage| ConsumerGroup::restore(stage.group.snapshot().state.slice(1..), &stage.settings, stage.now);
     stage.now = 50_000;
-    stage.group = restarted(&stage).unwrap();
+    stage.group = stage.restored();
     assert_eq!(interval(stage.beat("m1", 1)), 5_000, "the group was settled");
     stage.join("m2", &["a"]);
     stage.now = 90_000;
-    stage.group = restarted(&stage).unwrap();
+    stage.group = stage.restored();
     assert_eq!(interval(stage.beat("m2", 2)), 1_000);
 }
 
@@ -577,20 +557,4 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
         assert_eq!([load("m1"), load("m2")], loads, "{heard:?} {joins}");
         assert_eq!(load("m3"), 1);
     }
-}
-
-/// The snapshot has more elements than a request can have, but far fewer bytes than a group may have.
-#[test]
-fn group_with_many_subscriptions_is_restored_from_its_snapshot() {
-    const MEMBERS: usize = 106;
-    let mut stage = Stage::new();
-    stage.settings.members_max = MEMBERS;
-    let names: Vec<String> = (0..10_000).map(|number| format!("topic{number}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    for number in 0..MEMBERS {
-        stage.join(&format!("m{number}"), &names);
-    }
-    let kept = stage.group.snapshot();
-    let restored = ConsumerGroup::restore(kept.state.slice(1..), &stage.settings, stage.now).expect("one of ours");
-    assert_eq!(restored.snapshot(), kept);
 }

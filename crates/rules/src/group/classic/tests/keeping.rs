@@ -1,6 +1,9 @@
 //! Tests of commits, of the group's end, and of its snapshots.
 
 use super::*;
+use crate::group::consumer::Topics;
+use crate::group::{GroupSettings, Parts, Restoring, Snapshot, SnapshotError};
+use fullbore_wire::Uuid;
 
 #[test]
 fn commit_is_checked_by_member_and_generation() {
@@ -69,16 +72,29 @@ fn killed_group_answers_all_waiting_requests() {
     assert_eq!(bench.joined(ticket).error_code, ErrorCode::COORDINATOR_NOT_AVAILABLE);
 }
 
+fn restored(snapshot: &Snapshot, now: i64) -> Result<Group, SnapshotError> {
+    let settings = GroupSettings { classic: SETTINGS, consumer: Default::default() };
+    Group::restore(snapshot, &Parts::new(), &Restoring { topics: &NoTopics, settings, fresh_parts_id: Uuid::ZERO, now })
+}
+
+struct NoTopics;
+
+impl Topics for NoTopics {
+    fn version(&self) -> u64 {
+        0
+    }
+    fn find(&self, _: &str) -> Option<(Uuid, i32)> {
+        None
+    }
+}
+
 #[test]
 fn restored_group_continues_from_its_snapshot() {
     let mut bench = Bench::new();
     let ids = bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
     bench.now += 1_000_000;
-    let Group::Classic(group) = Group::restore(&snapshot, settings, bench.now).expect("ours") else {
-        panic!("it is classic")
-    };
+    let Group::Classic(group) = restored(&snapshot, bench.now).expect("ours") else { panic!("it is classic") };
     bench.group = *group;
     assert_eq!(bench.group.state, GroupState::Stable);
     bench.pass(9000);
@@ -93,15 +109,14 @@ fn a_damaged_snapshot_is_refused() {
     let mut bench = Bench::new();
     bench.stable(&[None, Some("s")]);
     let snapshot = bench.group.snapshot();
-    let settings = crate::group::GroupSettings { classic: SETTINGS, consumer: Default::default() };
     for len in 0..snapshot.state.len() {
-        let cut = crate::group::Snapshot { version: 1, state: snapshot.state.slice(..len) };
-        assert!(Group::restore(&cut, settings, 0).is_err(), "{len}");
+        let cut = Snapshot { version: 1, state: snapshot.state.slice(..len) };
+        assert!(restored(&cut, 0).is_err(), "{len}");
     }
     for at in 0..snapshot.state.len() {
         let mut state = snapshot.state.to_vec();
         state[at] ^= 0xff;
         // Any result is valid, but the call must not panic.
-        let _ = Group::restore(&crate::group::Snapshot { version: 1, state: state.into() }, settings, 0);
+        let _ = restored(&Snapshot { version: 1, state: state.into() }, 0);
     }
 }

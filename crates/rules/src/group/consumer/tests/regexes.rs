@@ -57,8 +57,15 @@ fn match_of_an_older_topics_version_replaces_no_newer_one() {
     let epoch = stage.group.group_epoch();
     let late = |stage: &mut Stage, request, resolved| {
         check_request(&request, 1, &stage.settings).expect("valid");
-        let (fresh_id, client_id, client_host) = (Text::from("fresh"), "client", "/host");
-        let call = Call { request: &request, fresh_id, client_id, client_host, resolved, resolved_version: 1 };
+        let call = Call {
+            request: &request,
+            fresh_id: Text::from("fresh"),
+            fresh_parts_id: PARTS,
+            client_id: "client",
+            client_host: "/host",
+            resolved,
+            resolved_version: 1,
+        };
         stage.group.heartbeat(call, &stage.table, &stage.settings, stage.now).expect("taken")
     };
     late(&mut stage, beating("m1", epoch), vec![resolved(".*", &["a"])]);
