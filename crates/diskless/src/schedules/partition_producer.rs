@@ -330,8 +330,8 @@ impl PartitionProducer {
         }
     }
 
-    /// Returns true if the batch before this one was acknowledged in a deleted topic, and a still earlier one in `topic`.
-    /// The answer to the earlier one was lost, so it was written again. The partition then misses the one between them.
+    /// Returns true if the batch before this one was acknowledged in a deleted topic, and a still earlier one in
+    /// `topic`. The answer to the earlier one was lost, so it was written again. The partition misses the one between.
     fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
         let epoch = self.batches[at].epoch;
         let is_in_topic = |batch: &ProducerBatch| match batch.fate {
