@@ -333,6 +333,37 @@ impl ElectLeaders {
     pub fn partition_count(&self) -> usize {
         self.topics.iter().map(|(_, partitions)| partitions.len()).sum()
     }
+
+    /// Prepares to split the request into smaller ones.
+    pub fn split(self) -> SplitElections {
+        SplitElections { kind: self.kind, topics: self.topics.into_iter(), begun: None }
+    }
+}
+
+/// The elections of a request that are left after some of them were taken.
+#[derive(Debug)]
+pub struct SplitElections {
+    kind: ElectionKind,
+    topics: std::vec::IntoIter<(Text, Vec<i32>)>,
+    /// The rest of a topic whose first partitions were taken.
+    begun: Option<(Text, Vec<i32>)>,
+}
+
+impl SplitElections {
+    /// Takes the next `count` partitions, or fewer at the end. Returns `None` if none are left.
+    pub fn next(&mut self, count: usize) -> Option<ElectLeaders> {
+        let mut left = count;
+        let mut topics = Vec::new();
+        while left > 0 {
+            let Some((topic, mut partitions)) = self.begun.take().or_else(|| self.topics.next()) else { break };
+            if partitions.len() > left {
+                self.begun = Some((topic.clone(), partitions.split_off(left)));
+            }
+            left -= partitions.len();
+            topics.push((topic, partitions));
+        }
+        (!topics.is_empty()).then_some(ElectLeaders { kind: self.kind, topics })
+    }
 }
 
 impl Refusal {

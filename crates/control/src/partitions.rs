@@ -1,13 +1,15 @@
 //! Commands on partitions that brokers send.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use fullbore_rules::replica::epochs::Position;
 use fullbore_rules::replica::{AlterPartition, PartitionRegistration};
-use fullbore_wire::Uuid;
+use fullbore_wire::{ErrorCode, Uuid};
 
 use super::Control;
 use super::command::{AlterIsr, ChangeCommand, ElectLeaders, PartitionsCommand, Refusal, Resigned, Urgent};
+use super::pieces::Pieces;
 
 impl Control {
     /// Proposes new ISRs for partitions that this broker leads. Returns the current registration of each partition, in
@@ -20,9 +22,31 @@ impl Control {
         self.submit(PartitionsCommand::AlterIsr(AlterIsr { from: self.broker_state(), partitions })).await
     }
 
-    /// Elects other leaders. Returns the current registration of each partition, in the order of the request.
+    /// Elects other leaders, in several transactions if there are many partitions. Returns the current registration of
+    /// each partition, in the order of the request.
+    ///
+    /// If the store fails, the rest is refused without another attempt. If the caller stops waiting, the rest is not
+    /// carried out.
     pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
-        self.submit(PartitionsCommand::ElectLeaders(asked)).await
+        let count = asked.partition_count();
+        let (mut pieces, mut asked) = (Pieces::default(), asked.split());
+        let mut outcomes = Vec::with_capacity(count);
+        while let Some(piece) = asked.next(pieces.partitions()) {
+            let (size, began) = (piece.partition_count(), Instant::now());
+            let decided = self.submit(PartitionsCommand::ElectLeaders(piece)).await;
+            let failure =
+                decided.iter().find_map(|outcome| outcome.as_ref().err().filter(|refusal| is_of_store(refusal)));
+            let failure = failure.cloned();
+            outcomes.extend(decided);
+            if let Some(failure) = failure {
+                outcomes.resize(count, Err(failure));
+                break;
+            }
+            if size == pieces.partitions() {
+                pieces.took(began.elapsed());
+            }
+        }
+        outcomes
     }
 
     /// Elects live leaders for all partitions that need one, and removes failed brokers from the ISRs. Returns once all
@@ -53,4 +77,9 @@ impl Control {
     pub async fn resign(&self, partitions: Resigned) -> Result<(), Refusal> {
         self.submit(ChangeCommand::Resign(self.broker_state(), partitions)).await
     }
+}
+
+/// Returns true if the store could not be used. No decision on an election has one of these codes.
+fn is_of_store(refusal: &Refusal) -> bool {
+    matches!(refusal.code, ErrorCode::REQUEST_TIMED_OUT | ErrorCode::KAFKA_STORAGE_ERROR)
 }

@@ -38,6 +38,11 @@ impl Pieces {
         ChangeBudget::new(self.registrations)
     }
 
+    /// Returns how many partitions the next piece may have.
+    pub fn partitions(&self) -> usize {
+        self.registrations
+    }
+
     /// Adapts the size to how long a full piece has held the lock.
     pub fn took(&mut self, time: Duration) {
         if time < BRIEF {

@@ -1,7 +1,9 @@
-//! The machine that a broker runs on: files, disk space, tasks and threads, memory, counters, and limits for log lines.
+//! The machine that a broker runs on: files, disk space, tasks and threads, memory, counters, a clock, and
+//! limits for log lines.
 //!
 //! This crate knows nothing about topics, requests or settings.
 
+pub mod clock;
 pub mod disk_space;
 pub mod fault_point;
 pub mod files;

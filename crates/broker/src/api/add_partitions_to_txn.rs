@@ -147,7 +147,7 @@ async fn add(
     // A request with several transactions waits only briefly for an id. The broker that sent it will repeat it, and a
     // long wait would delay the other transactions.
     let wait_until = match version {
-        SEVERAL_FROM.. => Some(call.broker.now_ms().saturating_add(BATCH_WAIT_MS)),
+        SEVERAL_FROM.. => Some(transactions.now_ms().saturating_add(BATCH_WAIT_MS)),
         _ => transactions.wait_until(id, WAIT_MS),
     };
     let added = AddPartitions {

@@ -1,6 +1,7 @@
 //! ElectLeaders 0-2. When the client gets the response, the elected leaders are in force.
 
 use super::call::{Call, Fault, Reply, code_and_message, joined, once};
+use super::wide::drive_command;
 use fullbore_control::{ElectLeaders, ElectionKind, Image};
 use fullbore_wire::apis::elect_leaders::{
     ElectLeadersRequest, ElectLeadersResponse, PartitionResult, ReplicaElectionResult, TopicPartitions,
@@ -19,35 +20,34 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // Version 0 has no type field. It is decoded as 0, so its elections are preferred ones.
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
-    // If the request is about all partitions, the response names only those with an election, as in Kafka.
-    let lists_all = request.topic_partitions.is_some();
-    let asked = match request.topic_partitions {
-        Some(asked) => named(asked),
-        None => in_need(&call.broker.control.image(), kind),
-    };
+    match request.topic_partitions {
+        Some(asked) => elect(call, ElectLeaders { kind, topics: named(asked) }, true, reply).await,
+        None => {
+            let all = ElectLeaders { kind, topics: in_need(&call.broker.control.image(), kind) };
+            drive_command(&call.broker.wide, all.partition_count(), elect(call, all, false, reply)).await
+        }
+    }
+}
+
+/// Holds the elections and returns the response. With `lists_all`, the response names each requested partition. If the
+/// request is about all partitions, the response names only those with an election, as in Kafka.
+async fn elect(call: &Call<'_>, command: ElectLeaders, lists_all: bool, reply: Reply) -> Result<Frame, Fault> {
     let mut response = ElectLeadersResponse::default();
-    if !asked.is_empty() {
-        let command = ElectLeaders { kind, topics: asked.clone() };
-        let mut outcomes = call.control().elect_leaders(command).await.into_iter();
-        for (topic, partitions) in asked {
-            let mut partition_result = Vec::with_capacity(partitions.len());
-            for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {
-                let (error_code, error_message) = match outcome {
-                    Ok(_) => (ErrorCode::NONE, None),
-                    Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !lists_all => continue,
-                    Err(refusal) => code_and_message(Err(refusal)),
-                };
-                partition_result.push(PartitionResult {
-                    partition_id,
-                    error_code,
-                    error_message,
-                    ..Default::default()
-                });
-            }
-            if !partition_result.is_empty() {
-                let result = ReplicaElectionResult { topic, partition_result, ..Default::default() };
-                response.replica_election_results.push(result);
-            }
+    let asked = command.topics.clone();
+    let mut outcomes = call.control().elect_leaders(command).await.into_iter();
+    for (topic, partitions) in asked {
+        let mut partition_result = Vec::with_capacity(partitions.len());
+        for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {
+            let (error_code, error_message) = match outcome {
+                Ok(_) => (ErrorCode::NONE, None),
+                Err(refusal) if refusal.code == ErrorCode::ELECTION_NOT_NEEDED && !lists_all => continue,
+                Err(refusal) => code_and_message(Err(refusal)),
+            };
+            partition_result.push(PartitionResult { partition_id, error_code, error_message, ..Default::default() });
+        }
+        if !partition_result.is_empty() {
+            let result = ReplicaElectionResult { topic, partition_result, ..Default::default() };
+            response.replica_election_results.push(result);
         }
     }
     reply.frame::<ElectLeadersRequest>(&response)

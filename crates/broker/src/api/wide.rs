@@ -70,6 +70,16 @@ pub async fn command_turn(wide: &WideWork, api: ApiKey) -> Option<SemaphorePermi
     }
 }
 
+/// Runs a command of the control plane on `entries` entries that a short request implies, such as "all partitions". If
+/// they are as many as those of a wide request, the command runs like one.
+pub async fn drive_command<F: Future>(wide: &WideWork, entries: usize, command: F) -> F::Output {
+    if entries <= ENTRIES_SHORT_MAX {
+        return command.await;
+    }
+    let _turn = wide.command_turn().await;
+    wide.drive(ENTRY_BYTES * entries, command).await
+}
+
 /// Runs the rest of a wide request, until its response is ready, apart from the threads that serve connections.
 pub fn driven(broker: &Arc<Node>, bytes: usize, completion: Completion) -> Completion {
     let drive = |answer| {

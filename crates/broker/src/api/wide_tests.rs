@@ -2,9 +2,11 @@
 
 use super::leadership_tests::{Opened, TOPIC};
 use super::wide::ENTRIES_SHORT_MAX;
-use fullbore_control::CreateTopic;
+use fullbore_control::{CreateTopic, Topic};
+use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::api::Request;
 use fullbore_wire::apis::delete_topics::DeleteTopicsRequest;
+use fullbore_wire::apis::elect_leaders::ElectLeadersRequest;
 use fullbore_wire::apis::fetch::{FetchPartition, FetchRequest, FetchResponse, FetchTopic, ForgottenTopic};
 use fullbore_wire::apis::list_offsets::{ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic};
 use fullbore_wire::apis::metadata::{MetadataRequest, MetadataRequestTopic};
@@ -78,6 +80,26 @@ async fn only_requests_with_many_entries_need_a_permit() {
         let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
         // The admission is one poll, and the response another.
         assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
+    }
+}
+
+/// The request has no entries, but the response has one for each partition that needs an election.
+#[tokio::test(flavor = "multi_thread")]
+async fn election_of_all_partitions_needs_a_permit_if_many_need_one() {
+    for (count, needs_permit) in [(FEW, false), (MANY, true)] {
+        let topic = CreateTopic { name: TOPIC.into(), num_partitions: count, ..Default::default() };
+        let mut opened = Opened::with("", CreateTopic { replication_factor: -1, ..topic }).await;
+        opened.broker.node().control.publish(|image| {
+            let topic = Topic::clone(image.topic(TOPIC).expect("there"));
+            let leaderless = |of: &Arc<PartitionRegistration>| PartitionRegistration { leader: None, ..(**of).clone() };
+            let partitions = topic.partitions.iter().map(|of| Arc::new(leaderless(of))).collect();
+            image.put(Arc::new(Topic { partitions, ..topic }));
+        });
+        let (turns, response) =
+            polls(&mut opened, &ElectLeadersRequest { topic_partitions: None, ..Default::default() }, 2);
+        let elected = response.replica_election_results.iter().flat_map(|topic| &topic.partition_result);
+        let elected = elected.filter(|partition| partition.error_code == ErrorCode::NONE).count();
+        assert_eq!((elected, turns > 0), (count as usize, needs_permit));
     }
 }
 

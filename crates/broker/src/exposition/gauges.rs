@@ -180,7 +180,7 @@ impl Gauges {
                 ..ReplicationGauges::of(&image, broker.config.node.id)
             },
             groups: slow.groups,
-            transactions: broker.transactions.counts(broker.now_ms()),
+            transactions: broker.transactions.counts(),
             stable_lag_max: slow.stable_lag_max,
             offsets_held: broker.groups.offsets().held(),
             offset_metadata_bytes: broker.groups.offsets().metadata_bytes(),

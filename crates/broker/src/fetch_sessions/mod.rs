@@ -26,6 +26,7 @@ pub use partition::{Fetched, FetchedTopic, PartitionFetch, PartitionOutcome};
 pub use request::SessionRequest;
 
 use crate::partitions::Registration;
+use fullbore_host::clock::SteadyClock;
 use fullbore_wire::ErrorCode;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
@@ -127,6 +128,7 @@ pub struct Sessions {
     slots: usize,
     /// The number of partitions in all sessions.
     partitions: Arc<AtomicUsize>,
+    clock: SteadyClock,
 }
 
 #[derive(Default)]
@@ -240,7 +242,7 @@ impl Drop for SessionTurn {
 impl Sessions {
     /// Creates a cache for up to `slots` sessions.
     pub fn new(slots: usize) -> Self {
-        Sessions { cache: Arc::default(), slots, partitions: Arc::default() }
+        Sessions { cache: Arc::default(), slots, partitions: Arc::default(), clock: SteadyClock::start() }
     }
 
     /// Returns the number of sessions in the cache.
@@ -283,7 +285,7 @@ impl Sessions {
     /// # Errors
     /// Fails with FETCH_SESSION_ID_NOT_FOUND if there is no such session, and with INVALID_FETCH_SESSION_EPOCH if the
     /// session expects another epoch.
-    pub fn admit(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchAdmission, ErrorCode> {
+    pub fn admit(&self, asked: SessionRequest) -> Result<FetchAdmission, ErrorCode> {
         if let Some(session) = self.find(asked.session_id) {
             let mut state = session.lock();
             if state.unanswered > 0 {
@@ -291,23 +293,23 @@ impl Sessions {
                 return Ok(FetchAdmission::Behind(Behind { asked, turn }));
             }
         }
-        self.plan(asked, now_ms).map(FetchAdmission::Planned)
+        self.plan(asked).map(FetchAdmission::Planned)
     }
 
     /// Plans a fetch that [`Sessions::admit`] has left for later.
     ///
     /// # Errors
     /// Fails as [`Sessions::admit`] does.
-    pub fn plan_behind(&self, behind: Behind, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
+    pub fn plan_behind(&self, behind: Behind) -> Result<FetchPlan, ErrorCode> {
         let Behind { asked, turn: _turn } = behind;
-        self.plan(asked, now_ms)
+        self.plan(asked)
     }
 
-    fn plan(&self, asked: SessionRequest, now_ms: i64) -> Result<FetchPlan, ErrorCode> {
+    fn plan(&self, asked: SessionRequest) -> Result<FetchPlan, ErrorCode> {
         let (id, epoch) = (asked.session_id, asked.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.remove(id);
-            return Ok(if epoch == INITIAL_EPOCH { self.open(asked, now_ms) } else { FetchPlan::once(asked) });
+            return Ok(if epoch == INITIAL_EPOCH { self.open(asked) } else { FetchPlan::once(asked) });
         }
         let session = self.find(id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         let mut state = session.lock();
@@ -315,7 +317,7 @@ impl Sessions {
             return Err(ErrorCode::INVALID_FETCH_SESSION_EPOCH);
         }
         state.next_epoch = next(epoch);
-        session.last_used_ms.store(now_ms, Ordering::Relaxed);
+        session.last_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
         // An earlier request on another connection may still be waiting. It is woken below and then refused, because
         // this one is later.
         let before = state.waiting.take();
@@ -336,10 +338,11 @@ impl Sessions {
     }
 
     /// Plans a full fetch. If the limits allow, also opens a session for the fetches that follow.
-    fn open(&self, asked: SessionRequest, now_ms: i64) -> FetchPlan {
+    fn open(&self, asked: SessionRequest) -> FetchPlan {
         if asked.wanted.is_empty() || asked.has_impossible_name {
             return FetchPlan::once(asked);
         }
+        let now_ms = self.clock.now_ms();
         let mut cache = self.cache.lock();
         let mut share = PartitionsPermit::none(&self.partitions);
         while cache.sessions.len() >= self.slots || !share.resize(asked.wanted.len()) {

@@ -3,9 +3,9 @@
 //! `rules::group::expiry` decides when an offset expires. Only the offset that was checked is deleted. An offset that
 //! was committed after the check stays.
 
-use super::clock::wall_ms;
 use super::{DeleteOffset, Groups, OffsetAndMetadata, TopicName, not_kept};
 use fullbore_control::Image;
+use fullbore_host::files::now_ms;
 use fullbore_host::task::Rounds;
 use fullbore_rules::group::{Group, expiry};
 use fullbore_wire::Text;
@@ -24,7 +24,7 @@ impl Groups {
 
     /// Expires the offsets of one group.
     pub(super) async fn expire(self: &Arc<Self>, id: &Text, retention_ms: i64) {
-        let now = wall_ms();
+        let now = now_ms();
         let image = self.control.image();
         let due = |group: &Group| self.due(&image, id, group, retention_ms, now);
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {

@@ -8,7 +8,6 @@
 //!
 //! Each request gets exactly one answer, from its group or at the latest from [`Groups::close`].
 
-mod clock;
 mod commit;
 mod due;
 mod entry;
@@ -35,10 +34,10 @@ pub use regex::TopicRegex;
 
 use crate::coordinator::{CoordinatorTopic, InternalTopicSettings, Shard, Status};
 use crate::partitions::{AppendError, Partitions};
-use clock::GroupClock;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, OffsetsTopicConfig};
 use fullbore_control::{CONSUMER_OFFSETS, Control, Image};
+use fullbore_host::clock::SteadyClock;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_rules::group::{Effects, Group, GroupAnswer, GroupSettings, GroupState, RequestTicket};
@@ -86,7 +85,7 @@ pub struct Groups {
     timer: Timer,
     /// True once the broker is stopping. Requests no longer wait then.
     closed: AtomicBool,
-    clock: GroupClock,
+    clock: SteadyClock,
     /// Limits how often records of groups that could not be written are logged.
     unkept: LogRateLimit,
     /// Limits how often a group beyond the limit is logged.
@@ -100,11 +99,11 @@ pub struct Groups {
 impl Groups {
     /// Creates a coordinator without groups. [`Groups::start`] loads them.
     pub fn new(config: &BrokerConfig, control: Control, logs: Arc<Partitions>, metrics: Metrics) -> Arc<Groups> {
-        Groups::by(GroupClock::start(), config, control, logs, metrics)
+        Groups::by(SteadyClock::start(), config, control, logs, metrics)
     }
 
     fn by(
-        clock: GroupClock,
+        clock: SteadyClock,
         config: &BrokerConfig,
         control: Control,
         logs: Arc<Partitions>,

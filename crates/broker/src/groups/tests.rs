@@ -11,6 +11,7 @@ use crate::coordinator::{Records, Unwritten};
 use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, TopicRef};
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::files::now_ms;
 use fullbore_rules::group::{Committer, Joining, Snapshot};
 use fullbore_wire::apis::join_group::{JoinGroupRequest, JoinGroupRequestProtocol};
 use fullbore_wire::apis::leave_group::MemberIdentity;
@@ -33,14 +34,14 @@ struct Opened {
     _lock: DirectoryLock,
 }
 
-async fn open(directory: &Path, clock: GroupClock, text: &str) -> Opened {
+async fn open(directory: &Path, clock: SteadyClock, text: &str) -> Opened {
     let opened = unstarted(directory, clock, text);
     opened.start().await;
     opened
 }
 
 /// Opens a broker whose groups are not loaded yet.
-fn unstarted(directory: &Path, clock: GroupClock, text: &str) -> Opened {
+fn unstarted(directory: &Path, clock: SteadyClock, text: &str) -> Opened {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
     let lock = DirectoryLock::take(directory).expect("free");
@@ -122,7 +123,7 @@ fn deletion(topic: &TopicName, partition: i32, committed_ms: Option<i64>) -> Del
 async fn reopened(opened: Opened, directory: &Path) -> Opened {
     opened.logs.close();
     killed(opened).await;
-    open(directory, GroupClock::start(), "").await
+    open(directory, SteadyClock::start(), "").await
 }
 
 /// Kills the broker, which leaves the directory as it is at this moment.
@@ -188,12 +189,12 @@ async fn come_and_go(groups: &Arc<Groups>, id: &Text) {
 async fn offsets_expire_by_the_systems_clock_even_if_it_was_set_after_the_start() {
     for set_by in [-24 * HOUR_MS, 0, 24 * HOUR_MS] {
         let directory = tempfile::tempdir().expect("tempdir");
-        let clock = GroupClock::starting_at(clock::wall_ms() - set_by);
+        let clock = SteadyClock::before_step(set_by);
         let opened = open(directory.path(), clock, "").await;
-        let (id, before) = (Text::from("g"), clock::wall_ms());
+        let (id, before) = (Text::from("g"), now_ms());
         come_and_go(&opened.groups, &id).await;
         let since = opened.groups.peek(&id, |group| group.empty_since()).flatten();
-        assert!(since.is_some_and(|since| (before..=clock::wall_ms()).contains(&since)), "{since:?}, set by {set_by}");
+        assert!(since.is_some_and(|since| (before..=now_ms()).contains(&since)), "{since:?}, set by {set_by}");
         let t = opened.topic("t").await;
         opened.commit("g", vec![one(&t, 0, committed(1, before))]).await;
         opened.groups.expire(&id, 12 * HOUR_MS).await;
@@ -206,7 +207,7 @@ async fn offsets_expire_by_the_systems_clock_even_if_it_was_set_after_the_start(
 #[tokio::test]
 async fn committed_offsets_of_a_group_survive_a_restart() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let (with_epoch, with_expiry) = (
         OffsetAndMetadata { leader_epoch: 7, ..committed(5, 1) },
@@ -236,7 +237,7 @@ async fn committed_offsets_of_a_group_survive_a_restart() {
 #[tokio::test]
 async fn deletion_with_a_commit_time_removes_only_that_commit() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 10)), one(&t, 1, committed(1, 10))]).await;
     for (partition, only) in [(0, Some(9)), (1, Some(10)), (1, None)] {
@@ -251,7 +252,7 @@ async fn deletion_with_a_commit_time_removes_only_that_commit() {
 #[tokio::test]
 async fn deleted_topic_takes_its_committed_offsets_along() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "").await;
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
     opened.commit("both", vec![one(&gone, 0, committed(1, 1)), one(&kept, 0, committed(2, 1))]).await;
     opened.commit("one", vec![one(&gone, 0, committed(3, 1))]).await;
@@ -272,7 +273,7 @@ async fn deleted_topic_takes_its_committed_offsets_along() {
 #[tokio::test]
 async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let (old, new) = (snapshot_of(&opened, "old"), snapshot_of(&opened, "new"));
     for (group, snapshot) in [("a", &old), ("b", &old), ("b", &new), ("c", &old)] {
@@ -292,7 +293,7 @@ async fn last_snapshot_of_a_group_counts_and_a_deleted_group_stays_deleted() {
 #[tokio::test]
 async fn failed_commit_is_not_in_memory_either() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
@@ -307,7 +308,7 @@ async fn failed_commit_is_not_in_memory_either() {
 #[tokio::test]
 async fn groups_go_with_their_topic_and_begin_again() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     let deleted = opened.control.delete_topics(vec![TopicRef::Name("__consumer_offsets".into())]).await;
@@ -326,7 +327,7 @@ async fn groups_go_with_their_topic_and_begin_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn every_commit_of_many_at_once_is_answered() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = Arc::new(open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await);
+    let opened = Arc::new(open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await);
     let t = opened.topic("t").await;
     let commit_all = |task: i32| {
         let (opened, t) = (Arc::clone(&opened), t.clone());
@@ -427,7 +428,7 @@ async fn settle(opened: &Opened) {
 /// Runs the steps without waiting for answers in between, so that many of them share a batch.
 async fn run(steps: Vec<Step>) {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let mut topics = Vec::new();
     for number in 0..3 {
         topics.push(opened.topic(&format!("t{number}")).await);

@@ -157,7 +157,8 @@ impl Transactions {
     /// flushed, a state that later steps rely on is also on the disk by then.
     async fn keep(&self, entry: &Entry, next: Option<&TransactionMetadata>) -> Result<(), ErrorCode> {
         let version = self.settings().server_version;
-        let record = records::encode(&entry.id, next, version).map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
+        let record = records::encode(&entry.id, next, self.clock.ahead_ms(), version);
+        let record = record.map_err(|_| ErrorCode::UNKNOWN_SERVER_ERROR)?;
         if let Some(next) = next {
             self.flush_before(next).await?;
         }

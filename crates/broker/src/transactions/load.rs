@@ -5,7 +5,6 @@ use super::Transactions;
 use super::entry::Entry;
 use super::records::{self, IdRecord};
 use crate::coordinator::{Coordinator, CoordinatorTopic, InternalTopic, LogEntry, ReplayError, Shard, replay};
-use fullbore_host::files::now_ms;
 use fullbore_rules::transaction::{Transaction, TransactionMetadata, Turn};
 use fullbore_wire::{ErrorCode, Text};
 use std::collections::{HashMap, HashSet};
@@ -80,8 +79,8 @@ impl Transactions {
 
     /// Restores an id in the state of its last record. If its transaction was decided, the decision is carried out.
     fn restore(self: &Arc<Self>, shard: &Arc<Shard>, id: Text, state: TransactionMetadata) {
-        let mut effects = Vec::new();
-        let turn = &mut Turn { settings: &self.settings(), now: now_ms(), effects: &mut effects };
+        let (mut effects, state) = (Vec::new(), state.shifted(-self.clock.ahead_ms()));
+        let turn = &mut Turn { settings: &self.settings(), now: self.now_ms(), effects: &mut effects };
         let transaction = match self.may_lack_its_end(shard) {
             true => Transaction::load_unsure(shard.leader_epoch(), state, turn),
             false => Transaction::load(shard.leader_epoch(), state, turn),

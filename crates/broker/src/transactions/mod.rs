@@ -35,7 +35,7 @@ use crate::partitions::Partitions;
 use entry::{Entry, EntryState};
 use fullbore_config::{BrokerConfig, TransactionConfig};
 use fullbore_control::{Control, TRANSACTION_STATE, TRANSACTION_VERSION};
-use fullbore_host::files::now_ms;
+use fullbore_host::clock::SteadyClock;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
@@ -79,6 +79,7 @@ pub struct Transactions {
     config: TransactionConfig,
     /// The memory budget for ids and for the partitions of all transactions.
     room: TransactionsRoom,
+    clock: SteadyClock,
     /// Limits how often an id beyond the limit is logged.
     uncounted: LogRateLimit,
     /// Limits how often it is logged that transactions have used up the budget.
@@ -144,6 +145,16 @@ impl Transactions {
         offsets: Arc<dyn MarkedCoordinator>,
         unsettled: Unsettled,
     ) -> Arc<Transactions> {
+        Transactions::by(SteadyClock::start(), config, (control, logs, metrics), offsets, unsettled)
+    }
+
+    fn by(
+        clock: SteadyClock,
+        config: &BrokerConfig,
+        (control, logs, metrics): (Control, Arc<Partitions>, Metrics),
+        offsets: Arc<dyn MarkedCoordinator>,
+        unsettled: Unsettled,
+    ) -> Arc<Transactions> {
         let (peers, node_id) = (Arc::new(Peers::new(config, control.clone())), config.node.id);
         let config = config.transactions.clone();
         let settings = InternalTopicSettings {
@@ -163,6 +174,7 @@ impl Transactions {
             offsets,
             config,
             room: TransactionsRoom::default(),
+            clock,
             uncounted: LogRateLimit::default(),
             crowded: LogRateLimit::default(),
             unkept: LogRateLimit::default(),
@@ -217,8 +229,13 @@ impl Transactions {
         }
     }
 
-    /// Returns until when, in milliseconds, a request may wait for the previous transaction of an id. This is `wait_ms`
-    /// from now, or later if markers of diskless partitions are still to be written.
+    /// Returns the present time for deadlines and timeouts, from a clock that only runs forward.
+    pub fn now_ms(&self) -> i64 {
+        self.clock.now_ms()
+    }
+
+    /// Returns until when, by [`Transactions::now_ms`], a request may wait for the previous transaction of an id. This
+    /// is `wait_ms` from now, or later if markers of diskless partitions are still to be written.
     pub fn wait_until(&self, id: &str, wait_ms: i64) -> Option<i64> {
         let awaits_store = || {
             let image = self.control.image();
@@ -235,7 +252,7 @@ impl Transactions {
             self.inspect(id, lacks_marker).unwrap_or(false)
         };
         let wait_ms = if awaits_store() { wait_ms.max(DISKLESS_WAIT_MS) } else { wait_ms };
-        Some(now_ms().saturating_add(wait_ms))
+        Some(self.now_ms().saturating_add(wait_ms))
     }
 
     /// Adds partitions to the transaction of an id. Returns once this is recorded.
@@ -298,12 +315,13 @@ impl Transactions {
         })
     }
 
-    /// Returns the present state of an id.
+    /// Returns the present state of an id, with the times of the system's clock.
     ///
     /// # Errors
     /// Fails as [`Transactions::inspect`] does.
     pub fn describe(&self, id: &str) -> Result<TransactionMetadata, ErrorCode> {
-        self.inspect(id, |transaction| transaction.describe().cloned())
+        let found = self.inspect(id, |transaction| transaction.describe().cloned())?;
+        Ok(found.shifted(self.clock.ahead_ms()))
     }
 
     /// Returns the ids that pass `filter` and for which `matches` returns true. Takes long if there are many ids.
@@ -318,7 +336,7 @@ impl Transactions {
         if self.topic.read().as_ref().is_some_and(|topic| topic.is_loading()) {
             return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
         }
-        let now = now_ms();
+        let now = self.now_ms();
         // From here on the table is not locked, because a pattern may be slow and there may be very many ids.
         let entries: Vec<_> = self.ids.lock().values().cloned().collect();
         let listed = |entry: &Arc<Entry>| {
@@ -338,8 +356,8 @@ impl Transactions {
     }
 
     /// Returns the counts of the ids. They are kept up to date, so no pass over the ids is needed.
-    pub fn counts(&self, now_ms: i64) -> TransactionCounts {
-        self.tally.counts(now_ms)
+    pub fn counts(&self) -> TransactionCounts {
+        self.tally.counts(self.now_ms())
     }
 
     /// Returns the settings.
@@ -372,7 +390,7 @@ impl Transactions {
                 );
             }
         }
-        event(&mut state.transaction, &mut Turn { settings: &settings, now: now_ms(), effects: &mut effects });
+        event(&mut state.transaction, &mut Turn { settings: &settings, now: self.now_ms(), effects: &mut effects });
         state.share.set(state.transaction.partitions());
         effects
     }

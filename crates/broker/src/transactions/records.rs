@@ -3,7 +3,7 @@
 use crate::coordinator::KeyValue;
 use bytes::Bytes;
 use fullbore_rules::transaction::{
-    NO_PRODUCER_EPOCH, TopicPartition, TransactionMetadata, TransactionState, TransactionVersion,
+    NO_PRODUCER_EPOCH, TopicPartition, TransactionMetadata, TransactionState, TransactionVersion, shifted_time,
 };
 use fullbore_wire::coordinator::{PartitionsSchema, TransactionLogKey, TransactionLogRecord, TransactionLogValue};
 use fullbore_wire::{DecodeError, EncodeError, Text};
@@ -17,21 +17,23 @@ pub(super) enum IdRecord {
     Other,
 }
 
-/// Returns the record of an id's state, or its tombstone if `state` is `None`.
+/// Returns the record of an id's state, or its tombstone if `state` is `None`. The record has the times of the system's
+/// clock, which is `ahead_ms` ahead of the coordinator's.
 ///
 /// # Errors
 /// Returns an error if a name is longer than a record allows.
 pub(super) fn encode(
     id: &str,
     state: Option<&TransactionMetadata>,
+    ahead_ms: i64,
     server_version: TransactionVersion,
 ) -> Result<KeyValue, EncodeError> {
     let key = TransactionLogKey { transactional_id: Text::from(id), ..Default::default() };
     let version = TransactionLogValue::version_at(server_version.level());
-    TransactionLogRecord::Transaction(key, state.map(value)).encode(version)
+    TransactionLogRecord::Transaction(key, state.map(|state| value(state, ahead_ms))).encode(version)
 }
 
-/// Reads a record. The result shares no memory with `key` and `value`.
+/// Reads a record, which has the times of the system's clock. The result shares no memory with `key` and `value`.
 ///
 /// # Errors
 /// Returns an error if the bytes are not a record of Kafka.
@@ -44,7 +46,7 @@ pub(super) fn decode(key: Bytes, value: Option<Bytes>) -> Result<IdRecord, Decod
     Ok(metadata(value).map_or(IdRecord::Other, |state| IdRecord::Id(id, Some(state))))
 }
 
-fn value(state: &TransactionMetadata) -> TransactionLogValue {
+fn value(state: &TransactionMetadata, ahead_ms: i64) -> TransactionLogValue {
     let topics = TopicPartition::by_topic(state.partitions.iter().cloned()).into_iter();
     let topics = topics.map(|(topic, partition_ids)| PartitionsSchema { topic, partition_ids, ..Default::default() });
     TransactionLogValue {
@@ -55,8 +57,8 @@ fn value(state: &TransactionMetadata) -> TransactionLogValue {
         transaction_timeout_ms: state.timeout_ms,
         transaction_status: state.state.id(),
         transaction_partitions: (state.state != TransactionState::Empty).then(|| topics.collect()),
-        transaction_last_update_timestamp_ms: state.last_update_ms,
-        transaction_start_timestamp_ms: state.start_ms,
+        transaction_last_update_timestamp_ms: shifted_time(state.last_update_ms, ahead_ms),
+        transaction_start_timestamp_ms: shifted_time(state.start_ms, ahead_ms),
         client_transaction_version: state.client_version.level(),
         ..Default::default()
     }

@@ -101,7 +101,7 @@ mod tests {
             last_update_ms: start_ms,
             client_version: TransactionVersion::V2,
         };
-        Transaction::load(0, record, &mut Turn { settings: &SETTINGS, now: 0, effects: &mut Vec::new() })
+        Transaction::load(0, record, &mut Turn { settings: &SETTINGS, now: start_ms, effects: &mut Vec::new() })
     }
 
     #[test]

@@ -9,6 +9,7 @@ use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, RegistrationInfo};
 use fullbore_diskless::{Diskless, DisklessPartition};
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
 use fullbore_log::partition::memory_budget::ProducerKey;
 use fullbore_log::validation::ValidBatch;
@@ -34,6 +35,10 @@ struct Opened {
 }
 
 async fn opened(directory: &Path, text: &str) -> Opened {
+    opened_by(SteadyClock::start(), directory, text).await
+}
+
+async fn opened_by(clock: SteadyClock, directory: &Path, text: &str) -> Opened {
     let text = format!("log.dirs={}\n{text}", directory.display());
     let config = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid").0;
     let config = Arc::new(config);
@@ -51,7 +56,7 @@ async fn opened(directory: &Path, text: &str) -> Opened {
     let groups = Groups::new(&config, control.clone(), Arc::clone(&logs), Metrics::default());
     let shared = (control.clone(), Arc::clone(&logs), Metrics::default());
     let unsettled = Unsettled::open(directory, PreviousShutdown::Killed);
-    let transactions = Transactions::new(&config, shared, groups, unsettled);
+    let transactions = Transactions::by(clock, &config, shared, groups, unsettled);
     let stop = watch::Sender::new(false);
     transactions.start(&stop);
     let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
@@ -116,6 +121,13 @@ impl Opened {
         }
     }
 
+    /// Loads the ids again, as after a restart.
+    async fn reload(&self) {
+        let (transactions, shard) = (Arc::clone(&self.transactions), self.transactions.serving(ID).expect("loaded"));
+        let loaded = tokio::task::spawn_blocking(move || transactions.install(&shard)).await.expect("no panic");
+        assert!(loaded.is_ok());
+    }
+
     fn state(&self) -> TransactionState {
         self.transactions.describe(ID).expect("known").state
     }
@@ -165,9 +177,7 @@ async fn loaded_decision_in_flush_mode_is_on_the_disk_before_it_is_carried_out()
     let shard = opened.transactions.serving(ID).expect("loaded");
     let recovery_point = || shard.partition().noted().expect("open").recovery_point;
     assert_eq!(recovery_point(), 0, "nothing relies on it yet");
-    let (transactions, loading) = (Arc::clone(&opened.transactions), Arc::clone(&shard));
-    let loaded = tokio::task::spawn_blocking(move || transactions.install(&loading)).await.expect("no panic");
-    assert!(loaded.is_ok());
+    opened.reload().await;
     assert_eq!(recovery_point(), 2, "the producer, and its transaction");
 }
 
@@ -280,4 +290,25 @@ async fn commit_during_an_append_of_another_thread_is_answered_and_completed() {
         }
     };
     tokio::time::timeout(std::time::Duration::from_secs(30), completed).await.expect("it is completed");
+}
+
+#[tokio::test]
+async fn transaction_after_a_step_of_the_systems_clock_keeps_its_begin_and_timeout_when_loaded() {
+    for step_ms in [-120_000, 0, 120_000] {
+        let directory = tempfile::tempdir().expect("temporary directory");
+        let opened = opened_by(SteadyClock::before_step(step_ms), directory.path(), "").await;
+        let before = now_ms();
+        opened.begin().await;
+        let begun = opened.transactions.describe(ID).expect("known").start_ms;
+        assert!((before - 1..=now_ms() + 1).contains(&begun), "{step_ms}: {begun} is not of the system's clock");
+        opened.reload().await;
+        let loaded = opened.transactions.describe(ID).expect("known").start_ms;
+        assert!((begun - 1..=begun + 1).contains(&loaded), "{step_ms}: {begun}, then {loaded}");
+        let long = TransactionFilter { states: &[], producer_ids: &[], duration_ms: 60_000 };
+        assert!(opened.transactions.list(&long, |_| true).expect("loaded").is_empty(), "{step_ms}");
+        assert!(opened.transactions.counts().oldest_open.is_some_and(|oldest| oldest.age_ms < 60_000), "{step_ms}");
+        let pending = opened.transactions.put_to(ID, None, |transaction, _, turn| transaction.time_out(turn));
+        drop(pending.expect("it serves"));
+        assert_eq!(opened.state(), TransactionState::Ongoing, "{step_ms}: its timeout of a minute has not passed");
+    }
 }

@@ -4,7 +4,6 @@ use super::Transactions;
 use super::entry::{Entry, EntryState};
 use crate::coordinator::{CoordinatorTopic, Status};
 use fullbore_control::TRANSACTION_STATE;
-use fullbore_host::files::now_ms;
 use fullbore_host::task::{self, Rounds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -61,11 +60,11 @@ impl Transactions {
         let next = state.transaction.next_deadline().filter(|_| !state.is_gone);
         let Some(next) = next.filter(|next| *next < entry.alarm.load(Ordering::Relaxed)) else { return };
         entry.alarm.store(next, Ordering::Relaxed);
-        let wait = Duration::from_millis(u64::try_from(next.saturating_sub(now_ms())).unwrap_or(0));
+        let wait = Duration::from_millis(u64::try_from(next.saturating_sub(self.now_ms())).unwrap_or(0));
         let (this, entry) = (Arc::clone(self), Arc::clone(entry));
         task::spawn(async move {
             sleep(wait).await;
-            // If the clock was set back, the deadline is not due yet. `happen` then sets another alarm.
+            // If the deadline is not due yet, `happen` sets another alarm.
             entry.alarm.store(i64::MAX, Ordering::Relaxed);
             this.happen(&entry, |transaction, turn| transaction.tick(turn));
         });

@@ -7,7 +7,6 @@ use super::peers::MarkerRoute;
 use super::{BATCH_WAIT_MS, DISKLESS_WAIT_MS, Transactions};
 use crate::partitions::append::{ADDS_FROM, BeginningTransaction, TransactionVerifier, Verifying};
 use fullbore_control::TRANSACTION_STATE;
-use fullbore_host::files::now_ms;
 use fullbore_log::Verification;
 use fullbore_rules::transaction::{AddPartitions, ProducerIdAndEpoch, TopicPartition, TransactionVersion};
 use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnTopic, AddPartitionsToTxnTransaction};
@@ -131,10 +130,10 @@ impl Transactions {
     /// end, which can take as long as a PUT. The request is therefore repeated for up to [`DISKLESS_WAIT_MS`]. The
     /// coordinator lets each request wait only briefly, since others are behind it on the connection.
     async fn add_at(&self, coordinator: i32, beginning: &BeginningTransaction) -> Result<CoordinatorAnswer, ErrorCode> {
-        let until = now_ms().saturating_add(DISKLESS_WAIT_MS);
+        let until = self.now_ms().saturating_add(DISKLESS_WAIT_MS);
         loop {
             let added = self.verify_at(coordinator, beginning, Wanted::Add).await?;
-            if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || now_ms() >= until {
+            if !added.codes.contains(&ErrorCode::CONCURRENT_TRANSACTIONS) || self.now_ms() >= until {
                 return Ok(added);
             }
             // If many requests are waiting at the coordinator, it answers further ones at once. So a pause is needed

@@ -105,7 +105,7 @@ fn only_complete_replicas(image: &Image, id: i32) -> Option<String> {
     }
     first.map(|first| {
         format!(
-            "The data directory is new, but this broker had the only complete replica of {count} partitions, for example {first}. Mount or              restore the directory that has their records, or accept the loss by fullbore.lost.directory.accept=true."
+            "The data directory is new, but this broker had the only complete replica of {count} partitions, for example {first}. Mount or restore the directory that has their records, or accept the loss by fullbore.lost.directory.accept=true."
         )
     })
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use fullbore_rules::replica::BrokerState;
+use fullbore_rules::replica::{AlterPartition, BrokerState, NO_BROKER_EPOCH};
 use fullbore_tests::wait_until;
 
 use super::super::decide::unsettled;
@@ -69,6 +69,33 @@ fn assert_same(database: &Database, control: &Control) {
     assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
 }
 
+fn hand_over(control: &Control) {
+    let began = Instant::now();
+    while block_on(control.change_broker(control.broker_state(), BrokerChange::ShutDown, [].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not handed over");
+    }
+    while block_on(control.settle_partitions([].into())).is_err() {
+        assert!(began.elapsed() < HANGS, "not handed over");
+    }
+}
+
+/// Adds a broker to the ISRs of all partitions that the owner of `control` leads.
+fn let_join(control: &Control, id: i32) {
+    control.catch_up();
+    control.settle();
+    let image = control.image();
+    let topic = image.topic("t").expect("there");
+    let led = (0..).zip(&topic.partitions).filter(|(_, of)| of.leader == Some(control.broker_state().broker_id));
+    let joined = led.map(|(index, of)| {
+        let isr = of.isr.iter().copied().chain([id]);
+        let new_isr = isr.map(|broker_id| BrokerState { broker_id, broker_epoch: NO_BROKER_EPOCH }).collect();
+        let change = AlterPartition { leader_epoch: of.leader_epoch, partition_epoch: of.partition_epoch, new_isr };
+        (topic.id, index, change)
+    });
+    let outcomes = block_on(control.alter_isr(joined.collect()));
+    assert!(outcomes.iter().all(Result::is_ok), "{:?}", outcomes.iter().find(|outcome| outcome.is_err()));
+}
+
 /// In one transaction, all partitions would take six seconds here, but the time limit is one second.
 #[test]
 fn broker_dies_with_a_slow_database_every_partition_fails_over() {
@@ -98,14 +125,7 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     create_many(&database, &brokers[0].1.control);
     slow_down(&database, Duration::from_millis(1));
     let (directory, stopping) = brokers.pop().expect("the third");
-    let own = stopping.control.broker_state();
-    let began = Instant::now();
-    while block_on(stopping.control.change_broker(own, BrokerChange::ShutDown, [].into())).is_err() {
-        assert!(began.elapsed() < HANGS, "not handed over");
-    }
-    while block_on(stopping.control.settle_partitions([].into())).is_err() {
-        assert!(began.elapsed() < HANGS, "not handed over");
-    }
+    hand_over(&stopping.control);
     assert!(is_gone(3)(&stopping.control.image()));
     drop(stopping);
     // The second broker is killed and started again. Its new process fences the old one.
@@ -119,6 +139,31 @@ fn broker_restarts_with_a_slow_database_it_hands_over_and_comes_back() {
     assert!(is_gone(2)(&image) && is_gone(3)(&image) && unsettled(&image) == 0);
     assert_same(&database, &second.control);
     drop(third);
+}
+
+/// A third of the partitions need an election. In one transaction, these would take more than a second here, which
+/// is the time limit.
+#[test]
+fn elections_of_all_partitions_with_a_slow_database_are_held_in_several_transactions() {
+    let limit = "control.plane.timeout.ms=1000";
+    let database = Database::create();
+    let mut brokers = brokers(&database, limit);
+    create_many(&database, &brokers[0].1.control);
+    let (directory, stopping) = brokers.pop().expect("the third");
+    hand_over(&stopping.control);
+    drop(stopping);
+    let third = start_in(directory.path(), &database.url(), 3, limit).expect("opens");
+    brokers.iter().for_each(|(_, opened)| let_join(&opened.control, 3));
+    slow_down(&database, Duration::from_millis(1));
+    let all = ElectLeaders::new(ElectionKind::Preferred, (0..PARTITIONS).map(|index| ("t", index)));
+    let outcomes = block_on(third.control.elect_leaders(all));
+    let refusals = outcomes.iter().filter_map(|outcome| outcome.as_ref().err());
+    let refused: Vec<_> = refusals.filter(|refusal| refusal.code != ErrorCode::ELECTION_NOT_NEEDED).collect();
+    assert_eq!((outcomes.len(), refused.first()), (PARTITIONS as usize, None));
+    let image = third.control.image();
+    let partitions = &image.topic("t").expect("there").partitions;
+    assert!(partitions.iter().all(|of| of.leader == of.replicas.first().copied()), "each has its preferred leader");
+    assert_same(&database, &third.control);
 }
 
 /// A command arrives during a failover. It is committed with the next piece, and does not wait until all partitions

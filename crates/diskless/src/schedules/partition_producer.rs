@@ -260,6 +260,7 @@ impl PartitionProducer {
         let backoff = ms(self.by.below(100));
         let gives_up = world.strikes(&mut self.by, world.setup.client_trouble * 4);
         let is_first = !self.batches[..at].iter().any(|batch| batch.fate == BatchFate::Open);
+        let is_behind_hole = self.is_behind_hole(at, topic);
         let batch = &mut self.batches[at];
         batch.in_flight.retain(|of| *of != attempt);
         let name = || format!("batch {producer}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
@@ -308,8 +309,10 @@ impl PartitionProducer {
             Response::Refused(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)) => {
                 if was_first && is_first && batch.fate == BatchFate::Open && batch.in_flight.is_empty() {
                     // An earlier attempt may have gone to a deleted topic, but this refusal is wrong whatever its
-                    // outcome was.
-                    world.wrong(|| format!("{} is next, and is out of order", name()));
+                    // outcome was, unless the batches before it stay in that topic.
+                    if !is_behind_hole {
+                        world.wrong(|| format!("{} is next, and is out of order", name()));
+                    }
                     self.wants_epoch = true;
                 }
             }
@@ -325,6 +328,18 @@ impl PartitionProducer {
             world.tell(|| format!("batch {producer}.{at} is given up"));
             self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
         }
+    }
+
+    /// Returns true if the batch before this one was acknowledged in a deleted topic, and a still earlier one in
+    /// `topic`. The answer to the earlier one was lost, so it was written again. The partition misses the one between.
+    fn is_behind_hole(&self, at: usize, topic: Uuid) -> bool {
+        let epoch = self.batches[at].epoch;
+        let is_in_topic = |batch: &ProducerBatch| match batch.fate {
+            BatchFate::Acknowledged { topic: of, .. } if batch.epoch == epoch => Some(of == topic),
+            _ => None,
+        };
+        let mut before = self.batches[..at].iter().rev().map(is_in_topic);
+        before.next() == Some(Some(false)) && before.any(|is_in_topic| is_in_topic == Some(true))
     }
 
     /// Begins a new epoch. The caller has made sure that no batch is in flight.

@@ -73,7 +73,8 @@ pub enum TransactionAnswer {
 pub struct Turn<'a> {
     /// The settings, which may change from one event to the next.
     pub settings: &'a TransactionSettings,
-    /// The time in milliseconds since 1970.
+    /// The time in milliseconds, by a clock that only runs forward. The times in records are of the system's clock, so
+    /// the caller converts them ([`TransactionMetadata::shifted`]).
     pub now: i64,
     /// The effects so far. The event appends its own to them.
     pub effects: &'a mut Vec<Effect>,

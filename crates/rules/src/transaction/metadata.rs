@@ -56,6 +56,11 @@ pub struct ProducerIdAndEpoch {
     pub epoch: i16,
 }
 
+/// Returns a time of [`TransactionMetadata`] moved by `by_ms`. [`NO_TIMESTAMP`] stays as it is.
+pub fn shifted_time(at_ms: i64, by_ms: i64) -> i64 {
+    if at_ms == NO_TIMESTAMP { at_ms } else { at_ms.saturating_add(by_ms) }
+}
+
 /// The whole state of a transactional id. These are the fields of `TransactionLogValue`, and the last epoch, which is
 /// not in any record.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,9 +80,9 @@ pub struct TransactionMetadata {
     /// The partitions of the transaction. In a Prepare state, a running coordinator keeps only those that still need
     /// their marker.
     pub partitions: BTreeSet<TopicPartition>,
-    /// When the transaction began, in milliseconds since 1970; -1 if there is none.
+    /// When the transaction began, by the clock of [`super::Turn::now`]; -1 if there is none.
     pub start_ms: i64,
-    /// When the state last changed, in milliseconds since 1970.
+    /// When the state last changed, by the same clock.
     pub last_update_ms: i64,
     /// The client's transaction version at the last change.
     pub client_version: TransactionVersion,
@@ -91,6 +96,23 @@ impl TransactionMetadata {
     /// Returns true if `id` was the producer id before the last transition. Records of version 0 do not have that id.
     pub(super) fn had_producer_id(&self, id: i64) -> bool {
         id != NO_PRODUCER_ID && id == self.previous_producer_id
+    }
+
+    /// Returns the state with its times moved by `by_ms`, from the coordinator's clock to the system's or back.
+    pub fn shifted(self, by_ms: i64) -> TransactionMetadata {
+        let (start_ms, last_update_ms) = (self.start_ms, self.last_update_ms);
+        TransactionMetadata {
+            start_ms: shifted_time(start_ms, by_ms),
+            last_update_ms: shifted_time(last_update_ms, by_ms),
+            ..self
+        }
+    }
+
+    /// Returns the state with its times set to `now` at most. The clock of the broker that wrote them may be ahead. The
+    /// transaction would then outlive its timeout by this difference.
+    pub(super) fn begun_by(self, now: i64) -> TransactionMetadata {
+        let (start_ms, last_update_ms) = (self.start_ms.min(now), self.last_update_ms.min(now));
+        TransactionMetadata { start_ms, last_update_ms, ..self }
     }
 
     /// Returns true if the client cannot get another epoch of this producer id (Kafka's `isProducerEpochExhausted`).

@@ -64,6 +64,7 @@ mod unsure;
 pub use effects::{DecisionId, Effect, Markers, RequestTicket, TransactionAnswer, Turn, persist_error};
 pub use metadata::{
     NO_PRODUCER_EPOCH, NO_TIMEOUT_MS, NO_TIMESTAMP, ProducerIdAndEpoch, TopicPartition, TransactionMetadata,
+    shifted_time,
 };
 pub use requests::{AddPartitions, EndTxn, InitProducerId};
 pub use settings::TransactionSettings;
@@ -74,9 +75,6 @@ use fullbore_wire::ErrorCode;
 use requests::Request;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// How long a request can wait, in milliseconds.
-pub const WAIT_MAX_MS: i64 = 1_000;
 
 /// The state machine of a transactional id, which runs at the id's coordinator.
 #[derive(Debug)]
@@ -136,7 +134,7 @@ impl Transaction {
     /// again with this coordinator's epoch. If there are no partitions, the transaction is completed at once.
     pub fn load(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
-        transaction.state = as_loaded(record).map(Arc::new);
+        transaction.state = as_loaded(record, turn.now).map(Arc::new);
         transaction.write_markers_if_prepared(turn);
         transaction
     }
@@ -207,11 +205,10 @@ impl Transaction {
         self.waiters.iter().filter_map(Request::wait_until).chain(retry).min()
     }
 
-    /// Refuses requests whose deadline has passed, and writes the last record of a transaction again if that failed. A
-    /// deadline that is further away than the maximum wait counts as passed, because the clock was set back.
+    /// Refuses requests whose deadline has passed, and writes the last record of a transaction again if that failed.
     pub fn tick(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now;
-        let is_over = |until: i64| until <= now || until > now.saturating_add(WAIT_MAX_MS);
+        let is_over = |until: i64| until <= now;
         let is_due = |request: &Request| request.wait_until().is_none_or(is_over);
         let (due, waiting) = std::mem::take(&mut self.waiters).into_iter().partition(is_due);
         self.waiters = waiting;
@@ -324,8 +321,9 @@ impl Transaction {
     }
 }
 
-/// Returns the state that is in force after a record was loaded; None if the id has expired.
-fn as_loaded(record: TransactionMetadata) -> Option<TransactionMetadata> {
+/// Returns the state that is in force after a record was loaded at `now`; None if the id has expired.
+fn as_loaded(record: TransactionMetadata, now: i64) -> Option<TransactionMetadata> {
+    let record = record.begun_by(now);
     match record.state {
         TransactionState::Dead => None,
         // Kafka never writes a record with this state. The transaction is ongoing.

@@ -19,7 +19,7 @@ impl Transaction {
     /// [`Transaction::fence_clients`] continues this.
     pub fn load_unsure(coordinator_epoch: i32, record: TransactionMetadata, turn: &mut Turn<'_>) -> Transaction {
         let mut transaction = Transaction::new(coordinator_epoch);
-        transaction.state = as_loaded(record).map(|state| Arc::new(state.retired()));
+        transaction.state = as_loaded(record, turn.now).map(|state| Arc::new(state.retired()));
         transaction.is_unsure = transaction.state.is_some();
         transaction.write_markers_if_prepared(turn);
         transaction.fence_clients(turn);

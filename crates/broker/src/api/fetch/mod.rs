@@ -86,7 +86,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
     // freed.
     let asked = SessionRequest::of(request);
-    let plan = match broker.sessions.admit(asked, broker.now_ms()) {
+    let plan = match broker.sessions.admit(asked) {
         Ok(FetchAdmission::Planned(plan)) => plan,
         Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
@@ -96,7 +96,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
             let answer = async move {
                 // Gives other tasks a chance first: many fetches may wait here, each with thousands of partitions.
                 tokio::task::yield_now().await;
-                match broker.sessions.plan_behind(behind, broker.now_ms()) {
+                match broker.sessions.plan_behind(behind) {
                     Ok(plan) => {
                         let limits = FetchLimits { began: Instant::now(), ..limits };
                         answer_later(&broker, plan, &limits, reply).await

@@ -11,7 +11,7 @@ use fullbore_wire::apis::consumer_group_heartbeat::ConsumerGroupHeartbeatRequest
 #[tokio::test]
 async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(directory.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), SteadyClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let old = opened.topic("t").await;
     opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(2, 1))]).await;
@@ -28,7 +28,7 @@ async fn deletion_of_a_topics_offsets_keeps_those_of_the_next_of_its_name() {
 #[tokio::test]
 async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     // This event finds a group without members. It would remove the group if no commit were in flight.
@@ -46,10 +46,10 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
 #[tokio::test]
 async fn offsets_of_a_deleted_topic_that_were_left_go_with_the_next_expiry() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = unstarted(directory.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), SteadyClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let (gone, kept) = (opened.topic("gone").await, opened.topic("kept").await);
-    let now = clock::wall_ms();
+    let now = now_ms();
     opened.commit("g", vec![one(&gone, 0, committed(1, now)), one(&kept, 0, committed(2, now))]).await;
     opened.delete(&gone).await;
     opened.groups.expire(&"g".into(), 12 * HOUR_MS).await;
@@ -59,7 +59,7 @@ async fn offsets_of_a_deleted_topic_that_were_left_go_with_the_next_expiry() {
 #[tokio::test]
 async fn partitions_added_to_the_offsets_topic_are_refused() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let topics = vec![GrowTopic { name: "__consumer_offsets".into(), count: 8, assignments: None }];
     let grown = opened.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
     assert!(matches!(&grown[0], Err(refusal) if refusal.code == ErrorCode::INVALID_REQUEST));
@@ -69,7 +69,7 @@ async fn partitions_added_to_the_offsets_topic_are_refused() {
 #[tokio::test]
 async fn commit_is_bounded_by_the_bytes_of_its_records() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = "g".repeat(30_000);
     let offsets: Vec<_> = (0..2000).map(|n| one(&t, n % 8, committed(1, 1))).collect();
@@ -84,14 +84,14 @@ async fn commit_is_bounded_by_the_bytes_of_its_records() {
 #[tokio::test]
 async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     for group in 0..8 {
         opened.commit(&format!("g{group}"), vec![one(&t, 0, committed(1, 1))]).await;
     }
     opened.logs.close();
     killed(opened).await;
-    let opened = unstarted(directory.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), SteadyClock::start(), "");
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let topic = Arc::new(InternalTopic::new(id, 2, fullbore_wire::batch::Compression::None, &opened.logs));
     topic.shards()[1].set_loaded(true);
@@ -107,7 +107,7 @@ async fn shard_that_takes_long_to_load_delays_only_its_own_groups() {
 #[tokio::test]
 async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
     opened.logs.close();
@@ -117,7 +117,7 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
     let mut damaged = whole.clone();
     *damaged.last_mut().expect("not empty") ^= 1;
     std::fs::write(&segment, damaged).expect("written");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     assert_eq!(opened.groups.check("g"), Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     std::fs::write(&segment, whole).expect("written");
     while opened.groups.check("g").is_err() {
@@ -131,7 +131,7 @@ async fn shard_with_unreadable_log_is_loaded_once_it_can_be_read() {
 #[tokio::test]
 async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     for number in 0..3 {
         opened.commit("g", vec![one(&t, number, committed(1, 1))]).await;
@@ -141,7 +141,7 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
     let mut damaged = std::fs::read(&segment).expect("it is there");
     damaged[70] ^= 1;
     std::fs::write(&segment, damaged).expect("written");
-    let opened = unstarted(directory.path(), GroupClock::start(), "");
+    let opened = unstarted(directory.path(), SteadyClock::start(), "");
     let id = opened.control.image().topic("__consumer_offsets").expect("it is kept").id;
     let partition = opened.logs.find(&id, 0).expect("it is there");
     let _ = partition.opened().await;
@@ -155,7 +155,7 @@ async fn a_shard_whose_log_was_refused_before_the_groups_start_does_not_serve() 
 #[tokio::test]
 async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_name() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let old = opened.topic("t").await;
     opened.delete(&old).await;
     let new = opened.topic("t").await;
@@ -171,7 +171,7 @@ async fn commit_for_a_deleted_topic_does_not_replace_one_for_the_next_of_its_nam
 #[tokio::test]
 async fn commits_under_way_are_bounded_across_all_clients() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let id = Text::from("g".repeat(30_000));
     let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
@@ -191,7 +191,7 @@ async fn commits_under_way_are_bounded_across_all_clients() {
 #[tokio::test]
 async fn panicking_event_removes_only_the_members_of_its_own_group() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let refused = |answer| answer == GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE);
     opened.commit("bad", vec![one(&t, 0, committed(1, 1))]).await;
@@ -214,7 +214,7 @@ async fn panicking_event_removes_only_the_members_of_its_own_group() {
 #[tokio::test]
 async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let beat = async |id: &Text, member_epoch| {
         let request = ConsumerGroupHeartbeatRequest {
@@ -260,7 +260,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
 #[tokio::test]
 async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
     opened.groups.put_to(&"g".into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;

@@ -62,7 +62,7 @@ fn led_by(registered: &mut PartitionRegistration, leader: i32) {
 #[tokio::test]
 async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
@@ -79,7 +79,7 @@ async fn groups_are_loaded_again_if_another_broker_led_between_two_images() {
 #[tokio::test]
 async fn log_read_for_a_shard_that_has_moved_is_not_installed() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let before = opened.groups.serving("g").expect("it serves");
@@ -100,7 +100,7 @@ async fn log_read_for_a_shard_that_has_moved_is_not_installed() {
 #[tokio::test]
 async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]).await;
     let before = opened.groups.serving("g").expect("it serves");
@@ -123,7 +123,7 @@ async fn pending_offsets_are_loaded_again_once_this_broker_leads_again() {
 #[tokio::test]
 async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     for group in ["g", "h"] {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
@@ -154,7 +154,7 @@ async fn coordinator_drops_groups_that_move_and_loads_them_when_it_leads_again()
 #[tokio::test]
 async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await, []);
     let look = |opened: &Opened| (opened.groups.find("g").is_some(), opened.get("g", &t, 0));
@@ -180,14 +180,14 @@ async fn group_requested_while_the_groups_leave_is_not_reported_missing() {
 #[tokio::test]
 async fn offsets_of_unlisted_groups_leave_with_their_shard() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     for group in ["g", "h"] {
         assert_eq!(opened.commit(group, vec![one(&t, 0, committed(1, 1))]).await, []);
     }
     opened.logs.close();
     killed(opened).await;
-    let opened = open(directory.path(), GroupClock::start(), "fullbore.groups.max=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "fullbore.groups.max=1").await;
     assert_eq!((opened.held(), opened.groups.ids().len()), (2, 1));
     opened.elect(OTHER);
     assert_eq!((opened.held(), opened.groups.ids().len()), (0, 0));
@@ -197,7 +197,7 @@ async fn offsets_of_unlisted_groups_leave_with_their_shard() {
 #[tokio::test]
 async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
         registered.isr = vec![1, OTHER];
@@ -227,7 +227,7 @@ async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
 #[tokio::test]
 async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     let groups: Vec<String> = (0..16).map(|number| format!("g{number}")).collect();
     for group in &groups {
@@ -265,7 +265,7 @@ async fn moving_shard_does_not_wait_for_deletions_of_topics_offsets() {
 #[tokio::test]
 async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     opened.register(|registered| {
         registered.replicas = vec![1, OTHER];
@@ -301,7 +301,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
 #[tokio::test]
 async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
     let in_sync = |registered: &mut PartitionRegistration, leader| {
         registered.replicas = vec![1, OTHER];
@@ -339,7 +339,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
 #[tokio::test]
 async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = Arc::new(open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await);
+    let opened = Arc::new(open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await);
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     let (left, moves) = (opened.groups.serving("g").expect("it serves"), Arc::clone(&opened));

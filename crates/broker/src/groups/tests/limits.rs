@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn offsets_at_their_limit_refuse_only_new_partitions() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "fullbore.offsets.max=3").await;
+    let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=3").await;
     let t = opened.topic("t").await;
     let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
@@ -22,7 +22,7 @@ async fn offsets_at_their_limit_refuse_only_new_partitions() {
 #[tokio::test]
 async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
+    let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.metadata.bytes.max=10").await;
     let t = opened.topic("t").await;
     let with = |partition, bytes: usize| {
         let metadata = "m".repeat(bytes).into_boxed_str();

@@ -59,7 +59,7 @@ impl Opened {
 #[tokio::test]
 async fn offsets_of_an_open_transaction_become_valid_with_its_marker() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2)), one(&t, 2, committed(2, 2))]).await;
@@ -79,7 +79,7 @@ async fn offsets_of_an_open_transaction_become_valid_with_its_marker() {
 #[tokio::test]
 async fn plain_commit_later_in_the_log_wins_over_the_transaction() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]).await;
     opened.commit("g", vec![one(&t, 0, committed(1, 3))]).await;
@@ -94,7 +94,7 @@ async fn plain_commit_later_in_the_log_wins_over_the_transaction() {
 #[tokio::test]
 async fn offsets_of_open_transactions_are_pending_again_after_a_kill() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     for (producer, partition) in [(7, 0), (8, 1), (9, 2)] {
         opened.commit_in((producer, 0), "g", vec![one(&t, partition, committed(producer, 1))]).await;
@@ -103,7 +103,7 @@ async fn offsets_of_open_transactions_are_pending_again_after_a_kill() {
     opened.end((7, 0), "g", true).await;
     opened.end((8, 0), "g", false).await;
     killed(opened).await;
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     assert_eq!([0, 1, 2].map(|at| opened.offset("g", &t, at)), [Some(7), None, None]);
     assert_eq!([0, 1, 2].map(|at| opened.is_pending("g", &t, at)), [false, false, true]);
     let ids: BTreeSet<_> = opened.groups.ids().into_iter().collect();
@@ -117,7 +117,7 @@ async fn offsets_of_open_transactions_are_pending_again_after_a_kill() {
 #[tokio::test]
 async fn pending_offsets_and_their_group_do_not_expire() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let (t, g) = (opened.topic("t").await, Text::from("g"));
     opened.commit("g", vec![one(&t, 0, committed(1, 1)), one(&t, 1, committed(1, 1))]).await;
     opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]).await;
@@ -139,7 +139,7 @@ async fn pending_offsets_and_their_group_do_not_expire() {
 #[tokio::test]
 async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let (t, gone) = (opened.topic("t").await, opened.topic("gone").await);
     for group in ["whole", "by-hand", "topic"] {
         opened.commit_in((7, 0), group, vec![one(&t, 0, committed(1, 1)), one(&gone, 0, committed(1, 1))]).await;
@@ -162,7 +162,7 @@ async fn pending_offsets_are_deleted_with_their_group_their_topic_or_by_request(
 #[tokio::test]
 async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = unstarted(directory.path(), GroupClock::start(), "");
+    let mut opened = unstarted(directory.path(), SteadyClock::start(), "");
     opened.groups.prepare(Missing::Create, []).await.expect("there is room");
     let old = opened.topic("t").await;
     opened.commit("g", vec![one(&old, 0, committed(1, 1)), one(&old, 1, committed(1, 1))]).await;
@@ -189,7 +189,7 @@ async fn deletion_of_a_recreated_topic_keeps_pending_offsets_of_the_next_one() {
 #[tokio::test]
 async fn offsets_of_a_fenced_producer_or_past_the_limit_are_refused() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "fullbore.offsets.max=2").await;
+    let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=2").await;
     let t = opened.topic("t").await;
     opened.commit_in((7, 1), "g", vec![one(&t, 0, committed(1, 1))]).await;
     let old = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]);
@@ -207,7 +207,7 @@ async fn offsets_of_a_fenced_producer_or_past_the_limit_are_refused() {
 #[tokio::test]
 async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let (_, markers, at) = opened.groups.markers_seen("g", 7).expect("it serves");
     let seen = (markers, at);
@@ -235,7 +235,7 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
 #[tokio::test]
 async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]).await;
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 5, is_commit: true };
@@ -260,7 +260,7 @@ async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
 #[tokio::test]
 async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let partition = opened.groups.partition_of("g");
     let mark = |producer_id, coordinator_epoch| {
@@ -287,7 +287,7 @@ async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification(
 #[tokio::test]
 async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     let asked = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
     assert!(!opened.is_pending("g", &t, 0));
@@ -363,7 +363,7 @@ impl Model {
 
 async fn run_transactions(steps: Vec<Step>) {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=2").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=2").await;
     let t = opened.topic("t").await;
     let (mut model, mut epochs) = (Model::default(), [0_i16; 3]);
     for step in steps.iter().chain(&[Step::Restart]) {

@@ -300,19 +300,36 @@ fn states_have_the_ids_names_and_predecessors_of_kafka() {
     assert_eq!([4, 5].map(TransactionVersion::of_end_txn), [V0, V2]);
 }
 
-/// The clock is set back by an hour, while requests wait for milliseconds.
+/// The clock of the coordinator that wrote the record was ahead of this one's by two minutes.
 #[test]
-fn clock_set_back_a_waiting_request_is_refused_and_the_last_record_is_retried() {
-    let mut bench = Bench::loaded(in_state(TransactionState::PrepareCommit, 1));
-    let decision = bench.markers().decision;
-    bench.tick(3_600_000);
-    let waiting = bench.init(None, Some(20));
-    bench.tick(-3_600_000);
-    bench.assert_answer(waiting, InitProducerId(Err(CONCURRENT)));
-    bench.tick(3_600_000);
-    bench.marked(decision, &[0]);
-    bench.persisted(Err(ErrorCode::NOT_ENOUGH_REPLICAS));
-    assert_eq!(bench.effects, []);
-    bench.tick(-3_600_000);
-    assert_eq!(bench.record().state, TransactionState::CompleteCommit);
+fn loaded_transaction_that_begins_in_the_future_times_out_after_its_timeout() {
+    let ahead =
+        TransactionMetadata { start_ms: 121_000, last_update_ms: 121_500, ..in_state(TransactionState::Ongoing, 3) };
+    let mut bench = Bench::loaded(ahead);
+    bench.now += i64::from(TIMEOUT_MS);
+    bench.turn(|transaction, turn| transaction.time_out(turn));
+    assert_eq!(bench.effects, [], "it began when it was loaded");
+    bench.now += 1;
+    bench.turn(|transaction, turn| transaction.time_out(turn));
+    assert_eq!(bench.record().state, TransactionState::PrepareAbort);
+}
+
+#[test]
+fn loaded_id_last_updated_in_the_future_expires_after_the_expiration() {
+    let ahead = TransactionMetadata { last_update_ms: 3_600_000, ..in_state(TransactionState::CompleteCommit, 3) };
+    let mut bench = Bench::loaded(ahead);
+    bench.now += 9_999;
+    bench.turn(|transaction, turn| transaction.expire(10_000, turn));
+    assert_eq!(bench.effects, [], "it was last updated when it was loaded");
+    bench.now += 1;
+    bench.turn(|transaction, turn| transaction.expire(10_000, turn));
+    assert_eq!(bench.effects, [Effect::Persist(None)]);
+}
+
+#[test]
+fn shifted_state_has_moved_times_and_stays_without_a_begin() {
+    let open = in_state(TransactionState::Ongoing, 3).shifted(-50);
+    assert_eq!((open.start_ms, open.last_update_ms), (50, 150));
+    let empty = in_state(TransactionState::Empty, 3).shifted(50);
+    assert_eq!((empty.start_ms, empty.last_update_ms), (-1, 250));
 }
