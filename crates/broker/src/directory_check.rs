@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use fullbore_wire::Uuid;
 use crate::diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_control::{
-    DirectoryInDatabase, Finding, RegisteredDirectory, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
+    DirectoryInDatabase, Finding, OnlyComplete, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
 };
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
@@ -48,6 +49,13 @@ pub enum DirectoryFinding {
         registered: Uuid,
         /// True if a broker is running with that other directory.
         lives: bool,
+    },
+    /// The broker last used another directory, and has the only complete replica of these partitions in it.
+    OnlyReplica {
+        node_id: i32,
+        partitions: OnlyComplete,
+        /// True if the setting `fullbore.lost.directory.accept` lets the broker start.
+        is_accepted: bool,
     },
     /// The directory is an older copy. The broker has used a newer state since.
     Older {
@@ -87,6 +95,7 @@ impl DirectoryFinding {
         match self {
             Self::Absent | Self::Whole { .. } => false,
             Self::Replaced { lives, .. } => *lives,
+            Self::OnlyReplica { is_accepted, .. } => !is_accepted,
             Self::Unknown { is_of_cluster, .. } => !is_of_cluster,
             Self::Missing { is_in_sync, .. } => *is_in_sync,
             Self::More(_, like) => like.is_wrong(),
@@ -125,6 +134,17 @@ impl fmt::Display for DirectoryFinding {
                 f,
                 "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
                  replicates its partitions from the leaders"
+            ),
+            Self::OnlyReplica { node_id, partitions: OnlyComplete { count, first }, is_accepted: false } => write!(
+                f,
+                "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for \
+                 example {first}: the broker does not start; mount or restore the directory that has their records, or accept the loss by \
+                 fullbore.lost.directory.accept=true"
+            ),
+            Self::OnlyReplica { node_id, partitions: OnlyComplete { count, first }, is_accepted: true } => write!(
+                f,
+                "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for \
+                 example {first}: the start gives up the records that no other replica has, since fullbore.lost.directory.accept=true"
             ),
             Self::Older { node_id, lives: true } => write!(
                 f,
@@ -168,9 +188,12 @@ impl fmt::Display for DirectoryFinding {
 
 /// Compares the data directory of this broker with the database. Blocks.
 pub fn check_directory(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<DirectoryFinding> {
-    let directory = &config.node.data_dir;
-    if !directory.exists() {
-        return vec![DirectoryFinding::Absent];
+    if !config.node.data_dir.exists() {
+        let of_database = match look_up_directory(settings, config.node.id, None) {
+            Ok(found) => other_directory(config, None, &found),
+            Err(finding) => Some(DirectoryFinding::Database(finding)),
+        };
+        return iter::once(DirectoryFinding::Absent).chain(of_database).collect();
     }
     findings(config, settings).unwrap_or_else(|error| vec![DirectoryFinding::Unreadable(error.to_string())])
 }
@@ -195,11 +218,10 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
-    let session = Duration::from_millis(config.membership.session_timeout_ms);
     // Read a second time, because a running broker may have sent the database a newer number meanwhile.
     let now = identity_of(directory)?;
     let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
-    findings.extend(found.registered.and_then(|registered| other_directory(node_id, marks, &registered, session)));
+    findings.extend(other_directory(config, marks, &found));
     let is_of_cluster = known.is_some();
     listed(unknown(directory, &found, is_of_cluster)?, &mut findings);
     let missing: Vec<DirectoryFinding> = missing(directory, &found);
@@ -213,16 +235,22 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     Ok(findings)
 }
 
-/// Returns a finding if the broker last used another directory, or a newer state of this one.
+/// Returns a finding if the broker last used another directory, or a newer state of this one. `own` is `None` if this
+/// directory is new.
 fn other_directory(
-    node_id: i32,
+    config: &BrokerConfig,
     own: Option<(Uuid, DirectoryMarks)>,
-    registered: &RegisteredDirectory,
-    session: Duration,
+    found: &DirectoryInDatabase,
 ) -> Option<DirectoryFinding> {
+    let (node_id, registered) = (config.node.id, found.registered?);
+    let session = Duration::from_millis(config.membership.session_timeout_ms);
     let lives = registered.beaten.is_some_and(|age| age < session);
     let Some((_, marks)) = own.filter(|(directory, _)| *directory == registered.directory) else {
-        return Some(DirectoryFinding::Replaced { node_id, registered: registered.directory, lives });
+        let replaced = DirectoryFinding::Replaced { node_id, registered: registered.directory, lives };
+        let only = found.only_complete.clone().filter(|_| !lives);
+        let is_accepted = config.membership.accepts_lost_directory;
+        let only = only.map(|partitions| DirectoryFinding::OnlyReplica { node_id, partitions, is_accepted });
+        return Some(only.unwrap_or(replaced));
     };
     let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.reported);
     is_older.then_some(DirectoryFinding::Older { node_id, lives })
