@@ -122,7 +122,7 @@ impl TimePlan {
     /// Returns the first record with `timestamp` or later. Returns `None` if this segment does not have one after all.
     pub fn find(&self, timestamp: i64, cold: &DirectReads) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
-            let record = match self.first_record(batch, timestamp)? {
+            let record = match self.first_record(batch, timestamp, cold)? {
                 // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
@@ -138,8 +138,13 @@ impl TimePlan {
 
     /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
     /// or later; `None` if there is none.
-    fn first_record(&self, header: &Header, timestamp: i64) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
-        Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max))
+    fn first_record(
+        &self,
+        header: &Header,
+        timestamp: i64,
+        cold: &DirectReads,
+    ) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
+        Ok(first_record(&self.bytes(header, cold)?, timestamp, self.floor, self.decompressed_max))
     }
 
     /// Returns the largest timestamp from the floor on; `None` if there are no records. Only the batch that contains
@@ -148,7 +153,7 @@ impl TimePlan {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
             let of_batch = match batch.base_offset < self.floor {
-                true => largest_from(&self.bytes(batch)?, self.floor, self.decompressed_max),
+                true => largest_from(&self.bytes(batch, cold)?, self.floor, self.decompressed_max),
                 false => Some(batch.max_timestamp),
             };
             largest = largest.max(of_batch);
@@ -157,9 +162,10 @@ impl TimePlan {
         Ok(largest)
     }
 
-    fn bytes(&self, header: &Header) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; header.size as usize];
-        self.plan.file().read_exact_at(&mut bytes, header.position)?;
+    fn bytes(&self, header: &Header, cold: &DirectReads) -> io::Result<Vec<u8>> {
+        let (file, mut bytes) = (self.plan.file(), vec![0; header.size as usize]);
+        let read = file.read_exact_at(&mut bytes, header.position);
+        read.inspect_err(|error| cold.failed().note(file, header.position, bytes.len(), error, true))?;
         Ok(bytes)
     }
 }

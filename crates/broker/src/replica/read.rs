@@ -186,6 +186,7 @@ impl Replica {
             log.note_use();
             let planned = log.plan_read(from, max_bytes, limit);
             let aborted = read.read.aborted.is_some().then(|| log.plan_aborted(from));
+            let failing = state.failing_range();
             drop(state);
             let offsets = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
             let aborted = aborted.filter(|lookup| !lookup.segments.is_empty());
@@ -196,6 +197,12 @@ impl Replica {
                 continue;
             }
             match found {
+                // Sending these records would fail, and would break the connection for other partitions too.
+                Ok(Slice::Of(slice))
+                    if failing.is_some_and(|range| range.overlaps(plan.offsets.base_offset(), &slice)) =>
+                {
+                    return Err(ReadError::Storage);
+                }
                 Ok(Slice::Of(slice)) => {
                     read.read.records = plan.records(slice, from, &self.log_dir.cold, &read);
                     return Ok(read);
@@ -243,7 +250,7 @@ impl Replica {
         let mut position = slice.position;
         while position < end {
             let count = bytes.len().min(usize::try_from(end - position).unwrap_or(usize::MAX));
-            self.log_dir.cold.read_exact(&slice.file, position, &mut bytes[..count])?;
+            self.log_dir.cold.try_read_exact(&slice.file, position, &mut bytes[..count])?;
             position += count as u64;
         }
         Ok(())
