@@ -9,7 +9,7 @@ use fullbore_sim::transactions::run;
 fn found_within(fault: Fault) -> u64 {
     match fault {
         // The fault shows only if a message is late by at least one whole transaction of the old protocol.
-        Fault::TakesOldCoordinators | Fault::BelievesOldWord => 6_000,
+        Fault::TakesOldCoordinators | Fault::BelievesOldConfirmation => 6_000,
         Fault::IndexTakesLateMarkers => 6_000,
         // The fault shows only if the power fails between two steps, and only one in four worlds has power losses.
         Fault::LoadsUnflushed => 6_000,

@@ -14,11 +14,11 @@ use std::time::Duration;
 use fullbore_rules::cluster::DirectoryMarks;
 use fullbore_wire::Uuid;
 
-use crate::diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_control::{
     DirectoryInDatabase, Finding, OnlyComplete, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
 };
+use fullbore_diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_log::boot::Boots;
 use fullbore_log::files::{HIGH_WATERMARKS, RECOVERY_POINTS, partition_dir, read_offsets, topics_in};
 

@@ -1,8 +1,8 @@
 //! The reasons why a broker cannot start.
 
-use crate::diskless::OpenDisklessError;
 use crate::partitions;
 use fullbore_control as control;
+use fullbore_diskless::OpenDisklessError;
 use fullbore_wire::host_port;
 use std::io;
 

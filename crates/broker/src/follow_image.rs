@@ -15,7 +15,7 @@ pub fn finish_deletions(logs: &Arc<Partitions>, config: &BrokerConfig, deleted: 
     let settings = Arc::new(config.topics.defaults.clone());
     for topic in deleted {
         let partitions = led_by(config.node.id, topic.partitions);
-        logs.put_topic((&topic.name, topic.id), &partitions, &settings, Origin::Kept);
+        logs.put_topic(&topic.name, topic.id, &partitions, &settings, Origin::Kept);
         logs.delete_topic_of_either_kind(topic.id);
     }
 }
@@ -58,7 +58,7 @@ pub fn follow(logs: &Arc<Partitions>, config: &BrokerConfig, before: &Image, aft
 
 fn put(logs: &Partitions, image: &Image, topic: &Topic, origin: Origin) {
     let past = image.past_topics(&topic.name);
-    logs.put_topic_after((&topic.name, topic.id), &topic.partitions, &topic.config, origin, past);
+    logs.put_topic_after(&topic.name, topic.id, &topic.partitions, &topic.config, origin, past);
 }
 
 /// Deletes a topic. `image` is the last image that contains it.

@@ -6,7 +6,6 @@ pub mod admin;
 pub mod api;
 mod coordinator;
 mod directory_check;
-pub mod diskless;
 mod error;
 pub mod exposition;
 mod fetch_sessions;
@@ -26,4 +25,5 @@ mod transactions;
 
 pub use directory_check::{DirectoryFinding, check_directory};
 pub use error::StartError;
+pub use fullbore_diskless::StoreUse;
 pub use start::{Broker, Starting, Stopping};

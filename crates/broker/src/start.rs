@@ -13,7 +13,6 @@
 
 use crate::admin;
 use crate::api;
-use crate::diskless::{self, Diskless, StoreUse};
 use crate::error::StartError;
 use crate::fetch_sessions::Sessions;
 use crate::follow_image;
@@ -28,7 +27,10 @@ use crate::replication::Replication;
 use crate::telemetry::Telemetry;
 use crate::transactions::{Transactions, Unsettled};
 use fullbore_config::BrokerConfig;
-use fullbore_control::{Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent};
+use fullbore_control::{
+    Control, DirectoryLock, Endpoint, OpenError, PendingJoin, RegistrationInfo, Urgent, identity_of,
+};
+use fullbore_diskless::{Diskless, OpenDisklessError, StoreUse};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::fault_point;
 use fullbore_host::long_work::LongWork;
@@ -132,7 +134,7 @@ impl Broker {
         let endpoints = endpoints(&config, &listeners);
         let arrival = RegistrationInfo { endpoints, ended, is_same_boot: boots.are_the_same() };
         let checked = Arc::clone(&config);
-        let check = tokio::task::spawn_blocking(move || diskless::check_index(&checked));
+        let check = tokio::task::spawn_blocking(move || check_index(&checked));
         check.await.map_err(|error| OpenError::Thread(error.into()))??;
         let (control, join) = open(Arc::clone(&config), &lock, Arc::clone(&space), arrival)?;
         if let Some(join) = join
@@ -415,5 +417,13 @@ fn warn_of_strays(partitions: &Partitions) {
     {
         let count = strays.len();
         tracing::warn!(%first, count, "the data directory has partitions of topics that the metadata lacks: they are not served; check whether control.db or the cluster's database was lost or replaced");
+    }
+}
+/// Checks that the index of diskless topics in the cluster's database is not an older copy. Without a readable identity
+/// there is nothing to compare: either the directory is new, or the control plane will refuse it.
+fn check_index(config: &BrokerConfig) -> Result<(), OpenDisklessError> {
+    match identity_of(&config.node.data_dir) {
+        Ok(Some(known)) => fullbore_diskless::check_index(config, known.cluster_id),
+        _ => Ok(()),
     }
 }

@@ -93,7 +93,6 @@ pub use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
 pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
-pub use writer::random_id;
 
 /// A handle on the control plane, which is cheap to clone. [`Control::close`] finishes the queued commands and closes
 /// the database. Dropping the last handle does the same.
@@ -206,7 +205,8 @@ impl Control {
         let queue = self.queue().map(|queue| queue.downgrade()).expect("it is open");
         let beats = Beats::start(
             of_beats,
-            (shared.node_id, shared.process),
+            shared.node_id,
+            shared.process,
             every,
             notes,
             move || known.borrow().version(),

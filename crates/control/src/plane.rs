@@ -9,11 +9,11 @@ use super::error::OpenError;
 use super::identity::{ClusterDirectory, FILE, Identity, StoreName, UsedDirectory};
 use super::postgres::{Postgres, UnusableDatabase};
 use super::sqlite::{self, Sqlite};
-use super::writer::random_id;
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_db::StoreError;
 use fullbore_db::postgres::{BadServer, Server};
 use fullbore_host::disk_space::DiskSpace;
+use fullbore_host::random_id;
 
 /// Opens `control.db` in this directory, for a standalone broker.
 ///

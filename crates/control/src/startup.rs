@@ -15,9 +15,10 @@ use super::image::Image;
 use super::node::Endpoint;
 use super::store::Store;
 use super::takeover;
-use super::writer::{Failure, MetadataWriter, random_id};
+use super::writer::{Failure, MetadataWriter};
 use fullbore_config::BrokerConfig;
 use fullbore_db::StoreError;
+use fullbore_host::random_id;
 
 /// Facts about the starting broker that its registration needs.
 #[derive(Debug, Clone)]

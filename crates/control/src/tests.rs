@@ -15,6 +15,7 @@ use std::process::{Command, Stdio};
 
 use super::test_util::{Memory, broker, commit_beside, create, wanted};
 
+use fullbore_host::random_id;
 use fullbore_rules::cluster::{DirectoryMarks, Joining, PreviousShutdown};
 
 use super::command::{ChangeCommand, ConfigsCommand, InitProducerId, TopicsCommand};

@@ -391,14 +391,3 @@ fn nonce(id: Uuid) -> u64 {
     let id = u128::from_be_bytes(id.0);
     (id >> 64) as u64 ^ id as u64
 }
-
-/// Returns a random (version 4) UUID. Its text never starts with a dash, because command line tools would take it for
-/// an option.
-pub fn random_id() -> Uuid {
-    loop {
-        let id = Uuid(uuid::Uuid::new_v4().into_bytes());
-        if !id.to_string().starts_with('-') {
-            return id;
-        }
-    }
-}

@@ -6,6 +6,7 @@ use crate::log::{self, Debug};
 use crate::log_format::LogFormat;
 use crate::output::{Format, line};
 use crate::reserve::{self, Reserve};
+use crate::stop::hide_panics_of_a_stopped_runtime;
 use clap::Args;
 use fullbore_broker::Broker;
 use fullbore_broker::loggers::Loggers;
@@ -137,6 +138,7 @@ pub fn run(serve: Serve, debug: &[Debug]) -> Result<(), Failure> {
     let ended = runtime.block_on(serve_until_signal(config, Loggers::of(levels), as_json, &mut reserve));
     // Without this, dropping the runtime would wait for the threads that are held back.
     reserve.let_go();
+    hide_panics_of_a_stopped_runtime();
     ended
 }
 

@@ -31,6 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// signal both to the command and to the command's group.
 const REPEATED_WITHIN: Duration = Duration::from_millis(250);
 
+/// The end of the panic message of a timer whose runtime has stopped (tokio's `RUNTIME_SHUTTING_DOWN_ERROR`).
+const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
+
 /// A request to stop a command, with its state. Clones share both.
 #[derive(Clone)]
 pub struct Stop {
@@ -162,6 +165,19 @@ impl Stop {
     }
 }
 
+/// Prints no more panics of tasks that poll a timer of a stopped runtime. Such a task was in a write when its runtime
+/// stopped, because tokio does not wait for a task in
+/// [`block_in_place`](tokio::task::block_in_place).
+pub fn hide_panics_of_a_stopped_runtime() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let is_of_stopped = panic.payload_as_str().is_some_and(|message| message.contains(RUNTIME_STOPPED));
+        if !is_of_stopped {
+            report(panic);
+        }
+    }));
+}
+
 /// Waits for either signal. Returns true if it was `one`.
 async fn either(one: &mut Signal, other: &mut Signal) -> bool {
     tokio::select! {
@@ -177,6 +193,53 @@ fn to_ms(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
+    use std::task::Poll;
+
+    /// A task of a stopped runtime that is in a write while the runtime stops.
+    #[test]
+    fn task_of_a_stopped_runtime_panics_without_a_report() {
+        static REPORTS: AtomicU32 = AtomicU32::new(0);
+        let others = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| match panic.payload_as_str() {
+            Some(message) if message.contains(RUNTIME_STOPPED) => {
+                REPORTS.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => others(panic),
+        }));
+        let polled_after_a_stop = || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let runtime = runtime.expect("a runtime");
+            let (begun, has_begun) = std::sync::mpsc::channel();
+            let (end, has_ended) = std::sync::mpsc::channel();
+            let (left, is_left) = std::sync::mpsc::channel::<()>();
+            runtime.spawn(async move {
+                let _left = left;
+                tokio::task::block_in_place(|| {
+                    begun.send(()).expect("it is waited for");
+                    has_ended.recv().expect("it is sent");
+                });
+                let mut timer = std::pin::pin!(tokio::task::unconstrained(tokio::time::sleep(DONE_WITHIN)));
+                while poll_fn(|cx| Poll::Ready(timer.as_mut().poll(cx).is_pending())).await {
+                    std::thread::yield_now();
+                }
+            });
+            has_begun.recv().expect("the task runs");
+            let handle = runtime.handle().clone();
+            runtime.shutdown_background();
+            // The worker that stops the runtime cancels new tasks first.
+            while !handle.spawn(std::future::pending::<()>()).is_finished() {
+                std::thread::yield_now();
+            }
+            end.send(()).expect("it is waited for");
+            is_left.recv().expect_err("the task drops it");
+        };
+        polled_after_a_stop();
+        assert_eq!(REPORTS.load(Ordering::Relaxed), 1, "tokio panics");
+        hide_panics_of_a_stopped_runtime();
+        polled_after_a_stop();
+        assert_eq!(REPORTS.load(Ordering::Relaxed), 1);
+    }
 
     #[test]
     fn ctrl_c_leaves_only_a_share_of_the_time() {

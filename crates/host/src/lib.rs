@@ -9,5 +9,8 @@ pub mod log_rate_limit;
 pub mod long_work;
 pub mod memory;
 pub mod metrics;
+mod random;
 pub mod task;
 pub mod wide_work;
+
+pub use random::random_id;

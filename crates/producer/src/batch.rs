@@ -31,12 +31,13 @@ impl OpenBatch {
     pub(crate) fn new(
         share: &Arc<PartitionShare>,
         size: usize,
-        codec: (Compression, Level),
+        compression: Compression,
+        level: Level,
         outcome: impl FnOnce() -> Arc<BatchOutcome>,
     ) -> Result<Self, Shortage> {
         let (mut lease, mut builder) = (share.lease(), None::<ChunkedBuilder>);
         lease.take(share.chunks_for(HEADER_LEN + size), |chunk| match &mut builder {
-            None => builder = Some(ChunkedBuilder::new(chunk, codec.0, codec.1)),
+            None => builder = Some(ChunkedBuilder::new(chunk, compression, level)),
             Some(builder) => builder.add_chunk(chunk),
         })?;
         let (builder, outcome) = (builder.ok_or(Shortage::Memory)?, outcome());
@@ -230,13 +231,13 @@ impl ProducerBatch {
 
     /// Splits the batch into parts of up to `each` bytes before compression. Returns `None` if the batch has a single
     /// record or is not sealed.
-    pub(crate) fn split(&self, codec: (Compression, Level), each: usize) -> Option<Parts> {
+    pub(crate) fn split(&self, compression: Compression, level: Level, each: usize) -> Option<Parts> {
         let Some(Body::Sealed { pieces, .. }) = self.body.as_ref().filter(|_| self.records > 1) else { return None };
         let bytes = pieces.concat();
         let view = BatchView::first(&bytes).ok()?;
         let payload = decompress(view.compression().ok()?, view.payload(), self.uncompressed).ok()?;
         let next = || {
-            let builder = BatchBuilder::new(BytesMut::with_capacity(each), codec.0, codec.1);
+            let builder = BatchBuilder::new(BytesMut::with_capacity(each), compression, level);
             if view.is_transactional() { builder.transactional() } else { builder }
         };
         let (mut builder, mut first, mut parts, mut largest) = (next(), self.first, Vec::new(), 0);

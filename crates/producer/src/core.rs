@@ -134,7 +134,8 @@ impl Core {
             batch_bytes_max: config.max_request_size,
             linger: config.linger,
             delivery_timeout: config.delivery_timeout,
-            codec: (config.compression, config.compression_level),
+            compression: config.compression,
+            level: config.compression_level,
             idempotent: config.is_idempotent(),
             coordinator: ledger.as_ref().map(|ledger| ledger.wake.clone()),
         };

@@ -47,7 +47,8 @@ pub(crate) struct ProducerLimits {
     pub(crate) batch_bytes_max: usize,
     pub(crate) linger: Duration,
     pub(crate) delivery_timeout: Duration,
-    pub(crate) codec: (Compression, Level),
+    pub(crate) compression: Compression,
+    pub(crate) level: Level,
     pub(crate) idempotent: bool,
     /// Wakes the task that runs the transactions. `None` without transactions.
     pub(crate) coordinator: Option<Arc<Notify>>,
@@ -266,7 +267,8 @@ impl Partition {
             return Err(AppendRefusal::Closed);
         }
         let outcome = || BatchOutcome::new(self.index, clock::now(), transaction.cloned());
-        let batch = OpenBatch::new(&self.share, size, self.limits.codec, outcome).map_err(AppendRefusal::Full)?;
+        let batch = OpenBatch::new(&self.share, size, self.limits.compression, self.limits.level, outcome)
+            .map_err(AppendRefusal::Full)?;
         state.close_open();
         state.peers = peers;
         state.unfinished.push_back(batch.outcome.clone());

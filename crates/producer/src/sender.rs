@@ -467,7 +467,7 @@ fn seal(core: &Arc<Core>, mut outgoing: Outgoing) -> Option<(Outgoing, Records)>
     if !is_new {
         return Some((outgoing, records));
     }
-    if core.limits.codec.0 != Compression::None {
+    if core.limits.compression != Compression::None {
         outgoing.partition.compressed(before, outgoing.batch.size());
     }
     if outgoing.partition.allows(&outgoing.batch) {

@@ -6,7 +6,7 @@ H = {"rules/sequence": ["crates/rules/src/sequence/model.rs", "crates/rules/src/
  "rules/group/classic": ["crates/rules/src/group/classic/model.rs"], "rules/group/consumer": ["crates/rules/src/group/consumer/model.rs"],
  "producer/window": ["crates/producer/src/window/model.rs"],
  "sim": [os.path.relpath(p, ROOT) for p in rust_files(ROOT + "/sim")],
- "diskless/schedules": [os.path.relpath(p, ROOT) for p in rust_files(ROOT + "/crates/broker/src/diskless/schedules")]}
+ "diskless/schedules": [os.path.relpath(p, ROOT) for p in rust_files(ROOT + "/crates/diskless/src/schedules")]}
 t = 0
 for k, fs in H.items():
     text = "".join(open(os.path.join(ROOT, f)).read() for f in fs if os.path.exists(os.path.join(ROOT, f)))

@@ -2,7 +2,7 @@
 //! commits them to the shared index.
 //!
 //! `fullbore_rules::commit` decides which batches are admitted and committed. Objects, outages of the store and lost
-//! responses are modelled on `diskless/pipeline` of the broker.
+//! responses are modelled on `pipeline/` of the crate `diskless`.
 //!
 //! Invariant: the index's log contains the committed batches in the order of their offsets.
 
@@ -13,7 +13,7 @@ use super::broker::Waiter;
 use super::entry::{BrokerId, DISKLESS, Entry, Payload};
 use super::fault::Fault;
 use super::message::{Answer, ClientRequest, Marking, Message, Request, Write};
-use super::replica::{PRODUCERS_MAX, Word};
+use super::replica::{Confirmation, PRODUCERS_MAX};
 use super::world::World;
 use fullbore_rules::commit::admission::{Admission, Freshness, Opening, PartitionAdmission, TicketId};
 use fullbore_rules::commit::{
@@ -182,10 +182,15 @@ impl Pipeline {
 }
 
 impl World {
-    /// Handles a batch that has arrived at a broker. `word` is the coordinator's confirmation if it has responded.
-    pub fn write_diskless(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
+    /// Handles a batch that has arrived at a broker. `confirmation` is that of the coordinator.
+    pub fn write_diskless(
+        &mut self,
+        broker: BrokerId,
+        asked: ClientRequest,
+        confirmation: Confirmation,
+    ) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
-        let answer = match self.take(broker, &asked, &write, word) {
+        let answer = match self.take(broker, &asked, &write, confirmation) {
             Taken::Pending => return Ok(()),
             Taken::Unverified => {
                 self.park(broker, asked, &write);
@@ -197,7 +202,7 @@ impl World {
         Ok(())
     }
 
-    fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, word: Word) -> Taken {
+    fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, confirmation: Confirmation) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
         // The broker has read the commits of other brokers half of the time.
@@ -220,7 +225,7 @@ impl World {
                 Admission::Shares(_) => return Taken::Pending,
                 Admission::Admit => {}
             }
-            let mut verified = word.verified();
+            let mut verified = confirmation.verified();
             if is_transactional {
                 match pipeline.admission.transaction_of(&stamp, &pipeline.known) {
                     Opening::Open { verified: None } if !is_current && hears => continue,

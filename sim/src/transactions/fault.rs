@@ -34,7 +34,7 @@ pub enum Fault {
     /// A batch opens a transaction in its partition although the coordinator has not confirmed it (before KIP-890).
     AsksNoCoordinator,
     /// The coordinator's confirmation is used although a marker has arrived meanwhile.
-    BelievesOldWord,
+    BelievesOldConfirmation,
     /// The index accepts a marker of the old protocol although another broker has already written it.
     IndexTakesLateMarkers,
     /// A marker counts as written although the upload of its object has failed.
@@ -70,7 +70,7 @@ pub const FAULTS: [Fault; 24] = [
     Fault::EvictsOpenProducer,
     Fault::SnapshotsForgetOpen,
     Fault::AsksNoCoordinator,
-    Fault::BelievesOldWord,
+    Fault::BelievesOldConfirmation,
     Fault::IndexTakesLateMarkers,
     Fault::CountsFailedMarkers,
     Fault::StableIsIndexEnd,

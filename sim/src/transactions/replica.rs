@@ -58,7 +58,7 @@ impl Moment {
 
 /// How the coordinator has confirmed a batch that would open a transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Confirmation {
     None,
     /// The client had added the partition to the transaction.
     Found(Moment),
@@ -66,13 +66,13 @@ pub enum Word {
     Added(Moment),
 }
 
-impl Word {
+impl Confirmation {
     /// Returns the confirmation in the form that a diskless commit needs. `None` if there is no confirmation.
     pub fn verified(self) -> Option<Verified> {
         match self {
-            Word::None => None,
-            Word::Found(at) => Some(Verified { next_offset: at.next_offset, is_added: false }),
-            Word::Added(at) => Some(Verified { next_offset: at.next_offset, is_added: true }),
+            Confirmation::None => None,
+            Confirmation::Found(at) => Some(Verified { next_offset: at.next_offset, is_added: false }),
+            Confirmation::Added(at) => Some(Verified { next_offset: at.next_offset, is_added: true }),
         }
     }
 }
@@ -164,7 +164,7 @@ impl Replica {
     }
 
     /// Appends a batch as the leader does, unless the log already contains it.
-    pub fn offer(&mut self, entry: Entry, word: Word, fault: Option<Fault>, now: i64) -> Offer {
+    pub fn offer(&mut self, entry: Entry, confirmation: Confirmation, fault: Option<Fault>, now: i64) -> Offer {
         let (stamp, end) = (entry.stamp, self.log.len());
         let producers = self.producers();
         let verdict = match stamp.base_sequence < 0 {
@@ -185,15 +185,17 @@ impl Replica {
                         || producers.may_have_ended_since(stamp.producer_id, at.seen)
                         || at.coordinator_epoch.is_some_and(is_replaced)
                 };
-                match word {
-                    Word::None => return Offer::Unverified,
-                    Word::Found(at) | Word::Added(at) if fault != Some(Fault::BelievesOldWord) && is_old(at) => {
+                match confirmation {
+                    Confirmation::None => return Offer::Unverified,
+                    Confirmation::Found(at) | Confirmation::Added(at)
+                        if fault != Some(Fault::BelievesOldConfirmation) && is_old(at) =>
+                    {
                         return Offer::Unverified;
                     }
-                    Word::Added(_) if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
+                    Confirmation::Added(_) if stamp.base_sequence > 0 && !producers.knows(stamp.producer_id) => {
                         return Offer::Refused(SequenceRefusal::OutOfOrderSequence);
                     }
-                    Word::Found(_) | Word::Added(_) => {}
+                    Confirmation::Found(_) | Confirmation::Added(_) => {}
                 }
             }
             Ok(_) => {}

@@ -4,7 +4,7 @@ use super::broker::{GroupOffsets, Parked, Waiter, Waiting};
 use super::coordinate::Place;
 use super::entry::{BrokerId, DISKLESS, Entry, OFFSETS, PartitionId, Payload, STATE, state_of};
 use super::message::{Answer, BrokerProcess, ClientRequest, Marking, Message, Request, Write};
-use super::replica::{Moment, Offer, Word};
+use super::replica::{Confirmation, Moment, Offer};
 use super::world::World;
 use fullbore_rules::sequence::{NO_PRODUCER_ID, SequenceRefusal};
 use fullbore_wire::ErrorCode;
@@ -20,7 +20,7 @@ fn code_of(refusal: SequenceRefusal) -> ErrorCode {
 }
 
 /// Returns the error code that the producer gets if its coordinator refuses to confirm a batch.
-fn code_of_word(code: ErrorCode) -> ErrorCode {
+fn code_of_confirmation(code: ErrorCode) -> ErrorCode {
     match code {
         ErrorCode::PRODUCER_FENCED => ErrorCode::INVALID_PRODUCER_EPOCH,
         ErrorCode::TRANSACTION_ABORTABLE => ErrorCode::INVALID_TXN_STATE,
@@ -39,7 +39,7 @@ impl World {
         }
         match message {
             Message::Ask(to, asked) => match asked.request {
-                Request::Write(_) => self.write(to.broker, asked, Word::None),
+                Request::Write(_) => self.write(to.broker, asked, Confirmation::None),
                 Request::FetchOffset => {
                     self.fetch_offset(to.broker, asked);
                     Ok(())
@@ -91,19 +91,19 @@ impl World {
         if at >= STATE { self.leave(broker, at) } else { Ok(()) }
     }
 
-    /// Handles a batch that has arrived. `word` is the coordinator's confirmation if it has responded.
-    fn write(&mut self, broker: BrokerId, asked: ClientRequest, word: Word) -> Result<(), String> {
+    /// Handles a batch that has arrived. `confirmation` is that of the coordinator.
+    fn write(&mut self, broker: BrokerId, asked: ClientRequest, confirmation: Confirmation) -> Result<(), String> {
         let Request::Write(write) = asked.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
-            return self.write_diskless(broker, asked, word);
+            return self.write_diskless(broker, asked, confirmation);
         }
-        let answer = match self.offer(broker, &write, word) {
+        let answer = match self.offer(broker, &write, confirmation) {
             Ok(Offer::Written(end)) => {
                 self.wait(broker, write.partition, end, Waiter::Client(asked));
                 return Ok(());
             }
             // Offsets that are still unverified after the coordinator has responded get this error.
-            Ok(Offer::Unverified) if write.partition == OFFSETS && word != Word::None => {
+            Ok(Offer::Unverified) if write.partition == OFFSETS && confirmation != Confirmation::None => {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
             Ok(Offer::Unverified) => {
@@ -117,7 +117,7 @@ impl World {
         Ok(())
     }
 
-    fn offer(&mut self, broker: BrokerId, write: &Write, word: Word) -> Result<Offer, ErrorCode> {
+    fn offer(&mut self, broker: BrokerId, write: &Write, confirmation: Confirmation) -> Result<Offer, ErrorCode> {
         let is_full = !self.is_quiet && self.random.one_in(60);
         let partition = &mut self.partitions[write.partition];
         if write.life != partition.life {
@@ -132,7 +132,7 @@ impl World {
         let is_transactional = !matches!(write.payload, Payload::Plain);
         let entry =
             Entry { leader_epoch: leads.epoch, stamp: write.stamp, is_transactional, payload: write.payload.clone() };
-        let offer = replica.offer(entry, word, self.fault, self.now);
+        let offer = replica.offer(entry, confirmation, self.fault, self.now);
         if is_transactional && replica.log.len() > before {
             self.check.appended(&write.stamp, write.partition).unwrap_or_else(|why| self.wrong = Some(why));
         }
@@ -157,10 +157,10 @@ impl World {
         let is_of_offsets = matches!(&asked.request, Request::Write(write) if write.partition == OFFSETS);
         let since = since.of_coordinator(outcome.ok().filter(|_| is_of_offsets));
         match outcome {
-            Ok(_) if asked.version.supports_epoch_bump() => self.write(broker, asked, Word::Added(since)),
-            Ok(_) => self.write(broker, asked, Word::Found(since)),
+            Ok(_) if asked.version.supports_epoch_bump() => self.write(broker, asked, Confirmation::Added(since)),
+            Ok(_) => self.write(broker, asked, Confirmation::Found(since)),
             Err(code) => {
-                self.send(Message::Answer(asked, Answer::Written(Err(code_of_word(code)))));
+                self.send(Message::Answer(asked, Answer::Written(Err(code_of_confirmation(code)))));
                 Ok(())
             }
         }

@@ -40,7 +40,6 @@ const LAYERS: &[&str] = &[
     "loggers",
     "partitions",
     "membership",
-    "diskless",
     "replica",
 ];
 
@@ -119,7 +118,7 @@ fn modules_of_the_broker_use_only_lower_layers() {
 #[test]
 fn sql_clients_are_used_only_by_db_and_the_back_ends() {
     let clients = [
-        ("rusqlite", &["control/src/sqlite/", "broker/src/diskless/index/sqlite/", "db/src/sqlite.rs"][..]),
+        ("rusqlite", &["control/src/sqlite/", "diskless/src/index/sqlite/", "db/src/sqlite.rs"][..]),
         ("tokio_postgres", &["db/src/postgres/"]),
     ];
     for (client, places) in clients {

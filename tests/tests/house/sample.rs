@@ -20,7 +20,7 @@ const MESSAGE_WORDS_MIN: usize = 3;
 /// The parts of the project by prefixes of paths. A file belongs to the first part that has a prefix of its path.
 const GROUPS: [(&str, &[&str]); 7] = [
     ("replicas", &["crates/broker/src/replica", "crates/broker/src/replication", "crates/broker/src/partitions"]),
-    ("diskless topics", &["crates/broker/src/diskless"]),
+    ("diskless topics", &["crates/diskless/src"]),
     ("control plane", &["crates/control/", "crates/db/", "crates/broker/src/membership"]),
     ("rest of the broker", &["crates/broker/"]),
     ("log", &["crates/log/", "crates/host/", "crates/config/", "crates/tls/"]),

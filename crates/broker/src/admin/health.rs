@@ -3,9 +3,9 @@
 //! Liveness fails only for faults that a restart repairs. Readiness does not fail for faults that hit all brokers at
 //! once, such as an unreachable database or object store. Otherwise clients would have no broker left at all.
 
-use crate::diskless::{Diskless, StoreTrouble};
 use crate::node::Node;
 use fullbore_db::calls::PlaneSeen;
+use fullbore_diskless::{Diskless, StoreTrouble};
 use rustix::fs::{Access, access};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -158,7 +158,7 @@ fn note_of_damage(refused_partitions: usize) -> Option<String> {
 
 fn note_of_store(trouble: StoreTrouble) -> String {
     let why = match trouble {
-        StoreTrouble::Unclaimed => "the object store was not reached since the start".to_owned(),
+        StoreTrouble::Unverified => "the object store was not reached since the start".to_owned(),
         StoreTrouble::Failing(time) => {
             format!("the object store fails, {} s after the first request that failed", time.as_secs())
         }
@@ -232,7 +232,7 @@ mod tests {
     fn note_of_an_unreachable_object_store_has_the_time_since_the_failure() {
         let note = note_of_store(StoreTrouble::Failing(Duration::from_secs(12)));
         assert!(note.starts_with("the object store fails, 12 s after the first request that failed: "), "{note}");
-        let note = note_of_store(StoreTrouble::Unclaimed);
+        let note = note_of_store(StoreTrouble::Unverified);
         assert!(note.starts_with("the object store was not reached since the start: "), "{note}");
     }
 

@@ -3,10 +3,10 @@
 
 use super::call::{Call, Fault, Reply, joined, once};
 use super::topics;
-use crate::diskless::DisklessPartition;
 use crate::node::Node;
 use crate::partitions::{AnyPartition, Replica};
 use fullbore_control::{Image, is_internal};
+use fullbore_diskless::DisklessPartition;
 use fullbore_rules::replica::NO_EPOCH;
 use fullbore_wire::apis::delete_records::{
     DeleteRecordsPartition, DeleteRecordsPartitionResult, DeleteRecordsRequest, DeleteRecordsResponse,

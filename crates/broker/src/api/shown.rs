@@ -7,9 +7,9 @@
 
 use super::call::Call;
 use super::nodes;
-use crate::diskless::LEADER_EPOCH;
 use crate::node::Node;
 use fullbore_control::{Image, Topic};
+use fullbore_diskless::LEADER_EPOCH;
 use fullbore_rules::cluster::Zones;
 use fullbore_rules::replica::PartitionRegistration;
 use fullbore_wire::{ErrorCode, Uuid};

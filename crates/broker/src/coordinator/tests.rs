@@ -30,7 +30,7 @@ fn opened(compression: Compression, text: &str) -> Opened {
 fn logs(directory: &std::path::Path, text: &str, origin: Origin) -> Arc<Partitions> {
     let config = BrokerConfig::from_properties(&Properties::parse(text).expect("valid")).expect("valid").0;
     let logs = Partitions::open(directory, &config).expect("opens");
-    logs.put_topic(("__state", ID), &led_by(1, 1), &Arc::new(config.topics.defaults), origin);
+    logs.put_topic("__state", ID, &led_by(1, 1), &Arc::new(config.topics.defaults), origin);
     logs
 }
 

@@ -1,11 +1,11 @@
 //! The values that a page is made from: the counters, and gauges that are read for each page.
 
-use crate::diskless::{Diskless, StoreUse};
 use crate::node::Node;
 use crate::partitions::{CleanerStatus, SetAside};
 use crate::transactions::TransactionCounts;
 use fullbore_control::Image;
 use fullbore_db::calls::{PlaneCalls, PlaneSeen};
+use fullbore_diskless::{Diskless, StoreUse};
 use fullbore_host::metrics::{Counters, Metrics, Process};
 use fullbore_rules::group::GroupState;
 use fullbore_wire::api::ApiKey;

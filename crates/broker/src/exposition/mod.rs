@@ -40,9 +40,9 @@ pub fn page(metrics: &Metrics, gauges: Gauges) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diskless::StoreUse;
     use crate::partitions::{CleanerStatus, SetAside};
     use fullbore_db::calls::{CountedCalls, PlaneCalls, PlaneConnection, PlaneSeen};
+    use fullbore_diskless::StoreUse;
     use fullbore_host::metrics::Process;
     use fullbore_wire::ErrorCode;
     use fullbore_wire::api::ApiKey;

@@ -74,7 +74,7 @@ fn broker_without_a_log_refuses_changes_of_levels() {
 fn targets_of_the_source() -> String {
     let mut found: BTreeSet<String> =
         ["fullbore", "fullbore::changes", "fullbore::protocol", "fullbore::serve"].map(str::to_owned).into();
-    for name in ["broker", "config", "control", "db", "host", "log"] {
+    for name in ["broker", "config", "control", "db", "diskless", "host", "log"] {
         add_targets(&Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("src"), name, &mut found);
     }
     found.into_iter().map(|target| format!("{target}\n")).collect()

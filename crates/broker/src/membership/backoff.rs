@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use fullbore_control::random_id;
+use fullbore_host::random_id;
 
 /// A pause that doubles with each failure in a row.
 #[derive(Debug)]

@@ -27,12 +27,12 @@ use fullbore_rules::replica::BrokerState;
 use fullbore_wire::ErrorCode;
 use tokio::sync::watch as channel;
 
-use crate::diskless::StoreHealth;
 use backoff::Backoff;
 use comeback::{Comeback, is_needed};
 use disk::DiskWatch;
 pub use disk::{HangUp, OwnDisk};
 use fullbore_control::{Beaten, BrokerChange, Control, Image, PeerBeat, RegisteredBroker, Urgent};
+use fullbore_diskless::StoreHealth;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use store::LostStoreWatch;
 use unsettled::UnsettledWatch;

@@ -10,8 +10,8 @@ use std::time::Instant;
 use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_rules::cluster::store::{StoreReport, StoreWatch};
 
-use crate::diskless::StoreHealth;
 use fullbore_control::{BrokerChange, Control, Image};
+use fullbore_diskless::StoreHealth;
 
 /// The watch of the object store, for a broker that serves diskless topics.
 pub struct LostStoreWatch {

@@ -12,8 +12,8 @@ use fullbore_wire::ErrorCode;
 use tokio::sync::Notify;
 use tokio::time::timeout_at;
 
-use crate::diskless::{DisklessPartition, LEADER_EPOCH};
 use crate::replica::Replica;
+use fullbore_diskless::{DisklessPartition, LEADER_EPOCH};
 use fullbore_host::long_work::LongWork;
 use fullbore_log::partition::error::ReadError;
 use fullbore_log::partition::read::{EpochEnd, Isolation, LogOffsets, Read, TimestampOffset};

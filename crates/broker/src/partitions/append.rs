@@ -12,26 +12,26 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fullbore_log::Verification;
-use fullbore_rules::commit::admission::Freshness;
 use fullbore_rules::sequence::Stamp;
 use fullbore_wire::{ErrorCode, Records, Text};
 use tokio::time::{timeout, timeout_at};
 
 use super::AnyPartition;
-use crate::diskless::{DisklessPartition, Refreshed};
 use fullbore_config::TopicConfig;
+use fullbore_diskless::{DisklessPartition, Unblocked};
 use fullbore_host::fault_point::{self, FaultPoint};
 use fullbore_host::files::now_ms;
 use fullbore_host::long_work::LongWork;
 use fullbore_host::metrics::Metrics;
 use fullbore_host::task;
 use fullbore_log::partition::error::AppendError;
-use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
 use fullbore_log::partition::outcome::{Acks, AppendStep, Blocker};
-use fullbore_log::partition::terms::{AppendTerms, AwaitedWord, EarlyBatches, VerificationTime, WordSender};
+use fullbore_log::partition::terms::{
+    AppendTerms, AwaitedConfirmation, ConfirmationSender, EarlyBatches, VerificationTime,
+};
 use fullbore_log::validation::{
     Decompression, Destination, Invalid, LargeBatchPermit, Opening, OpeningBudget, REPORTED_RECORDS_MAX, RefusedBatch,
-    SHORT_MAX, Sender, ValidBatch, claimed_stamp, validate, work_of,
+    SHORT_MAX, Sender, claimed_stamp, validate, work_of,
 };
 
 /// The first version of Produce in which the broker adds partitions to the client's transaction (KIP-890 part 2).
@@ -45,7 +45,7 @@ const PLACE_MAX: Duration = Duration::from_millis(50);
 /// How long to wait for the coordinator's confirmation at a time. After that, batches of diskless partitions are
 /// appended ahead of the confirmation. It may take long, because the coordinator waits while markers of the producer's
 /// previous transaction are being uploaded.
-const WORD_WAIT: Duration = Duration::from_millis(3);
+const CONFIRMATION_WAIT: Duration = Duration::from_millis(3);
 
 /// The services of the broker that an append uses.
 #[derive(Clone, Copy)]
@@ -94,7 +94,7 @@ struct Verified {
     /// The state of the partition before the verification, for [`AppendTerms::verified_at`].
     at: VerificationTime,
     /// The confirmation, if it has not arrived yet. Until then, `outcome` is the expected one.
-    awaited: Option<AwaitedWord>,
+    awaited: Option<AwaitedConfirmation>,
 }
 
 impl Verified {
@@ -248,73 +248,6 @@ struct AppendRun<'a> {
     has_waited: bool,
 }
 
-/// The results of a request's waits for its diskless batches.
-#[derive(Default)]
-pub struct Unblocked {
-    /// The outcome of the last refresh of each partition's state.
-    refreshed: Refreshed,
-    /// The memory for the next batch.
-    memory: Option<MemoryPermit>,
-}
-
-impl Unblocked {
-    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
-    ///
-    /// # Errors
-    /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
-    pub fn append(
-        &mut self,
-        partition: &DisklessPartition,
-        batch: &ValidBatch<'_>,
-        terms: AppendTerms<'_>,
-        peer: SocketAddr,
-    ) -> Result<AppendStep, AppendError> {
-        let memory = self.memory.take();
-        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
-            Some(Err(why)) => {
-                partition.turned_away(&batch.stamp(), why.code());
-                return Err(*why);
-            }
-            // The refresh began after the complete request had arrived, so the state is current.
-            Some(Ok(())) => Freshness::Current,
-            None => Freshness::MayBeStale,
-        };
-        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
-    }
-
-    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
-    /// `deadline`. A refresh covers all of `partitions`.
-    pub async fn wait_for(
-        &mut self,
-        partitions: &[Arc<DisklessPartition>],
-        blocker: Blocker,
-        deadline: Option<tokio::time::Instant>,
-    ) {
-        let Some(partition) = partitions.first() else { return };
-        let Unblocked { refreshed, memory } = self;
-        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
-        let came = partition.left_out().unless(async {
-            match blocker {
-                Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
-                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
-                Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
-            }
-        });
-        let in_time = match deadline {
-            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
-            None => {
-                let _ = came.await;
-                true
-            }
-        };
-        if !in_time && let Some(number) = partition.known.number() {
-            // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
-            // to append the batch then returns REQUEST_TIMED_OUT.
-            self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
-        }
-    }
-}
-
 impl<'a> AppendRun<'a> {
     fn new(services: AppendServices<'a>, batches: &'a [RequestBatch<'a>], terms: RequestTerms<'a>) -> AppendRun<'a> {
         let is_long = is_long(batches);
@@ -348,7 +281,7 @@ impl<'a> AppendRun<'a> {
                 Err(Invalid::Refused(why)) => Err(self.refused(why)),
             };
             self.results.push(result);
-            self.unblocked.memory = None;
+            self.unblocked.release_memory();
             if until.is_some_and(|until| Instant::now() > until) && self.results.len() < self.batches.len() {
                 return AppendProgress::Yielded;
             }
@@ -439,7 +372,7 @@ impl<'a> AppendRun<'a> {
     async fn verify(&mut self) {
         let first = self.results.len();
         self.has_waited = true;
-        if self.await_word(first).await {
+        if self.await_confirmation(first).await {
             return;
         }
         let stamp_of = |batch: &RequestBatch<'_>| claimed_stamp(batch.records.and_then(Records::memory)?);
@@ -476,7 +409,7 @@ impl<'a> AppendRun<'a> {
         };
         let mut verified = self.services.transactions.verify(beginning);
         let until = self.terms.deadline.unwrap_or_else(|| tokio::time::Instant::now() + NO_DEADLINE);
-        let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + WORD_WAIT) } else { until };
+        let go_ahead_at = if may_go_ahead { until.min(tokio::time::Instant::now() + CONFIRMATION_WAIT) } else { until };
         match timeout_at(go_ahead_at, &mut verified).await {
             Ok(outcomes) => {
                 let outcomes = places.into_iter().zip(outcomes);
@@ -497,9 +430,9 @@ impl<'a> AppendRun<'a> {
     /// Allows the batches at `places` to be appended before their confirmation arrives. A task passes the confirmation
     /// on later.
     fn go_ahead(&mut self, places: Vec<(usize, VerificationTime)>, verifying: Verifying) {
-        let mut senders: Vec<WordSender> = Vec::with_capacity(places.len());
+        let mut senders: Vec<ConfirmationSender> = Vec::with_capacity(places.len());
         for (place, at) in places {
-            let (sender, awaited) = AwaitedWord::new();
+            let (sender, awaited) = AwaitedConfirmation::new();
             senders.push(sender);
             self.verified.insert(place, Verified { outcome: Ok(Verification::Added), at, awaited: Some(awaited) });
         }
@@ -510,16 +443,18 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for the confirmation of batch number `place`, at most [`WORD_WAIT`], because its partition has not
+    /// Waits for the confirmation of batch number `place`, at most [`CONFIRMATION_WAIT`], because its partition has not
     /// appended the batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
     /// confirmation. Returns false if there is no confirmation to wait for.
-    async fn await_word(&mut self, place: usize) -> bool {
+    async fn await_confirmation(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };
-        let given = timeout(WORD_WAIT, awaited.given()).await;
+        let given = timeout(CONFIRMATION_WAIT, awaited.given()).await;
         let is_late = self.terms.deadline.is_some_and(|deadline| deadline <= tokio::time::Instant::now());
         match given {
-            Ok(word) => (verified.outcome, verified.awaited) = (word.map(|()| Verification::Added), None),
+            Ok(confirmation) => {
+                (verified.outcome, verified.awaited) = (confirmation.map(|()| Verification::Added), None)
+            }
             Err(_) if is_late => *verified = Verified::refused(ErrorCode::REQUEST_TIMED_OUT),
             Err(_) => {}
         }
@@ -532,7 +467,7 @@ impl<'a> AppendRun<'a> {
         let mut left = diskless(self.batches.get(self.results.len()..).unwrap_or_default());
         let mut partitions: Vec<_> = left.next().map(Arc::clone).into_iter().collect();
         if let Blocker::StaleState(producer_id) = blocker
-            && self.unblocked.refreshed.is_empty()
+            && !self.unblocked.has_refreshed()
         {
             partitions.extend(left.filter(|partition| partition.is_stale_for(producer_id)).map(Arc::clone));
         }

@@ -205,9 +205,9 @@ mod tests {
     use std::task::Poll;
 
     use super::*;
-    use crate::diskless::Diskless;
     use crate::partitions::{Origin, Partitions};
     use fullbore_config::{BrokerConfig, Properties, TopicConfig};
+    use fullbore_diskless::Diskless;
     use fullbore_host::disk_space::DiskSpace;
     use fullbore_host::metrics::Metrics;
 
@@ -218,7 +218,7 @@ mod tests {
         let logs = Partitions::open(directory.path(), &broker).expect("opened");
         let (id, config) = (Uuid([1; 16]), Arc::new(broker.topics.defaults));
         let partitions = i32::try_from(WAITING_MAX + 1).expect("not that many");
-        logs.put_topic(("t", id), &led_by(1, partitions), &config, Origin::New);
+        logs.put_topic("t", id, &led_by(1, partitions), &config, Origin::New);
         let first = logs.find(&id, 0).expect("it has just been told of");
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(logs.deletions_have_room());
@@ -249,7 +249,7 @@ mod tests {
         let soon = std::time::Duration::from_secs(30);
         for (number, config) in [(1, &classic), (2, &diskless), (3, &classic), (4, &diskless)] {
             let id = Uuid([number; 16]);
-            logs.put_topic(("t", id), &led_by(1, 2), config, Origin::New);
+            logs.put_topic("t", id, &led_by(1, 2), config, Origin::New);
             // Topics 3 and 4 are deleted as if an earlier process had begun to delete them.
             if number < 3 {
                 logs.delete_topic(id)

@@ -54,7 +54,6 @@ pub use fullbore_log::validation::{InvalidBatch, ValidBatch};
 
 pub use registry::Origin;
 
-use crate::diskless::{Diskless, TailsBefore};
 use crate::replica::Before;
 use crate::replica::data_dir::LogDir;
 use crate::replica::data_dir::carried_tails::CarriedTails;
@@ -66,6 +65,7 @@ use crate::replica::data_dir::flusher::Flusher;
 use cleaner::Cleaner;
 use deletion::Deletion;
 use fullbore_config::{BrokerConfig, TopicConfig};
+use fullbore_diskless::{Diskless, TailsBefore};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_host::files::is_full;
 use fullbore_host::log_rate_limit::LogRateLimit;
@@ -209,18 +209,20 @@ impl Partitions {
     /// queued for recovery. Only one thread at a time may call this or [`Partitions::delete_topic`].
     pub fn put_topic<'a>(
         &self,
-        topic: (&str, Uuid),
+        name: &str,
+        id: Uuid,
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,
     ) {
-        self.put_topic_after(topic, partitions, config, origin, PastTopics::default());
+        self.put_topic_after(name, id, partitions, config, origin, PastTopics::default());
     }
 
     /// Like [`Partitions::put_topic`]. `past` contains the deleted topics of the same name that the metadata remembers.
     pub fn put_topic_after<'a>(
         &self,
-        (name, id): (&str, Uuid),
+        name: &str,
+        id: Uuid,
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,
@@ -229,7 +231,7 @@ impl Partitions {
         if config.diskless {
             let count = i32::try_from(partitions.into_iter().count()).unwrap_or(i32::MAX);
             match self.diskless() {
-                Some(diskless) => diskless.put_topic((name, id), count, config, self.tails_before(name, past)),
+                Some(diskless) => diskless.put_topic(name, id, count, config, self.tails_before(name, past)),
                 None => tracing::warn!(
                     topic = name,
                     "cannot serve a diskless topic: clients use the brokers that have diskless.storage; set it here as well"
@@ -241,7 +243,7 @@ impl Partitions {
             replica: self.deletion.predecessor_of(topic, index),
             topic: past.before(index),
         };
-        self.registry.put_topic((name, id), partitions, config, origin, before);
+        self.registry.put_topic(name, id, partitions, config, origin, before);
     }
 
     /// Returns a function that finds the producer tails of the deleted classic partition with this name and the given

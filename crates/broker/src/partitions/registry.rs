@@ -67,7 +67,8 @@ impl Registry {
     /// follows. Only one thread at a time may call this.
     pub fn put_topic<'a>(
         &self,
-        (name, id): (&str, Uuid),
+        name: &str,
+        id: Uuid,
         partitions: impl IntoIterator<Item = &'a Arc<PartitionRegistration>>,
         config: &Arc<TopicConfig>,
         origin: Origin,

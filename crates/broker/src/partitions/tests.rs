@@ -15,7 +15,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let (id, config) = (Uuid([1; 16]), TopicConfig { flush_messages: Some(1), ..broker.topics.defaults.clone() });
-    logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(config), Origin::New);
+    logs.put_topic("t", id, &led_by(1, 2), &Arc::new(config), Origin::New);
     let [hit, other] = [0, 1].map(|index| logs.find(&id, index).expect("it has just been told of"));
     let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
     builder.append(0, None, Some(b"v"), &[]);
@@ -42,7 +42,7 @@ async fn panicking_append_takes_only_its_partition_out_of_service() {
     logs.close();
     drop((hit, other, logs));
     let logs = Partitions::open(directory.path(), &broker).expect("opened");
-    logs.put_topic(("t", id), &led_by(1, 2), &Arc::new(broker.topics.defaults.clone()), Origin::Kept);
+    logs.put_topic("t", id, &led_by(1, 2), &Arc::new(broker.topics.defaults.clone()), Origin::Kept);
     let hit = logs.find(&id, 0).expect("it has just been told of");
     let end = append(&hit).expect("the next start has it in service again").appended.base_offset;
     assert!(end == 1 || end == 2, "{end}: what was not answered may be there");
@@ -55,7 +55,7 @@ fn a_batch_whose_transaction_has_ended_since_it_was_verified_is_verified_again()
     let directory = tempfile::tempdir().expect("temporary directory");
     let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
-    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
     let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
     builder.append(0, None, Some(b"v"), &[]);
@@ -89,7 +89,7 @@ fn marker_of_version_1_that_raises_the_known_epoch_makes_a_verified_batch_verify
     let directory = tempfile::tempdir().expect("temporary directory");
     let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
-    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
     let append = |epoch: i16, verification, verified_at: VerificationTime| {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();
@@ -122,7 +122,7 @@ fn ended_transactions_of_an_unread_partition_are_forgotten() {
     let directory = tempfile::tempdir().expect("temporary directory");
     let logs = Partitions::open(directory.path(), &broker).expect("opened");
     let id = Uuid([1; 16]);
-    logs.put_topic(("t", id), &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
+    logs.put_topic("t", id, &led_by(1, 1), &Arc::new(broker.topics.defaults.clone()), Origin::New);
     let partition = logs.find(&id, 0).expect("it has just been told of");
     for producer_epoch in 0..100 {
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None).transactional();

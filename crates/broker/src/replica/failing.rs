@@ -94,7 +94,7 @@ impl ReplicaState {
 
     /// Notes a failed read. Only reads from the offset that failed first prolong the failure. Damaged batches do not
     /// count, and neither does a shortage of file descriptors or memory.
-    pub(super) fn note_failed_read(&mut self, (offset, max_bytes): (i64, u32), error: &io::Error, log_dir: &LogDir) {
+    pub(super) fn note_failed_read(&mut self, offset: i64, max_bytes: u32, error: &io::Error, log_dir: &LogDir) {
         if is_momentary(error) || error.kind() == io::ErrorKind::InvalidData {
             return;
         }
@@ -174,7 +174,7 @@ impl Replica {
     /// must not hold the lock of the state.
     pub(crate) fn read_failed_at(&self, offset: i64, max_bytes: u32, error: &io::Error) -> ReadError {
         let mut state = self.state.lock();
-        state.note_failed_read((offset, max_bytes), error, &self.log_dir);
+        state.note_failed_read(offset, max_bytes, error, &self.log_dir);
         let is_logged = state.is_unwritable();
         drop(state);
         if is_logged { ReadError::Storage } else { self.read_failed(error) }

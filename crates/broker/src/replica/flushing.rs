@@ -173,7 +173,7 @@ mod tests {
     }
 
     fn partition_of(logs: &Partitions, topic: &str, id: Uuid, index: i32, config: TopicConfig) -> Arc<Replica> {
-        logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(config), Origin::New);
+        logs.put_topic(topic, id, &led_by(1, index + 1), &Arc::new(config), Origin::New);
         logs.find(&id, index).expect("it has just been told of")
     }
 

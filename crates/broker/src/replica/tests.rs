@@ -68,7 +68,7 @@ impl Broker {
         let registered = Arc::new(registered(true, 0));
         let mut topic = config.topics.defaults;
         topic.segment_bytes = segment_bytes.unwrap_or(topic.segment_bytes);
-        logs.put_topic(("t", ID), &[registered], &Arc::new(topic), origin);
+        logs.put_topic("t", ID, &[registered], &Arc::new(topic), origin);
         let partition = logs.find(&ID, 0).expect("it has just been registered");
         Broker { directory, logs, partition, leader_epoch: Mutex::default() }
     }

@@ -53,7 +53,7 @@ pub struct Assignment {
 }
 
 /// An event that a fetcher's task handles.
-enum LaneEvent {
+enum FetcherEvent {
     Follow(Assignment),
     Leave(PartitionId),
     /// The partition can be fetched now. Its log was opened or could not be opened, or the end of the log is flushed.
@@ -67,18 +67,18 @@ enum LaneEvent {
 }
 
 /// Controls a running fetcher, which ends when the broker stops.
-pub struct FetcherHandle(UnboundedSender<LaneEvent>);
+pub struct FetcherHandle(UnboundedSender<FetcherEvent>);
 
 impl FetcherHandle {
     /// Starts to fetch a partition.
     pub fn follow(&self, assignment: Assignment) {
         // Sending fails only if the broker stops.
-        let _ = self.0.send(LaneEvent::Follow(assignment));
+        let _ = self.0.send(FetcherEvent::Follow(assignment));
     }
 
     /// Stops fetching the partition.
     pub fn leave(&self, id: PartitionId) {
-        let _ = self.0.send(LaneEvent::Leave(id));
+        let _ = self.0.send(FetcherEvent::Leave(id));
     }
 }
 
@@ -86,7 +86,7 @@ impl FetcherHandle {
 pub struct LeaderFetcher {
     context: Arc<Context>,
     id: FetcherId,
-    sender: UnboundedSender<LaneEvent>,
+    sender: UnboundedSender<FetcherEvent>,
     followed: HashMap<PartitionId, FollowedPartition>,
     /// The partitions that the next fetch must include. It first removes those of `to_be_forgotten` from the session.
     /// If a partition is in this list twice, its second entry is skipped. So is a partition that is not followed any
@@ -143,7 +143,7 @@ impl LeaderFetcher {
         FetcherHandle(sender)
     }
 
-    async fn run(mut self, mut events: UnboundedReceiver<LaneEvent>) {
+    async fn run(mut self, mut events: UnboundedReceiver<FetcherEvent>) {
         let context = Arc::clone(&self.context);
         let mut stopping = std::pin::pin!(context.stopping());
         loop {
@@ -162,7 +162,7 @@ impl LeaderFetcher {
                 event = events.recv() => {
                     let mut next = event;
                     while let Some(event) = next {
-                        self.hear(event).await;
+                        self.handle(event).await;
                         next = events.try_recv().ok();
                     }
                 }
@@ -175,9 +175,9 @@ impl LeaderFetcher {
         }
     }
 
-    async fn hear(&mut self, event: LaneEvent) {
+    async fn handle(&mut self, event: FetcherEvent) {
         match event {
-            LaneEvent::Follow(Assignment { id, replica, leader_epoch }) => {
+            FetcherEvent::Follow(Assignment { id, replica, leader_epoch }) => {
                 let lag = self.context.lags.add(id);
                 let followed = FollowedPartition::new(id, replica, leader_epoch, lag);
                 let is_listed = self.followed.insert(id, followed).is_some_and(|before| before.is_to_be_named);
@@ -186,21 +186,21 @@ impl LeaderFetcher {
                     None => self.name(id),
                 }
             }
-            LaneEvent::Leave(id) => self.leave(id),
-            LaneEvent::Ready(id) => self.name(id),
-            LaneEvent::Flushed(id, leader_epoch, upto) => {
+            FetcherEvent::Leave(id) => self.leave(id),
+            FetcherEvent::Ready(id) => self.name(id),
+            FetcherEvent::Flushed(id, leader_epoch, upto) => {
                 let of_now = self.followed.get_mut(&id).filter(|followed| followed.leader_epoch == leader_epoch);
                 if of_now.is_some_and(|followed| followed.flushed(upto)) {
                     self.name(id);
                 }
             }
-            LaneEvent::Connected(number, connected) if number == self.number => self.connected(connected),
-            LaneEvent::Answered(number, answered) if number == self.number => match answered {
+            FetcherEvent::Connected(number, connected) if number == self.number => self.connected(connected),
+            FetcherEvent::Answered(number, answered) if number == self.number => match answered {
                 Ok(response) => self.answered(response).await,
                 Err(error) => self.give_up(&error.to_string()),
             },
             // These events belong to a connection that was given up.
-            LaneEvent::Connected(..) | LaneEvent::Answered(..) => {}
+            FetcherEvent::Connected(..) | FetcherEvent::Answered(..) => {}
         }
     }
 
@@ -265,12 +265,12 @@ impl LeaderFetcher {
             if opened.is_err() {
                 tokio::time::sleep(Duration::from_millis(context.config.replication.backoff_max_ms)).await;
             }
-            let _ = sender.send(LaneEvent::Ready(id));
+            let _ = sender.send(FetcherEvent::Ready(id));
         });
     }
 
     /// Spawns a task that notifies this fetcher when a flush is done.
-    fn notify_when_flushed(&self, ticket: FlushTicket, event: LaneEvent) {
+    fn notify_when_flushed(&self, ticket: FlushTicket, event: FetcherEvent) {
         let sender = self.sender.clone();
         task::spawn(async move {
             // If the flush fails, the log takes no more records, so there is nothing to notify.
@@ -294,7 +294,7 @@ impl LeaderFetcher {
             (Arc::clone(&self.context), self.number, self.id.leader, self.sender.clone());
         task::spawn(async move {
             let connected = connect(&context, leader).await;
-            let _ = sender.send(LaneEvent::Connected(number, connected));
+            let _ = sender.send(FetcherEvent::Connected(number, connected));
         });
     }
 
@@ -361,7 +361,7 @@ impl LeaderFetcher {
             }
             let (connection, request) = (session.connection.clone(), self.next_request());
             let (sender, number) = (self.sender.clone(), self.number);
-            let answered = move |outcome| drop(sender.send(LaneEvent::Answered(number, outcome)));
+            let answered = move |outcome| drop(sender.send(FetcherEvent::Answered(number, outcome)));
             connection.send(&request, FETCH, answered).await;
         }
     }
@@ -413,7 +413,7 @@ impl LeaderFetcher {
                 }
                 Naming::Nothing => {}
                 Naming::Opening => self.name_when_open(id),
-                Naming::Unflushed(ticket) => self.notify_when_flushed(ticket, LaneEvent::Ready(id)),
+                Naming::Unflushed(ticket) => self.notify_when_flushed(ticket, FetcherEvent::Ready(id)),
                 Naming::Failed => self.name_later(id),
             }
         }
@@ -482,7 +482,7 @@ impl LeaderFetcher {
                 ResponseOutcome::Nothing => {}
                 ResponseOutcome::ToBeNamed => self.name(id),
                 ResponseOutcome::Unflushed(ticket, upto) => {
-                    self.notify_when_flushed(ticket, LaneEvent::Flushed(id, leader_epoch, upto));
+                    self.notify_when_flushed(ticket, FetcherEvent::Flushed(id, leader_epoch, upto));
                 }
                 ResponseOutcome::Failed => self.name_later(id),
             }

@@ -178,9 +178,9 @@ impl Peers {
     async fn connection(
         &self,
         broker: i32,
-        of_lane: &tokio::sync::Mutex<Option<Connection>>,
+        of_peer: &tokio::sync::Mutex<Option<Connection>>,
     ) -> Result<Connection, String> {
-        let mut known = of_lane.lock().await;
+        let mut known = of_peer.lock().await;
         if let Some(connection) = known.as_ref().filter(|connection| !connection.is_closed()) {
             return Ok(connection.clone());
         }

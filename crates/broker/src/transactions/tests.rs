@@ -2,12 +2,12 @@
 
 use super::*;
 use crate::coordinator::Coordinator;
-use crate::diskless::{Diskless, DisklessPartition};
 use crate::groups::Groups;
 use crate::partitions::{Acks, AnyPartition, AppendStep, AppendTerms, Origin, Replica};
 use bytes::{Bytes, BytesMut};
 use fullbore_config::Properties;
 use fullbore_control::{CreateTopic, CreateTopics, DirectoryLock, RegistrationInfo};
+use fullbore_diskless::{Diskless, DisklessPartition};
 use fullbore_host::disk_space::DiskSpace;
 use fullbore_log::Verification;
 use fullbore_log::partition::memory_budget::ProducerKey;

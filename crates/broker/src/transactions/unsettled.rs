@@ -13,7 +13,7 @@
 use super::Transactions;
 use super::unknown::TURN;
 use crate::coordinator::Shard;
-use crate::diskless;
+use fullbore_diskless::has_index;
 use fullbore_host::files::CHANGES;
 use fullbore_log::files;
 use fullbore_rules::cluster::PreviousShutdown;
@@ -63,7 +63,7 @@ impl Unsettled {
         // Any partition counts. The directories of `__transaction_state` may be lost, and diskless partitions have
         // none.
         let has_directories = files::list_partitions(data_dir).is_ok_and(|all| !all.is_empty());
-        let has_partitions = has_directories || diskless::has_index(data_dir);
+        let has_partitions = has_directories || has_index(data_dir);
         if ended == PreviousShutdown::Lost && has_partitions {
             unsettled.set();
         }

@@ -62,7 +62,7 @@ impl Directory {
 
     /// Creates or changes a topic so that it has the present `config`, and returns one of its partitions.
     pub fn partition_of(&self, topic: &str, id: Uuid, index: i32) -> Arc<Replica> {
-        self.logs.put_topic((topic, id), &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
+        self.logs.put_topic(topic, id, &led_by(1, index + 1), &Arc::new(self.config.clone()), Origin::Kept);
         self.logs.find(&id, index).expect("it has just been told of")
     }
 

@@ -16,7 +16,7 @@ const NEXT: Uuid = Uuid([8; 16]);
 /// Deletes the topic and creates it again with another id.
 fn make_again(directory: &Directory) -> Arc<fullbore_broker::partitions::Replica> {
     directory.logs.delete_topic(ID);
-    directory.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
+    directory.logs.put_topic(TOPIC, NEXT, &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
     directory.logs.find(&NEXT, 0).expect("it has just been told of")
 }
 
@@ -146,7 +146,7 @@ fn topic_recreated_ten_thousand_times_is_deleted_in_order_after_a_slow_disk() {
     for life in 0..10_000_u128 {
         directory.logs.delete_topic(id);
         id = Uuid((life | 1 << 100).to_be_bytes());
-        directory.logs.put_topic((TOPIC, id), &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
+        directory.logs.put_topic(TOPIC, id, &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
     }
     let last = directory.logs.find(&id, 0).expect("it has just been told of");
     let writing = std::thread::spawn(move || offset(&last, &plain(1, b"v")));
@@ -173,7 +173,7 @@ fn cleaner_checkpoint_of_a_deleted_topic_is_not_used_after_a_kill() {
     assert!(said(&directory).contains(TOPIC));
     // The deletion was decided, but the broker is killed before it is carried out.
     directory.kill();
-    directory.logs.put_topic((TOPIC, NEXT), &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
+    directory.logs.put_topic(TOPIC, NEXT, &led_by(1, 1), &Arc::new(directory.config.clone()), Origin::New);
     let next = directory.logs.find(&NEXT, 0).expect("it has just been told of");
     assert_eq!(offset(&next, &plain(1, b"v")), 0);
     assert!(!said(&directory).contains(TOPIC), "{}", said(&directory));

@@ -133,7 +133,7 @@ fn open(directory: &mut Directory, registered: &PartitionRegistration, count: i3
     let brokers: Brokers = (1..=count).map(|id| (id, alive)).collect::<BTreeMap<_, _>>();
     directory.logs.put_brokers(&Arc::new(brokers));
     let registered = [Arc::new(registered.clone())];
-    directory.logs.put_topic((TOPIC, ID), &registered, &Arc::new(directory.config.clone()), Origin::Kept);
+    directory.logs.put_topic(TOPIC, ID, &registered, &Arc::new(directory.config.clone()), Origin::Kept);
     directory.logs.find(&ID, 0).expect("it has just been told of")
 }
 

@@ -46,7 +46,8 @@ pub struct Beats {
 
 struct Beating<K, B> {
     server: Arc<Server>,
-    who: (i32, Uuid),
+    broker_id: i32,
+    process: Uuid,
     every: Duration,
     number: u64,
     notes: Notes,
@@ -60,15 +61,16 @@ struct Beating<K, B> {
 }
 
 impl Beats {
-    /// Starts the heartbeats of the broker and process `who`. `notes` provides the numbers in the data directory, and
-    /// `known` returns the newest version that this broker has. `behind` is called with each newer version that the
-    /// database reports. Neither `known` nor `behind` may block.
+    /// Starts the heartbeats of the broker `broker_id`, which runs as `process`.
+    /// `notes` provides the numbers in the data directory, and `known` returns the newest version that this broker has.
+    /// `behind` is called with each newer version that the database reports. Neither `known` nor `behind` may block.
     ///
     /// # Errors
     /// Returns the system's error if the thread cannot be started.
     pub fn start(
         server: Arc<Server>,
-        who: (i32, Uuid),
+        broker_id: i32,
+        process: Uuid,
         every: Duration,
         notes: Notes,
         known: impl Fn() -> Option<Version> + Send + Sync + Clone + 'static,
@@ -78,8 +80,19 @@ impl Beats {
         let (sender, heard) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (behind, vain, went_back) = (Arc::new(behind), LogRateLimit::default(), LogRateLimit::default());
-        let mut beating =
-            Beating { server, who, every, number: 0, notes, known, behind, heard: sender, vain, went_back };
+        let mut beating = Beating {
+            server,
+            broker_id,
+            process,
+            every,
+            number: 0,
+            notes,
+            known,
+            behind,
+            heard: sender,
+            vain,
+            went_back,
+        };
         let work = move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -168,7 +181,7 @@ where
     /// broker's earlier processes. Commits before the subscription are not missed, because the first heartbeat returns
     /// the newest version.
     fn greeting(&self) -> String {
-        let (broker, process) = (self.who.0, literal(&self.who.1));
+        let (broker, process) = (self.broker_id, literal(&self.process));
         format!(
             "LISTEN {CHANNEL};
              DELETE FROM fullbore.beats WHERE broker_id = {broker} AND process <> {process}
@@ -177,7 +190,7 @@ where
     }
 
     fn beat(&self, known: Option<Version>, noted: u64) -> String {
-        let (broker, process, number) = (self.who.0, literal(&self.who.1), self.number + 1);
+        let (broker, process, number) = (self.broker_id, literal(&self.process), self.number + 1);
         let known = known.map_or(0, |known| known.number);
         format!(
             "INSERT INTO fullbore.beats (broker_id, process, number, version, at, noted)

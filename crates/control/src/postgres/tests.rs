@@ -6,10 +6,10 @@ use fullbore_tests::postgres::Database;
 use fullbore_tests::{pgbouncer::PgBouncer, pki::Authority, wait_until};
 
 use super::super::notes::notes;
-use super::super::writer::random_id;
 use super::*;
 use fullbore_db::postgres::rows;
 use fullbore_db::postgres::schema::FIRST_VERSION;
+use fullbore_host::random_id;
 
 const HANGS: Duration = Duration::from_secs(30);
 const PASSWORD: &str = "s3cr3t-w0rd";
@@ -250,8 +250,11 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
             let behind = move |version| {
                 told.fetch_max(version, Ordering::SeqCst);
             };
-            let (who, notes) = ((7 + at as i32, process), notes(40 + at as u64).0);
-            (Beats::start(Arc::clone(&server), who, every, notes, known, behind).expect("starts"), process)
+            let (broker_id, notes) = (7 + at as i32, notes(40 + at as u64).0);
+            (
+                Beats::start(Arc::clone(&server), broker_id, process, every, notes, known, behind).expect("starts"),
+                process,
+            )
         })
         .collect();
     let rows = |condition: &str| database.run(&format!("SELECT count(*) FROM fullbore.beats WHERE {condition}"));

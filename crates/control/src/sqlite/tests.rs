@@ -5,7 +5,7 @@ use super::super::test_util::{create, wanted};
 use super::super::tests::{open, refusal};
 use super::open::{CHECKPOINT_PAGES, SCHEMA_VERSION};
 use super::*;
-use crate::writer::random_id;
+use fullbore_host::random_id;
 
 #[tokio::test]
 async fn file_of_a_build_before_the_first_release_is_refused_and_unchanged() {

@@ -19,8 +19,9 @@ use super::image::{Image, Topic};
 use super::node::Endpoint;
 use super::startup::RegistrationInfo;
 use super::store::{Store, Transaction};
-use super::writer::{MetadataWriter, random_id};
+use super::writer::MetadataWriter;
 use fullbore_config::{BrokerConfig, Properties};
+use fullbore_host::random_id;
 
 pub use memory::{Fault, Memory};
 

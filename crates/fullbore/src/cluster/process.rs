@@ -174,7 +174,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let known = daemon(directory.path(), &["serve", "--config", "x"]);
         assert_eq!(known.pid(), None, "no file");
-        let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
+        let mut started = known.start(shell("while :; do sleep 0.05; done")).expect("there is a shell");
         for wrong in ["", "0", "-1", "one", "99999999"] {
             fs::write(&known.pid_file, wrong).expect("written");
             assert_eq!(known.pid(), None, "{wrong}");
@@ -191,7 +191,7 @@ mod tests {
         let known = daemon(directory.path(), &["serve", "--config", "x"]);
         let moved = daemon(directory.path(), &["serve", "--config", "y"]);
         assert!(!moved.may_run_elsewhere(), "no file");
-        let mut started = known.start(shell("read a; sleep 1000 & wait")).expect("there is a shell");
+        let mut started = known.start(shell("while :; do sleep 0.05; done")).expect("there is a shell");
         // Waits for the command line, which the kernel may show only after `spawn` has returned.
         while fs::read(format!("/proc/{}/cmdline", started.child.id())).expect("ours").is_empty() {
             std::thread::sleep(LOOK_EVERY);

@@ -98,7 +98,8 @@ impl Chunk {
     pub(super) fn record<'a>(
         &'a self,
         number: usize,
-        (topic, partition): (&'a str, Option<i32>),
+        topic: &'a str,
+        partition: Option<i32>,
         headers: &'a [Header<'a>],
     ) -> Option<(i64, ProducerRecord<'a>)> {
         let ReadRecord { offset, timestamp, key, value, .. } = self.records.get(number)?;
@@ -294,7 +295,7 @@ mod tests {
         assert_eq!((chunk.partition, chunk.next, chunk.len()), (3, 13, 3));
         let of = |number| {
             let headers = chunk.headers(number);
-            let (offset, record) = chunk.record(number, ("b", Some(3)), &headers)?;
+            let (offset, record) = chunk.record(number, "b", Some(3), &headers)?;
             let headers: Vec<_> = headers.iter().map(|of| (of.key.to_vec(), of.value.map(<[u8]>::to_vec))).collect();
             let bytes = |of: Option<&[u8]>| of.map(<[u8]>::to_vec);
             Some((offset, record.timestamp, bytes(record.key), bytes(record.value), headers))

@@ -246,8 +246,8 @@ impl<'a> Writer<'a> {
                 return;
             }
             let Some(open) = &mut self.open else { return };
-            let (headers, place) = (chunk.headers(number), (self.shared.plan.to.as_str(), partition));
-            let Some((offset, record)) = chunk.record(number, place, &headers) else { return };
+            let (headers, topic) = (chunk.headers(number), self.shared.plan.to.as_str());
+            let Some((offset, record)) = chunk.record(number, topic, partition, &headers) else { return };
             let sent = match open.transaction.try_send(record) {
                 Err(error) if may_wait(&error) => send_patiently(&open.transaction, record).await,
                 sent => sent,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use fullbore_bench::link::units;
 use fullbore_bench::report::json::{fraction, object, string};
-use fullbore_broker::diskless::StoreUse;
+use fullbore_broker::StoreUse;
 
 use super::figures::Figures;
 use super::play::{Ground, Play};

@@ -14,7 +14,7 @@ mod stream;
 
 use crate::failure::Failure;
 use crate::output::{self, Format, line, words};
-use crate::stop::Stop;
+use crate::stop::{Stop, hide_panics_of_a_stopped_runtime};
 use clap::Args;
 use fullbore_bench::workload::VALUE_LEN_MIN;
 use play::{Ground, Play};
@@ -110,7 +110,10 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
         },
     };
     match stop.is_asked() {
-        true => runtime.shutdown_background(),
+        true => {
+            hide_panics_of_a_stopped_runtime();
+            runtime.shutdown_background();
+        }
         false => drop(runtime),
     }
     remove(directory, &stop)?;

@@ -36,17 +36,18 @@ pub struct VerificationTime {
 /// Waits for the coordinator to confirm a transaction. In a diskless partition, the upload of a batch that opens the
 /// transaction can begin before the confirmation arrives.
 #[derive(Clone, Debug)]
-pub struct AwaitedWord(watch::Receiver<Option<Result<(), ErrorCode>>>);
+pub struct AwaitedConfirmation(watch::Receiver<Option<Result<(), ErrorCode>>>);
 
-/// Sends the confirmation to an [`AwaitedWord`]. If the sender is dropped without a confirmation, the batch is refused.
+/// Sends the confirmation to an [`AwaitedConfirmation`]. If the sender is dropped without a confirmation, the batch is
+/// refused.
 #[derive(Debug)]
-pub struct WordSender(watch::Sender<Option<Result<(), ErrorCode>>>);
+pub struct ConfirmationSender(watch::Sender<Option<Result<(), ErrorCode>>>);
 
-impl AwaitedWord {
+impl AwaitedConfirmation {
     /// Creates a confirmation that has not arrived yet, and its sender.
-    pub fn new() -> (WordSender, AwaitedWord) {
+    pub fn new() -> (ConfirmationSender, AwaitedConfirmation) {
         let (sender, receiver) = watch::channel(None);
-        (WordSender(sender), AwaitedWord(receiver))
+        (ConfirmationSender(sender), AwaitedConfirmation(receiver))
     }
 
     /// Waits for the confirmation.
@@ -56,14 +57,14 @@ impl AwaitedWord {
     /// arrive.
     pub async fn given(&mut self) -> Result<(), ErrorCode> {
         let given = self.0.wait_for(Option::is_some).await;
-        given.ok().and_then(|word| *word).unwrap_or(Err(ErrorCode::NETWORK_EXCEPTION))
+        given.ok().and_then(|confirmation| *confirmation).unwrap_or(Err(ErrorCode::NETWORK_EXCEPTION))
     }
 }
 
-impl WordSender {
+impl ConfirmationSender {
     /// Sends the confirmation.
-    pub fn give(self, word: Result<(), ErrorCode>) {
-        self.0.send_replace(Some(word));
+    pub fn give(self, confirmation: Result<(), ErrorCode>) {
+        self.0.send_replace(Some(confirmation));
     }
 }
 
@@ -86,7 +87,7 @@ pub struct AppendTerms<'a> {
     /// The partition's state before the verification. The verified transaction may have ended since then.
     pub verified_at: VerificationTime,
     /// A confirmation that must arrive before the batch is committed. `verification` is valid only after that.
-    pub awaited: Option<&'a AwaitedWord>,
+    pub awaited: Option<&'a AwaitedConfirmation>,
     /// True if the producer has declared that this is its transaction's last batch for the partition.
     pub ends_transaction: bool,
 }

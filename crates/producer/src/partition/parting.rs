@@ -93,7 +93,7 @@ impl Partition {
     }
 
     fn parts(&self, batch: &ProducerBatch) -> Option<Parts> {
-        batch.split(self.limits.codec, self.limit.part(batch.uncompressed(), batch.size()))
+        batch.split(self.limits.compression, self.limits.level, self.limit.part(batch.uncompressed(), batch.size()))
     }
 
     fn put_first(&self, state: &mut PartitionQueue, parts: Vec<ProducerBatch>) {

@@ -3,14 +3,15 @@ use crate::grant::Grants;
 
 /// Returns a partition where each record is a batch of its own.
 fn partition() -> Arc<Partition> {
-    let (batch_size, batch_bytes_max, codec) = (1000, 1000, Compression::None);
+    let (batch_size, batch_bytes_max, compression) = (1000, 1000, Compression::None);
     let limits = ProducerLimits {
         batch_size,
         one_record: true,
         batch_bytes_max,
         linger: Duration::ZERO,
         delivery_timeout: Duration::from_secs(1),
-        codec: (codec, None),
+        compression,
+        level: None,
         idempotent: false,
         coordinator: None,
     };

@@ -293,7 +293,7 @@ impl World {
             Opening::Unverified => {
                 let mut last = self.transactions.iter().rev().filter(|of| of.client as i64 == stamp.producer_id);
                 let is_open = |of: &Transaction| of.decision.is_none() && of.epoch == stamp.producer_epoch;
-                let is_late = self.fault == Some(Fault::BelievesAnOldWord);
+                let is_late = self.fault == Some(Fault::BelievesAnOldConfirmation);
                 let next_offset = if is_late { i64::MAX } else { known.next_offset };
                 last.next().is_some_and(is_open).then_some(Some(Verified { next_offset, is_added })).ok_or(())
             }
@@ -567,7 +567,7 @@ fn each_mutation_of_transactions_is_found() {
     use Fault::*;
     let faults = [
         SkipsVerification,
-        BelievesAnOldWord,
+        BelievesAnOldConfirmation,
         BumpsNoEpoch,
         DropsMarkersBehindRefused,
         TakesOldMarkers,

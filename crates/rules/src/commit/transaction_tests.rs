@@ -368,9 +368,9 @@ fn batch_that_opens_a_transaction_needs_verification() {
     let first = stamp(7, 0, 0);
     assert_eq!(admission.check(&first, case.state(), Freshness::Current, NOW), Admission::Admit);
     assert_eq!(admission.transaction_of(&first, case.state()), Opening::Unverified);
-    let word = Some(Verified { next_offset: 0, is_added: true });
-    admission.admitted(&first, 1, word);
-    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: word });
+    let confirmation = Some(Verified { next_offset: 0, is_added: true });
+    admission.admitted(&first, 1, confirmation);
+    assert_eq!(admission.transaction_of(&stamp(7, 0, 1), case.state()), Opening::Open { verified: confirmation });
     assert_eq!(admission.transaction_of(&stamp(7, 1, 0), case.state()), Opening::Unverified, "a later transaction");
     assert_eq!(admission.transaction_of(&stamp(8, 0, 0), case.state()), Opening::Unverified);
     case.verdicts(1, &[added(first, 0)]);

@@ -126,13 +126,19 @@ impl Leader {
     }
 
     /// Returns the request to add `joining` to the ISR and to remove `leaving` from it.
-    pub fn proposal(&self, epochs: (i32, i32), joining: Option<i32>, leaving: &[i32], now: &Now<'_>) -> AlterPartition {
+    pub fn proposal(
+        &self,
+        leader_epoch: i32,
+        partition_epoch: i32,
+        joining: Option<i32>,
+        leaving: &[i32],
+        now: &Now<'_>,
+    ) -> AlterPartition {
         let stay = self.state.isr().iter().copied().filter(|id| !leaving.contains(id));
         let member = |broker_id| match self.followers.iter().find(|replica| replica.broker_id == broker_id) {
             Some(replica) => BrokerState { broker_id, broker_epoch: replica.broker_epoch.unwrap_or(NO_BROKER_EPOCH) },
             None => BrokerState { broker_id, broker_epoch: now.broker_epoch },
         };
-        let (leader_epoch, partition_epoch) = epochs;
         AlterPartition { leader_epoch, partition_epoch, new_isr: stay.chain(joining).map(member).collect() }
     }
 }

@@ -192,10 +192,10 @@ impl Partition {
             return Err(ErrorCode::OFFSET_OUT_OF_RANGE);
         }
         leader.followers[at].fetched(fetch, self.log_end, now.ms)?;
-        let epochs = (self.leader_epoch, self.partition_epoch);
+        let (leader_epoch, partition_epoch) = (self.leader_epoch, self.partition_epoch);
         let joins = leader.may_join(&leader.followers[at], self.high_watermark, now);
         let propose = joins.then(|| {
-            let proposal = leader.proposal(epochs, Some(fetch.broker_id), &[], now);
+            let proposal = leader.proposal(leader_epoch, partition_epoch, Some(fetch.broker_id), &[], now);
             leader.state.propose(proposal, Some(fetch.broker_id))
         });
         Ok(Effects { role: None, high_watermark: self.advance(now), propose })
@@ -225,7 +225,7 @@ impl Partition {
     /// Lagging members leave. If no member lags, a follower that has all records and may join does so, even if it sends
     /// no more fetches. A proposal whose outcome is unknown is made again.
     pub fn tick(&mut self, now: &Now<'_>) -> Effects {
-        let epochs = (self.leader_epoch, self.partition_epoch);
+        let (leader_epoch, partition_epoch) = (self.leader_epoch, self.partition_epoch);
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
         let propose = match leader.state.is_pending() {
             true => leader.state.again(),
@@ -233,7 +233,7 @@ impl Partition {
                 let lagging = leader.lagging(self.log_end, &self.settings, now);
                 let joining = leader.joining(self.log_end, self.high_watermark, now).filter(|_| lagging.is_empty());
                 (joining.is_some() || !lagging.is_empty()).then(|| {
-                    let proposal = leader.proposal(epochs, joining, &lagging, now);
+                    let proposal = leader.proposal(leader_epoch, partition_epoch, joining, &lagging, now);
                     leader.state.propose(proposal, joining)
                 })
             }

@@ -237,7 +237,7 @@ impl Producers {
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
         let leaves_epoch = self.may_leave_epoch(marker);
-        self.end(marker, leaves_epoch, (offset, timestamp), now_ms)
+        self.end(marker, leaves_epoch, offset, timestamp, now_ms)
     }
 
     /// Records a marker as [`Producers::end_transaction`] does, but for a caller that has written the marker itself and
@@ -251,7 +251,7 @@ impl Producers {
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
         let leaves_epoch = versioned.leaves_epoch() || self.may_leave_epoch(&versioned.marker);
-        self.end(&versioned.marker, leaves_epoch, (offset, timestamp), now_ms)
+        self.end(&versioned.marker, leaves_epoch, offset, timestamp, now_ms)
     }
 
     /// Returns false if the marker raises the known epoch, as markers of version 2 do.
@@ -264,7 +264,8 @@ impl Producers {
         &mut self,
         marker: &Marker,
         leaves_epoch: bool,
-        (offset, timestamp): (i64, i64),
+        offset: i64,
+        timestamp: i64,
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
         if marker.producer_id < 0 || marker.producer_epoch < 0 {
@@ -298,7 +299,7 @@ impl Producers {
         timestamp: i64,
         now_ms: i64,
     ) -> Option<CompletedTransaction> {
-        let completed = self.end(&versioned.marker, versioned.leaves_epoch(), (offset, timestamp), now_ms);
+        let completed = self.end(&versioned.marker, versioned.leaves_epoch(), offset, timestamp, now_ms);
         self.open.unreplicated.clear();
         completed
     }

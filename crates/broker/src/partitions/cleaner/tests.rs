@@ -53,7 +53,7 @@ fn open(dir: &Path, segment_bytes: u64) -> (Arc<Partitions>, Arc<Replica>) {
     let (settings, config) = settings();
     let logs = Partitions::open(dir, &settings).expect("opened");
     let config = TopicConfig { segment_bytes, ..config };
-    logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
+    logs.put_topic("t", Uuid([1; 16]), &led_by(1, 1), &Arc::new(config), Origin::Kept);
     let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
     (logs, partition)
 }

@@ -457,7 +457,7 @@ mod tests {
         let (broker, _) = BrokerConfig::from_properties(&Properties::default()).expect("valid");
         let directory = tempfile::tempdir().expect("temporary directory");
         let logs = Partitions::open(directory.path(), &broker).expect("opened");
-        logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(broker.topics.defaults), Origin::New);
+        logs.put_topic("t", Uuid([1; 16]), &led_by(1, 1), &Arc::new(broker.topics.defaults), Origin::New);
         let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
         let mut builder = BatchBuilder::new(Default::default(), Compression::None, None);
         builder.append(0, None, Some(b"v"), &[]);

@@ -85,7 +85,8 @@ impl World {
             batch_bytes_max: REQUEST_MAX,
             linger: cell.linger,
             delivery_timeout: Duration::from_secs(120),
-            codec: (Compression::None, None),
+            compression: Compression::None,
+            level: None,
             idempotent: true,
             coordinator: None,
         });

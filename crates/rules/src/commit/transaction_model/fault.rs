@@ -6,7 +6,7 @@ pub(super) enum Fault {
     /// Brokers do not have batches verified by the coordinator.
     SkipsVerification,
     /// A broker records a later time for the coordinator's confirmation than the true one.
-    BelievesAnOldWord,
+    BelievesAnOldConfirmation,
     /// Markers of transaction version 2 do not have the next epoch, but are recorded as if they had.
     BumpsNoEpoch,
     /// A marker is dropped when batches before it are refused.

@@ -57,7 +57,7 @@ fn open_with(dir: &Path, segment_bytes: u64, map_bytes: Option<usize>) -> (Arc<P
     }
     let logs = Partitions::open(dir, &settings).expect("opened");
     let config = TopicConfig { segment_bytes, delete_retention_ms: RETENTION_MS, ..config };
-    logs.put_topic(("t", Uuid([1; 16])), &led_by(1, 1), &Arc::new(config), Origin::Kept);
+    logs.put_topic("t", Uuid([1; 16]), &led_by(1, 1), &Arc::new(config), Origin::Kept);
     let partition = logs.find(&Uuid([1; 16]), 0).expect("it has just been told of");
     (logs, partition)
 }

@@ -1,0 +1,452 @@
+//! The thread that owns the index. It carries out commits and all other changes one at a time, in the order of the
+//! requests.
+//!
+//! The work itself is in [`Index`].
+//!
+//! The queue of the thread contains at most one commit, and few reads and moves of log starts, even if their callers
+//! give up. The number of changes to topics is not limited in this way, because they follow the metadata. However, once
+//! [`CHANGES_MAX`] of them are queued, the next deletion of a topic waits.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fullbore_rules::commit::{DisklessPartitionId, ObjectId};
+use fullbore_rules::sequence::ProducerTails;
+use fullbore_wire::Uuid;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot, watch};
+
+use super::{
+    ClassicTails, CommitAnswer, Index, IndexStore, KnownStore, PartitionRow, RefreshedPartition, UnusedObject,
+    UploadedObject,
+};
+use fullbore_db::{CommitError, StoreError};
+use fullbore_host::files::now_ms;
+
+/// How long the thread waits before it repeats a failed change, and before an idle GC looks for work again.
+pub(super) const RETRY: Duration = Duration::from_secs(1);
+/// How long the GC may be delayed by requests.
+const TIDY_WITHIN: Duration = Duration::from_millis(50);
+/// A deletion of a topic waits while this many changes are queued. A partition to be created and a topic to be deleted
+/// count as one change each. The limit equals the largest number of partitions in a cluster.
+const CHANGES_MAX: usize = 200_000;
+/// Maximum number of extents that one transaction deletes. Other requests wait for the transaction, so it must be
+/// short.
+pub(super) const RUNS_CLEARED: usize = 256;
+/// Maximum number of queued requests that move log starts. A commit may have to wait for them.
+const MOVES_MAX: usize = 2;
+/// Maximum number of log starts that one transaction moves.
+pub const MOVED_MAX: usize = 500;
+
+/// A callback that runs after a topic is created. It gets the rows of the partitions, ordered by partition number.
+pub type Created = Box<dyn FnOnce(Vec<PartitionRow>) + Send>;
+
+/// A callback that returns the last sequences of producers on the deleted classic partition of the same name. Its
+/// argument is the partition's number within the topic. It may block until the log of that partition is closed.
+pub type TailsBefore = Box<dyn Fn(i32) -> ProducerTails + Send>;
+
+/// A callback that runs after a topic is deleted. The GC may remove some of the topic's rows only later.
+pub type Deleted = Box<dyn FnOnce() + Send>;
+
+/// A permit that a queued request holds until it is carried out, even if its caller gives up.
+pub type QueuePlace = Option<OwnedSemaphorePermit>;
+
+pub(super) enum IndexRequest {
+    Commit(Vec<UploadedObject>, oneshot::Sender<Result<CommitAnswer, CommitError>>),
+    Refresh(
+        Vec<(DisklessPartitionId, i64)>,
+        oneshot::Sender<Result<Vec<Option<RefreshedPartition>>, StoreError>>,
+        QueuePlace,
+    ),
+    Register(usize, oneshot::Sender<Result<Vec<ObjectId>, CommitError>>),
+    Create {
+        name: Arc<str>,
+        topic_id: Uuid,
+        count: i32,
+        tails_before: TailsBefore,
+        created: Created,
+    },
+    Delete(Uuid, Vec<DisklessPartitionId>, Deleted),
+    RetainBatches(Vec<DisklessPartitionId>, usize),
+    ExpireProducersAfter(i64),
+    MoveLogStarts(
+        Vec<(DisklessPartitionId, i64)>,
+        oneshot::Sender<Result<Vec<Option<PartitionRow>>, CommitError>>,
+        QueuePlace,
+    ),
+    Unused(usize, u64, oneshot::Sender<Result<Vec<UnusedObject>, CommitError>>),
+    DeleteFailed(Vec<ObjectId>),
+    Forget(Vec<ObjectId>),
+    JudgedAt(oneshot::Sender<Result<i64, StoreError>>),
+    KnownStore(oneshot::Sender<Result<KnownStore, StoreError>>),
+    AdoptStore(String, oneshot::Sender<Result<String, CommitError>>),
+    /// Wakes the thread so that it notices that it must stop.
+    Nothing,
+}
+
+/// A handle that sends requests to the thread.
+#[derive(Clone)]
+pub struct IndexOwner {
+    pub(super) requests: Sender<IndexRequest>,
+    /// How many changes of topics are queued. A partition to be created and a topic to be deleted count as one change
+    /// each.
+    pub(super) changes: Arc<watch::Sender<usize>>,
+    /// The permits for queued requests that move log starts.
+    moves: Arc<Semaphore>,
+    /// Notified after each request, for tests that run without the thread.
+    #[cfg(test)]
+    pub(super) rung: Arc<tokio::sync::Notify>,
+}
+
+/// The running thread. If this is dropped, the thread finishes the current request and stops. All queued and later
+/// requests are refused.
+pub struct IndexThread {
+    requests: Sender<IndexRequest>,
+    stopping: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl IndexOwner {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// Returns an [`io::Error`] if the system cannot start a thread.
+    pub fn start<S: IndexStore + 'static>(index: Index<S>) -> io::Result<(IndexOwner, IndexThread)> {
+        let (requests, received) = channel();
+        let stopping = Arc::new(AtomicBool::new(false));
+        let changes = Arc::new(watch::Sender::new(0));
+        let (until, made) = (Arc::clone(&stopping), Arc::clone(&changes));
+        let thread = thread::Builder::new()
+            .name("diskless-index".into())
+            .spawn(move || run(index, received, &Progress { stopping: &until, changes: &made }))?;
+        let owner = IndexOwner::asking(requests.clone(), changes);
+        Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
+    }
+
+    /// Creates a handle that sends to `requests`.
+    pub(super) fn asking(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+        IndexOwner {
+            requests,
+            changes,
+            moves: Arc::new(Semaphore::new(MOVES_MAX)),
+            #[cfg(test)]
+            rung: Arc::default(),
+        }
+    }
+
+    /// Sends a request. If the thread has stopped, the request is dropped together with the sender of its answer, so
+    /// the caller gets an error.
+    fn ask(&self, request: IndexRequest) {
+        let _ = self.requests.send(request);
+        #[cfg(test)]
+        self.rung.notify_one();
+    }
+
+    /// Commits objects; see [`Index::commit`].
+    ///
+    /// # Errors
+    /// Returns an error if [`Index::commit`] does, or if the thread has stopped.
+    pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::Commit(objects, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// Refreshes partitions; see [`Index::refresh`].
+    ///
+    /// # Errors
+    /// Returns an error if [`Index::refresh`] does, or if the thread has stopped.
+    pub async fn refresh(
+        &self,
+        partitions: Vec<(DisklessPartitionId, i64)>,
+        place: QueuePlace,
+    ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::Refresh(partitions, answer, place));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Registers new objects; see [`IndexStore::register`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::register`] does, or if the thread has stopped.
+    pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::Register(count, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// Waits for a permit to move log starts, of which there are few.
+    pub async fn place_to_move(&self) -> QueuePlace {
+        Arc::clone(&self.moves).acquire_owned().await.ok()
+    }
+
+    /// Moves at most [`MOVED_MAX`] log starts; see [`IndexStore::move_log_starts`]. The request is queued at once. It
+    /// is carried out even if the caller never polls the returned future.
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::move_log_starts`] does, or if the thread has stopped.
+    pub fn move_log_starts(
+        &self,
+        moves: Vec<(DisklessPartitionId, i64)>,
+        place: QueuePlace,
+    ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::MoveLogStarts(moves, answer, place));
+        async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
+    }
+
+    /// Returns unused objects; see [`IndexStore::unused`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::unused`] does, or if the thread has stopped.
+    pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::Unused(count, for_ms, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// Returns the time by which ages are computed; see [`IndexStore::judged_at`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::judged_at`] does, or if the thread has stopped.
+    pub async fn judged_at(&self) -> Result<i64, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::JudgedAt(answer));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Records failed DELETEs without waiting; see [`IndexStore::delete_failed`]. If this cannot be recorded,
+    /// [`IndexOwner::unused`] returns the objects again after a day.
+    pub fn delete_failed(&self, ids: Vec<ObjectId>) {
+        self.ask(IndexRequest::DeleteFailed(ids));
+    }
+
+    /// Forgets deleted objects without waiting; see [`IndexStore::forget`]. If that fails, [`IndexOwner::unused`]
+    /// returns them again after a day.
+    pub fn forget(&self, ids: Vec<ObjectId>) {
+        self.ask(IndexRequest::Forget(ids));
+    }
+
+    /// Returns the object store that the index knows; see [`IndexStore::known_store`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::known_store`] does, or if the thread has stopped.
+    pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::KnownStore(answer));
+        answered.await.unwrap_or_else(|_| Err(closed()))
+    }
+
+    /// Adopts an object store; see [`IndexStore::adopt_store`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::adopt_store`] does, or if the thread has stopped.
+    pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
+        let (answer, answered) = oneshot::channel();
+        self.ask(IndexRequest::AdoptStore(store_id, answer));
+        answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
+    }
+
+    /// Deletes a topic without waiting; see [`Index::delete`]. The thread repeats the deletion until it succeeds.
+    pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
+        self.changes.send_modify(|changes| *changes += 1);
+        self.ask(IndexRequest::Delete(topic_id, known, deleted));
+    }
+
+    /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats this
+    /// until it succeeds.
+    pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
+        self.ask(IndexRequest::RetainBatches(partitions, window));
+    }
+
+    /// Sets the expiration time of producers without waiting; see [`Index::expire_producers_after`].
+    pub fn expire_producers_after(&self, expiration_ms: i64) {
+        self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
+    }
+
+    /// Waits until fewer than [`CHANGES_MAX`] changes of topics are queued.
+    pub async fn has_room(&self) {
+        let _ = self.changes.subscribe().wait_for(|changes| *changes < CHANGES_MAX).await;
+    }
+
+    /// Creates the missing partitions of a topic without waiting. The thread repeats the creation until it succeeds.
+    pub fn create(&self, name: Arc<str>, topic_id: Uuid, count: i32, tails_before: TailsBefore, created: Created) {
+        self.changes.send_modify(|changes| *changes += partitions(count));
+        self.ask(IndexRequest::Create { name, topic_id, count, tails_before, created });
+    }
+}
+
+impl Drop for IndexThread {
+    fn drop(&mut self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let _ = self.requests.send(IndexRequest::Nothing);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread of the diskless index has panicked");
+        }
+    }
+}
+
+/// State that the thread shares with its handles.
+pub(super) struct Progress<'a> {
+    pub stopping: &'a AtomicBool,
+    pub changes: &'a watch::Sender<usize>,
+}
+
+fn partitions(count: i32) -> usize {
+    usize::try_from(count).unwrap_or(0)
+}
+
+fn run<S: IndexStore>(mut index: Index<S>, received: Receiver<IndexRequest>, progress: &Progress<'_>) {
+    let (mut is_tidy, mut tidied) = (false, Instant::now());
+    loop {
+        // Requests come first. Even if the GC has work, it waits until no request is queued.
+        let wait = if is_tidy { RETRY } else { Duration::ZERO };
+        match received.recv_timeout(wait) {
+            _ if progress.stopping.load(Ordering::SeqCst) => return,
+            Ok(request) => {
+                carry_out(&mut index, request, now_ms(), progress);
+                is_tidy = false;
+                // If requests arrive without a pause, the queue is never empty. After `TIDY_WITHIN`, the GC therefore
+                // runs between two requests.
+                if tidied.elapsed() < TIDY_WITHIN {
+                    continue;
+                }
+            }
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        // After a failure of the GC, the thread waits as if there were nothing to do, and then repeats the step.
+        is_tidy = !index.tidy(RUNS_CLEARED, now_ms()).unwrap_or(false);
+        tidied = Instant::now();
+    }
+}
+
+pub(super) fn carry_out<S: IndexStore>(
+    index: &mut Index<S>,
+    request: IndexRequest,
+    now_ms: i64,
+    progress: &Progress<'_>,
+) {
+    // A failure to send an answer is ignored, because the caller no longer waits for it.
+    match request {
+        // A commit does not expire producers. The GC does, and records in the state of each partition which ids may
+        // have expired.
+        IndexRequest::Commit(objects, answer) => {
+            drop(answer.send(index.commit(&objects, now_ms)));
+        }
+        // If the caller has given up, the read is skipped. It would only delay other requests.
+        IndexRequest::Refresh(_, answer, _) if answer.is_closed() => {}
+        IndexRequest::Refresh(partitions, answer, _place) => drop(answer.send(index.refresh(&partitions))),
+        IndexRequest::Register(count, answer) => drop(answer.send(index.store.register(count, now_ms))),
+        IndexRequest::MoveLogStarts(moves, answer, _place) => drop(answer.send(index.store.move_log_starts(&moves))),
+        IndexRequest::Unused(count, for_ms, answer) => drop(answer.send(index.store.unused(count, for_ms, now_ms))),
+        IndexRequest::JudgedAt(answer) => drop(answer.send(index.store.judged_at(now_ms))),
+        IndexRequest::DeleteFailed(ids) => drop(index.store.delete_failed(&ids, now_ms)),
+        IndexRequest::Forget(ids) => drop(index.store.forget(&ids)),
+        IndexRequest::KnownStore(answer) => drop(answer.send(index.store.known_store())),
+        IndexRequest::AdoptStore(store_id, answer) => drop(answer.send(index.store.adopt_store(&store_id))),
+        IndexRequest::Create { name, topic_id, count, tails_before, created } => {
+            let before = ClassicTails::of_topic(count, tails_before);
+            let make = || {
+                if !before.is_empty() {
+                    index.store.succeed_classic(&name, topic_id, &before)?;
+                }
+                index.store.create(&name, topic_id, count)
+            };
+            if let Some(rows) = until_done(progress.stopping, make) {
+                created(rows);
+            }
+            progress.changes.send_modify(|changes| *changes -= partitions(count));
+        }
+        IndexRequest::Delete(topic_id, known, deleted) => {
+            if until_done(progress.stopping, || index.delete(topic_id, &known)).is_some() {
+                deleted();
+            }
+            progress.changes.send_modify(|changes| *changes -= 1);
+        }
+        IndexRequest::RetainBatches(partitions, window) => {
+            until_done(progress.stopping, || index.retain_batches(&partitions, window));
+        }
+        IndexRequest::ExpireProducersAfter(expiration_ms) => index.expire_producers_after(expiration_ms),
+        IndexRequest::Nothing => {}
+    }
+}
+
+/// Repeats a change until it succeeds. Returns `None` if the broker stops first.
+fn until_done<T>(stopping: &AtomicBool, mut change: impl FnMut() -> Result<T, CommitError>) -> Option<T> {
+    let mut is_logged = false;
+    loop {
+        match change() {
+            Ok(done) => return Some(done),
+            Err(_) if stopping.load(Ordering::SeqCst) => return None,
+            Err(error) => {
+                if !std::mem::replace(&mut is_logged, true) {
+                    tracing::error!(
+                        ?error,
+                        "cannot write a change of topics to the index of diskless topics: retried each second; check the index"
+                    );
+                }
+                thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+fn closed() -> StoreError {
+    StoreError::Failed("the broker stops".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use fullbore_rules::commit::{BatchKind, ObjectBatch};
+    use fullbore_rules::sequence::{NO_PRODUCER_ID, Stamp};
+
+    use super::super::SqliteIndex;
+    use super::*;
+
+    #[test]
+    fn requests_follow_each_other_without_a_pause_the_gc_still_runs() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let mut store = SqliteIndex::open(directory.path()).expect("made");
+        let partition = store.create("topic", Uuid([1; 16]), 1).expect("made")[0].id;
+        let object = store.register(1, 0).expect("registered")[0];
+        let stamp = Stamp { producer_id: NO_PRODUCER_ID, producer_epoch: 0, base_sequence: 0, record_count: 1 };
+        let batches = vec![ObjectBatch {
+            partition,
+            position: 0,
+            size: 100,
+            stamp,
+            max_timestamp: 7,
+            kind: BatchKind::Plain,
+            verified: None,
+        }];
+        let mut index = Index::new(store, 5);
+        index.commit(&[UploadedObject { id: object, batches }], 0).expect("committed");
+        index.store.move_log_start(partition, 1).expect("moved");
+        let beside = SqliteIndex::open(directory.path()).expect("opened");
+        let (requests, received) = channel();
+        let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
+        // The next group of requests is queued before the previous one is answered, so the queue is never empty.
+        let ask_for_many = || {
+            (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
+            let (answer, answered) = oneshot::channel();
+            drop(requests.send(IndexRequest::KnownStore(answer)));
+            answered
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| run(index, received, &Progress { stopping: &stopping, changes: &changes }));
+            let (mut first, began) = (ask_for_many(), Instant::now());
+            while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
+                let second = ask_for_many();
+                drop(std::mem::replace(&mut first, second).blocking_recv());
+            }
+            stopping.store(true, Ordering::SeqCst);
+            drop(requests.send(IndexRequest::Nothing));
+        });
+        assert_eq!(beside.objects(), [(object, false, None)], "its run is cleared");
+    }
+}

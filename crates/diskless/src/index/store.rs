@@ -1,0 +1,475 @@
+//! Traits for the storage of the index. An [`IndexStore`] locks and reads the state for a commit, and writes the result
+//! of the commit.
+//!
+//! A storage back end makes no decisions. Its calls block the thread.
+//!
+//! Invariants: from [`IndexStore::begin`] to its end, a transaction locks its partitions in the order of their ids, so
+//! that no other broker commits to them. A commit that has returned is on the disk.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use fullbore_rules::commit::{
+    AppendedBatch, AppendedBatches, BatchRun, CommitDecision, DisklessPartitionId, ObjectId, ObjectState,
+    PartitionState, last_stable_offset,
+};
+use fullbore_rules::sequence::{AbortedTransaction, NO_PRODUCER_ID, PRODUCERS_MAX, ProducerTails, Stamp};
+use fullbore_wire::Uuid;
+
+use super::packed::{FORGOTTEN_AT, forgotten_row, pack_producer};
+use fullbore_db::{CommitError, StoreError};
+
+/// How long after a failed DELETE an object is returned again, in ms.
+pub const DELETE_AGAIN_MS: i64 = 600_000;
+
+/// A storage back end of the index.
+pub trait IndexStore: Send {
+    /// Begins a transaction that locks the partitions of `question`, and reads the state for a commit to them. Over a
+    /// network, this takes one round trip. If `question` has no objects, the caller only wants to read, and no lock is
+    /// needed.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the state cannot be read. No transaction is open then.
+    fn begin(&mut self, question: &CommitQuestion) -> Result<CommitFound, StoreError>;
+
+    /// Writes a decision and ends the transaction. Over a network, this takes one round trip.
+    ///
+    /// # Errors
+    /// Returns [`CommitError::Refused`] if nothing was written, or [`CommitError::Unknown`] if the rows may have been
+    /// written.
+    fn commit(&mut self, write: &CommitWrite) -> Result<(), CommitError>;
+
+    /// Ends the transaction without changes.
+    fn abandon(&mut self);
+
+    /// Does periodic work now that a later commit would otherwise have to do. Returns true if there was any.
+    fn checkpoint(&mut self) -> bool {
+        false
+    }
+
+    /// Draws `count` ids for objects that will be uploaded, and registers those that the index does not have yet.
+    /// Returns the registered ids.
+    ///
+    /// The ids are [`ObjectNumbers`](fullbore_rules::commit::ObjectNumbers). Even if this index is an older copy, a new
+    /// id never equals that of an object that the copy lacks.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was registered or the outcome is unknown. The drawn ids are then never
+    /// used.
+    fn register(&mut self, count: usize, now_ms: i64) -> Result<Vec<ObjectId>, CommitError>;
+
+    /// Creates the missing partitions among the first `count` of a topic. Before that, deletes the partitions of other
+    /// topics with the same name, as [`IndexStore::delete`] does. Returns the rows of all `count` partitions in order,
+    /// or no rows if the topic is known to be deleted.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if no partition was created or the outcome is unknown.
+    fn create(&mut self, name: &str, topic_id: Uuid, count: i32) -> Result<Vec<PartitionRow>, CommitError>;
+
+    /// Records deleted classic partitions as the predecessors of the topic's partitions with the same numbers.
+    /// Partitions of the topic that already exist are skipped.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
+    fn succeed_classic(&mut self, name: &str, topic_id: Uuid, before: &[ClassicTails]) -> Result<(), CommitError>;
+
+    /// Returns the last batches of each producer on the predecessors of these partitions. A predecessor is the last
+    /// deleted partition of the same name. Its rows are returned with the id from `ids`. If a transaction is open, the
+    /// rows are read within it.
+    ///
+    /// The rows of a deleted partition stay until the next partition of its name is deleted, or until their producers
+    /// expire. When the next partition is deleted, rows of producers that have not written to it are copied to it
+    /// first. If unknown producers may have written to the predecessor, one row has
+    /// [`NO_PRODUCER_ID`](fullbore_rules::sequence::NO_PRODUCER_ID).
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn predecessors(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<ProducerRow>, StoreError>;
+
+    /// Deletes the partitions of a topic. `known` are the partitions of the topic that this broker knows. Extents and
+    /// producer rows are removed later, by [`IndexStore::clear`].
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
+    fn delete(&mut self, topic_id: Uuid, known: &[DisklessPartitionId]) -> Result<(), CommitError>;
+
+    /// Moves each partition's log start forward to the given offset, but not past the next offset. A log start never
+    /// moves back. Returns the new rows in the order of `moves`, with `None` for each deleted partition. Records before
+    /// the log starts are removed later, by [`IndexStore::clear`].
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
+    fn move_log_starts(
+        &mut self,
+        moves: &[(DisklessPartitionId, i64)],
+    ) -> Result<Vec<Option<PartitionRow>>, CommitError>;
+
+    /// Moves one log start; see [`IndexStore::move_log_starts`].
+    ///
+    /// # Errors
+    /// Returns an error if [`IndexStore::move_log_starts`] does.
+    fn move_log_start(&mut self, id: DisklessPartitionId, offset: i64) -> Result<Option<PartitionRow>, CommitError> {
+        self.move_log_starts(&[(id, offset)]).map(|mut rows| rows.pop().flatten())
+    }
+
+    /// Removes at most `runs_max` extents that lie before a log start or belong to a deleted partition. When a
+    /// partition has no such extents left, the aborted transactions before its log start are removed, or all of them if
+    /// it is deleted. An object that loses its last extent becomes unused. Returns true if there may be more to remove.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
+    fn clear(&mut self, runs_max: usize, now_ms: i64) -> Result<bool, CommitError>;
+
+    /// Sets the number of batches that every broker retains of each producer of these partitions to at least `window`.
+    /// A standalone broker stores nothing, because its [`Index`](super::Index) has the number in memory.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
+    fn retain_batches(&mut self, partitions: &[DisklessPartitionId], window: usize) -> Result<(), CommitError>;
+
+    /// Returns the offsets of at most `count` producer rows of a partition, in order, beginning at `offset`.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn producers_from(
+        &mut self,
+        id: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<ProducerRowPlace>, StoreError>;
+
+    /// Removes those producer rows of a partition whose first batches have these offsets.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
+    fn remove_producers(&mut self, id: DisklessPartitionId, base_offsets: &[i64]) -> Result<(), CommitError>;
+
+    /// Removes the rows of idle producers, which have not written to the partition after `before_ms`. Each call handles
+    /// the first partition after `after` that has producer rows, and removes at most `producers_max` producers.
+    ///
+    /// The largest removed id is kept in [`PartitionRow::expired_to`]. Producers with an open transaction stay, unless
+    /// the partition is deleted. Returns the partition, and true if it may have more idle producers. Returns `None`
+    /// after the last partition.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was removed or the outcome is unknown.
+    fn expire_producers(
+        &mut self,
+        after: DisklessPartitionId,
+        before_ms: i64,
+        producers_max: usize,
+    ) -> Result<Option<(DisklessPartitionId, bool)>, CommitError>;
+
+    /// Marks objects as deleted and returns them, so that the caller deletes them from the store. Returns at most
+    /// `count` objects of each of these kinds:
+    ///
+    /// - objects that have been unused for `for_ms` milliseconds;
+    /// - objects that were registered an hour ago and not committed;
+    /// - objects whose DELETE failed [`DELETE_AGAIN_MS`] ago;
+    /// - objects that were marked a day ago, because a late upload may have written them again.
+    ///
+    /// A marked object can no longer be committed. It is returned each day until the caller forgets it.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if no object was marked or the outcome is unknown.
+    fn unused(&mut self, count: usize, for_ms: u64, now_ms: i64) -> Result<Vec<UnusedObject>, CommitError>;
+
+    /// Records that the DELETE of these objects failed. [`IndexStore::unused`] returns them again after
+    /// [`DELETE_AGAIN_MS`], possibly to another broker or after a restart.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was recorded or the outcome is unknown.
+    fn delete_failed(&mut self, ids: &[ObjectId], now_ms: i64) -> Result<(), CommitError>;
+
+    /// Forgets objects that were deleted from the store a second time.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was forgotten or the outcome is unknown.
+    fn forget(&mut self, ids: &[ObjectId]) -> Result<(), CommitError>;
+
+    /// Returns the time by which the ages of records and producers are computed, in ms since 1970.
+    ///
+    /// This is `now_ms`, or the clock of a database that several brokers share if that is earlier. Otherwise, a broker
+    /// whose clock is ahead would delete records and forget producers too early for all brokers.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn judged_at(&mut self, now_ms: i64) -> Result<i64, StoreError> {
+        Ok(now_ms)
+    }
+
+    /// Returns the id of the object store that has the objects of the index, and whether that store is in use.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn known_store(&mut self) -> Result<KnownStore, StoreError>;
+
+    /// Records `store_id` as the store that has the objects of the index, unless another store is in use. Returns the
+    /// id that is then recorded.
+    ///
+    /// # Errors
+    /// Returns a [`CommitError`] if nothing was changed or the outcome is unknown.
+    fn adopt_store(&mut self, store_id: &str) -> Result<String, CommitError>;
+}
+
+/// The last sequences of producers on a deleted classic partition.
+#[derive(Clone, Debug)]
+pub struct ClassicTails {
+    /// The number of the partition within its topic.
+    pub index: i32,
+    /// The last record of each producer.
+    pub last_records: Vec<Stamp>,
+    /// Unknown producers with ids below this bound may have written as well. 0 if there are no such producers.
+    pub unknown_below: i64,
+}
+
+impl ClassicTails {
+    /// Returns the last sequences on the predecessors of the first `count` partitions of a topic. Predecessors without
+    /// producers are left out.
+    ///
+    /// To keep the transaction small, at most [`PRODUCERS_MAX`] producers are returned in total. If the producers of a
+    /// predecessor would exceed this limit, all of them count as unknown.
+    pub fn of_topic(count: i32, tails_before: impl Fn(i32) -> ProducerTails) -> Vec<ClassicTails> {
+        let mut room = PRODUCERS_MAX;
+        let of = |index| {
+            let tails = tails_before(index);
+            let is_kept = tails.len() <= room;
+            room -= if is_kept { tails.len() } else { 0 };
+            let last_records = tails.last_records().filter(|_| is_kept).collect();
+            let unknown_below = if is_kept { tails.unknown_below() } else { i64::MAX };
+            let of = ClassicTails { index, last_records, unknown_below };
+            (!tails.is_empty()).then_some(of)
+        };
+        (0..count).filter_map(of).collect()
+    }
+
+    /// Returns true if no producer of the partition is known.
+    pub fn are_unknown(&self) -> bool {
+        self.last_records.is_empty()
+    }
+
+    /// Returns the rows to be stored for the producers. Each has an offset, a producer id and packed batches.
+    pub fn rows(&self) -> impl Iterator<Item = (i64, i64, Vec<u8>)> {
+        let bound = self.unknown_below;
+        let unknown = (bound > 0).then(|| (FORGOTTEN_AT, NO_PRODUCER_ID, forgotten_row(bound)));
+        let known = (0..).zip(&self.last_records);
+        let known = known.map(|(offset, last)| {
+            (offset, last.producer_id, pack_producer(&[AppendedBatch::plain(*last, offset, -1)]))
+        });
+        unknown.into_iter().chain(known)
+    }
+}
+
+/// Returns the topic id under which the classic predecessor of a topic is stored. No existing topic has such an id.
+pub fn classic_before(topic_id: Uuid) -> Uuid {
+    Uuid(topic_id.0.map(|byte| !byte))
+}
+
+/// The object store as the index knows it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KnownStore {
+    /// The id of the store with the objects. `None` until a store is adopted.
+    pub store_id: Option<String>,
+    /// True if no other store may be used. Either this store has objects, or other brokers may be putting some there.
+    pub is_in_use: bool,
+}
+
+/// Reads extents, partition rows and aborted transactions without waiting for commits. The calls block the thread.
+pub trait RunSource: Send {
+    /// Returns at most `count` extents of a partition, in order. The first one is the last extent that begins at or
+    /// before `offset`, or the first extent after `offset` if there is no such extent.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn runs_from(
+        &mut self,
+        partition: DisklessPartitionId,
+        offset: i64,
+        count: usize,
+    ) -> Result<Vec<BatchRun>, StoreError>;
+
+    /// Returns the current rows of these partitions. Partitions that do not exist are left out.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError>;
+
+    /// Returns the aborted transactions with records in `offsets`. If `count` or more of these transactions have their
+    /// markers in `offsets`, the answer covers only the range up to the `count`-th marker. Transactions that are still
+    /// open at the end of the covered range are included.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read.
+    fn aborted(
+        &mut self,
+        partition: DisklessPartitionId,
+        offsets: Range<i64>,
+        count: usize,
+    ) -> Result<AbortedTransactions, StoreError>;
+}
+
+/// The aborted transactions in a range of offsets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AbortedTransactions {
+    /// The end of the range: the requested end, or the offset after the `count`-th marker.
+    pub end: i64,
+    /// The transactions with an offset in the range, ordered by their first offsets.
+    pub transactions: Vec<AbortedTransaction>,
+}
+
+impl AbortedTransactions {
+    /// Creates the answer for a range up to `end`. If `count` of the `transactions` have a marker before `end`, the
+    /// range ends after the last of these markers. All other `transactions` are open at the end of the range.
+    pub fn new(end: i64, mut transactions: Vec<AbortedTransaction>, count: usize) -> AbortedTransactions {
+        transactions.sort_unstable_by_key(|of| of.last_offset);
+        let last = count.checked_sub(1).and_then(|at| transactions.get(at)).filter(|last| last.last_offset < end);
+        let end = last.map_or(end, |last| last.last_offset.saturating_add(1));
+        transactions.sort_unstable_by_key(|of| of.first_offset);
+        AbortedTransactions { end, transactions }
+    }
+}
+
+/// The largest value of [`length_bits`], even for longer transactions. `1 << bits` must fit into an offset.
+pub const LENGTH_BITS_MAX: u32 = 62;
+
+/// Returns the number of bits of a transaction's length in offsets. A transaction with `bits` bits that is open at an
+/// offset begins less than `1 << bits` offsets before it. A search in a database index by this number therefore reads
+/// few rows.
+pub fn length_bits(of: &AbortedTransaction) -> u32 {
+    let length = of.last_offset.saturating_sub(of.first_offset).max(0).unsigned_abs();
+    (u64::BITS - length.leading_zeros()).min(LENGTH_BITS_MAX)
+}
+
+/// Reports the changes that other brokers commit. The calls block the thread.
+pub trait ChangeSource: Send {
+    /// Returns the rows of partitions that other brokers have changed since the previous call. The first call returns
+    /// all rows whose last change was made by another broker. A row may be returned twice.
+    ///
+    /// # Errors
+    /// Returns a [`StoreError`] if the index cannot be read. A later call then returns the changes.
+    fn changed(&mut self) -> Result<Vec<PartitionRow>, StoreError>;
+}
+
+/// An object that must be deleted from the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnusedObject {
+    pub id: ObjectId,
+    /// True if the object was already marked as deleted a day ago. The caller forgets it after this second DELETE.
+    pub is_again: bool,
+}
+
+/// The request for the state that a commit needs.
+#[derive(Clone, Debug)]
+pub struct CommitQuestion {
+    /// The partitions, ordered by id. Each comes with the offset up to which its producers' rows are known.
+    pub partitions: Vec<(DisklessPartitionId, i64)>,
+    pub objects: Vec<ObjectId>,
+}
+
+/// The state on which the decision about a commit is based.
+#[derive(Clone, Debug, Default)]
+pub struct CommitFound {
+    /// The rows of those partitions that exist.
+    pub partitions: Vec<PartitionRow>,
+    /// The producers' rows past the known offsets. They are grouped by partition and then ordered by their first
+    /// offsets.
+    pub producers: Vec<ProducerRow>,
+    /// The states of those objects that exist.
+    pub objects: HashMap<ObjectId, ObjectState>,
+}
+
+/// The rows that a commit writes.
+#[derive(Clone, Debug)]
+pub struct CommitWrite {
+    /// The rows of the partitions after the commit.
+    pub partitions: Vec<PartitionRow>,
+    pub decision: CommitDecision,
+    /// The time of the wall clock in ms.
+    pub now_ms: i64,
+}
+
+/// The row of a partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartitionRow {
+    pub id: DisklessPartitionId,
+    pub log_start: i64,
+    pub next_offset: i64,
+    pub bytes: i64,
+    /// The largest timestamp in ms, or -1 before the first batch.
+    pub max_timestamp: i64,
+    pub has_forgotten: bool,
+    /// The largest number of batches that any broker of the cluster retains of each producer. 0 if no broker has stored
+    /// a number.
+    pub window: usize,
+    /// The largest id of a producer that was removed because it was idle. -1 if there is none.
+    pub expired_to: i64,
+    /// The first offset of the oldest open transaction, or `None` if no transaction is open. The log start may already
+    /// be past this offset.
+    pub first_unstable: Option<i64>,
+    /// The offset of the newest marker that aborted a transaction, or -1 if there is none. No record after this marker
+    /// is aborted.
+    pub aborted_to: i64,
+}
+
+impl PartitionRow {
+    /// Returns the offset before which all transactions have ended.
+    pub fn last_stable_offset(&self) -> i64 {
+        last_stable_offset(self.first_unstable, self.log_start, self.next_offset)
+    }
+
+    /// Returns the row for a partition with this state.
+    pub fn of(id: DisklessPartitionId, state: &PartitionState) -> PartitionRow {
+        let &PartitionState { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } =
+            state;
+        let (first_unstable, aborted_to) = (state.first_unstable(), state.aborted_to);
+        PartitionRow {
+            id,
+            log_start,
+            next_offset,
+            bytes,
+            max_timestamp,
+            has_forgotten,
+            window,
+            expired_to,
+            first_unstable,
+            aborted_to,
+        }
+    }
+
+    /// Copies the row into the state of a partition. The caller must have updated the state's producers and open
+    /// transactions before.
+    pub fn put_into(self, state: &mut PartitionState) {
+        let PartitionRow { log_start, next_offset, bytes, max_timestamp, has_forgotten, window, expired_to, .. } = self;
+        (state.log_start, state.next_offset, state.bytes) = (log_start, next_offset, bytes);
+        (state.max_timestamp, state.has_forgotten) = (max_timestamp, has_forgotten || state.has_forgotten);
+        state.window = state.window.max(window);
+        state.expired_to = state.expired_to.max(expired_to);
+        state.aborted_to = state.aborted_to.max(self.aborted_to);
+        state.note_read();
+    }
+}
+
+/// The batches of one producer that a single commit has appended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ProducerRow {
+    pub batches: AppendedBatches,
+    /// The time of the commit in ms, by the wall clock. The idle time of the producer counts from then on.
+    pub written_ms: i64,
+}
+
+/// The offsets of a producer's row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProducerRowPlace {
+    /// The offset of the first batch in the row.
+    pub base_offset: i64,
+    /// The offset of the last batch in the row.
+    pub last_base_offset: i64,
+    pub producer_id: i64,
+}
+
+impl ProducerRow {
+    /// Returns the offset of the first batch, by which the rows are ordered.
+    pub fn base_offset(&self) -> i64 {
+        self.batches.batches.first().map_or(0, |batch| batch.base_offset)
+    }
+}

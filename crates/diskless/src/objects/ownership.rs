@@ -1,0 +1,313 @@
+//! The ownership marker of a store: an object that names the cluster to which the store belongs. A cluster writes its
+//! marker before it uses a store, and never uses a store with the marker of another cluster.
+//!
+//! The marker also contains a random id of the store, which the index records. A store with a different id does not
+//! have the objects that the index knows. An index without a recorded id must not use a store that already has objects
+//! of the cluster. Another index, perhaps a lost one, may know these objects.
+//!
+//! The checks before each request are in [`super::Objects`].
+//!
+//! Invariants: if two clusters begin to use a store, one of them is refused. If the store has no conditional PUTs or
+//! ignores the condition, this is guaranteed only if their requests take at most [`MARKER_SETTLES`]. Nothing is put,
+//! read or deleted before it is certain that the index and the store belong together.
+
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use futures_util::TryStreamExt;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use parking_lot::Mutex;
+use tokio::sync::OnceCell;
+
+use super::super::index::{IndexOwner, KnownStore};
+use super::error::{ObjectError, is_full, is_not_implemented, words};
+use fullbore_db::StoreError;
+use fullbore_host::random_id;
+
+/// The key of the ownership marker, below the prefix.
+const OWNER: &str = "cluster";
+/// Maximum number of bytes of an ownership marker that are read. A marker has a few dozen.
+const MARKER_LEN_MAX: usize = 1000;
+/// The key of the object that a probe puts, below `ClusterStore::root`.
+const PROBE: &str = "probe";
+/// The range that a probe reads. Like most reads, it includes neither the first nor the last byte of the object.
+const PROBE_RANGE: Range<u64> = 1..4;
+/// If the store has no conditional PUTs or ignores the condition, the broker waits this long after the PUT of its own
+/// marker. It then reads which marker is in the store.
+const MARKER_SETTLES: Duration = Duration::from_secs(2);
+
+/// The state of a store's ownership marker, which is either verified or not yet.
+pub struct Ownership {
+    cluster_id: String,
+    /// The index that knows the objects of the store. `None` if the store needs no marker.
+    index: Option<IndexOwner>,
+    verified: OnceCell<()>,
+    /// When the marker was last seen in the store. `None` before the first check.
+    seen: Mutex<Option<Instant>>,
+    /// When the current request to the store was sent. `None` if no request is under way.
+    requested: Mutex<Option<tokio::time::Instant>>,
+}
+
+/// The part of a store that belongs to a cluster.
+pub struct ClusterStore<'a> {
+    pub store: &'a dyn ObjectStore,
+    /// The prefix of all keys. No other cluster has objects below it.
+    pub prefix: &'a Path,
+    /// The beginning of the keys of the cluster's objects.
+    pub root: &'a Path,
+    /// The state of the ownership marker.
+    pub ownership: &'a Ownership,
+}
+
+impl ClusterStore<'_> {
+    /// Waits for the answer to a request. Until it arrives, `Ownership::requested` has the time at which the request
+    /// was sent.
+    async fn answer<T>(&self, request: impl Future<Output = T>) -> T {
+        *self.ownership.requested.lock() = Some(tokio::time::Instant::now());
+        let answer = request.await;
+        *self.ownership.requested.lock() = None;
+        answer
+    }
+
+    /// Checks that an object can be put, read and deleted. Brokers that probe at the same time use the same object.
+    ///
+    /// # Errors
+    /// Returns an [`ObjectError`] if one of these requests fails.
+    pub async fn probe(&self) -> Result<(), ObjectError> {
+        probe(self, &self.root.clone().join(PROBE)).await
+    }
+}
+
+impl Ownership {
+    /// Creates the state of a marker that is not verified yet.
+    pub fn new(cluster_id: &str, index: IndexOwner) -> Ownership {
+        Ownership { index: Some(index), verified: OnceCell::new(), ..Ownership::needless(cluster_id) }
+    }
+
+    /// Creates the state for a store that needs no marker.
+    pub fn needless(cluster_id: &str) -> Ownership {
+        Ownership {
+            cluster_id: cluster_id.to_owned(),
+            index: None,
+            verified: OnceCell::new_with(Some(())),
+            seen: Mutex::default(),
+            requested: Mutex::default(),
+        }
+    }
+
+    /// Returns true once the marker is verified.
+    pub fn is_verified(&self) -> bool {
+        self.verified.initialized()
+    }
+
+    /// Waits until the store has left a request without an answer for `max`.
+    pub async fn store_is_silent(&self, max: Duration) {
+        loop {
+            let left = self.requested.lock().map_or(max, |since| max.saturating_sub(since.elapsed()));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
+    /// Verifies the marker of the store, or writes one if there is none. After the first success, does nothing.
+    ///
+    /// # Errors
+    /// Returns an [`ObjectError`] if the store refuses, does not answer, or does not belong to the index. The next call
+    /// repeats the check.
+    pub async fn verify(&self, of: ClusterStore<'_>) -> Result<(), ObjectError> {
+        let Some(index) = &self.index else { return Ok(()) };
+        self.verified.get_or_try_init(|| self.try_to_verify(index, of)).await.map(drop)
+    }
+
+    async fn try_to_verify(&self, index: &IndexOwner, of: ClusterStore<'_>) -> Result<(), ObjectError> {
+        // The index is read first. Every committed object that it knows by then is in the store when the store is read.
+        let known = known_store(index).await?;
+        let key = of.prefix.clone().join(OWNER);
+        let store_id = match owner(&of, &key).await? {
+            Some(text) => store_of(&text, &self.cluster_id)?,
+            None if known.is_in_use
+                && let Some(store_id) = &known.store_id =>
+            {
+                let text = format!("{} {store_id}", self.cluster_id);
+                return Err(ObjectError::MarkerGone { key: key.to_string(), text });
+            }
+            None => write_marker(&of, &key, &self.cluster_id).await?,
+        };
+        if known.store_id.as_ref().is_some_and(|used| known.is_in_use && *used != store_id) {
+            return Err(ObjectError::OtherStore);
+        }
+        of.probe().await?;
+        if known.store_id.as_ref() == Some(&store_id) {
+            return Ok(());
+        }
+        // After the first query of the index, another broker may have put objects. In that case, the index now knows
+        // the store.
+        if !known.is_in_use && has_objects(&of).await? && !known_store(index).await?.is_in_use {
+            return Err(ObjectError::UnknownObjects);
+        }
+        let adopted = index.adopt_store(store_id.clone()).await.map_err(|error| of_index(error.into()))?;
+        if adopted == store_id { Ok(()) } else { Err(ObjectError::OtherStore) }
+    }
+
+    /// Checks that the store still has a marker, because a store that was emptied or is not mounted has none. Does
+    /// nothing if the marker was seen less than `every` ago.
+    ///
+    /// # Errors
+    /// Returns an [`ObjectError`] if the store has no marker or does not answer.
+    pub async fn is_there(&self, of: ClusterStore<'_>, every: Duration) -> Result<(), ObjectError> {
+        if self.seen.lock().is_some_and(|seen| seen.elapsed() < every) {
+            return Ok(());
+        }
+        // The check is a GET, because not every store answers a HEAD.
+        match owner(&of, &of.prefix.clone().join(OWNER)).await? {
+            Some(_) => {
+                *self.seen.lock() = Some(Instant::now());
+                Ok(())
+            }
+            None => {
+                let why = "its ownership marker is gone: the directory is not mounted, or the bucket was emptied";
+                Err(ObjectError::Unavailable(why.into()))
+            }
+        }
+    }
+}
+
+async fn known_store(index: &IndexOwner) -> Result<KnownStore, ObjectError> {
+    index.known_store().await.map_err(of_index)
+}
+
+fn of_index(error: StoreError) -> ObjectError {
+    match error {
+        StoreError::Full | StoreError::Away(_) => ObjectError::Unverified(format!("its index: {error}")),
+        _ => ObjectError::Index(error.to_string()),
+    }
+}
+
+/// Returns true if the store has objects of the cluster. The listing stops at the first one.
+async fn has_objects(of: &ClusterStore<'_>) -> Result<bool, ObjectError> {
+    let probe = of.root.clone().join(PROBE);
+    let mut objects = of.store.list(Some(of.root));
+    while let Some(object) = of.answer(objects.try_next()).await.map_err(ObjectError::of_put)? {
+        if object.location != probe {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Writes the marker if there is none. Returns the store id in the marker that the store then has.
+async fn write_marker(of: &ClusterStore<'_>, key: &Path, cluster_id: &str) -> Result<String, ObjectError> {
+    let text = format!("{cluster_id} {}", random_id());
+    let mut put = put_if_absent(of, key, &text).await?;
+    // Some stores accept the condition and ignore it. Only the refusal of a second PUT proves that the first one has
+    // not replaced another broker's marker.
+    if put == ConditionalPut::Written && put_if_absent(of, key, &text).await? == ConditionalPut::Refused {
+        return store_of(&text, cluster_id);
+    }
+    if put == ConditionalPut::Unsupported {
+        of.answer(of.store.put(key, Bytes::from(text).into())).await.map_err(ObjectError::of_put)?;
+        put = ConditionalPut::Written;
+    }
+    // Without conditions, the last of several markers remains. It is read after a pause, when it no longer changes.
+    if put == ConditionalPut::Written {
+        tokio::time::sleep(MARKER_SETTLES).await;
+    }
+    store_of(&owner(of, key).await?.unwrap_or_default(), cluster_id)
+}
+
+/// The outcome of a PUT that must not replace an object.
+#[derive(PartialEq, Eq)]
+enum ConditionalPut {
+    Written,
+    /// There is an object already.
+    Refused,
+    /// The store has no conditional PUTs.
+    Unsupported,
+}
+
+async fn put_if_absent(of: &ClusterStore<'_>, key: &Path, text: &str) -> Result<ConditionalPut, ObjectError> {
+    let options = PutOptions { mode: PutMode::Create, ..PutOptions::default() };
+    match of.answer(of.store.put_opts(key, Bytes::from(text.to_owned()).into(), options)).await {
+        Ok(_) => Ok(ConditionalPut::Written),
+        Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+            Ok(ConditionalPut::Refused)
+        }
+        Err(error) if is_not_implemented(&error) => Ok(ConditionalPut::Unsupported),
+        Err(error) if is_full(&error) => Err(ObjectError::Unverified("its disk is full".into())),
+        Err(error) => Err(ObjectError::of_put(error)),
+    }
+}
+
+/// Returns the text of the marker, or `None` if there is none. At most [`MARKER_LEN_MAX`] bytes are read.
+async fn owner(of: &ClusterStore<'_>, key: &Path) -> Result<Option<String>, ObjectError> {
+    let found = match of.answer(of.store.get(key)).await {
+        Ok(found) => found,
+        Err(error @ object_store::Error::NotFound { .. }) if !words(&error).contains("NoSuchBucket") => {
+            return Ok(None);
+        }
+        Err(error) => return Err(ObjectError::of_put(error)),
+    };
+    let (mut text, mut chunks) = (Vec::new(), found.into_stream());
+    while text.len() < MARKER_LEN_MAX
+        && let Some(chunk) = of.answer(chunks.try_next()).await.map_err(ObjectError::of_put)?
+    {
+        text.extend_from_slice(&chunk[..chunk.len().min(MARKER_LEN_MAX - text.len())]);
+    }
+    Ok(Some(String::from_utf8_lossy(&text).trim().to_owned()))
+}
+
+/// Returns the store id in a marker, which must be of this cluster.
+fn store_of(text: &str, cluster_id: &str) -> Result<String, ObjectError> {
+    let (owner, store_id) = text.split_once(' ').unwrap_or((text, ""));
+    match owner == cluster_id {
+        true if store_id.is_empty() => {
+            Err(ObjectError::Denied(format!("its ownership marker '{text}' has no id of the store")))
+        }
+        true => Ok(store_id.to_owned()),
+        false => Err(ObjectError::OtherCluster { owner: owner.to_owned(), cluster_id: cluster_id.to_owned() }),
+    }
+}
+
+/// Checks that an object can be put, read and deleted. If a directory's disk is full, the check succeeds, because its
+/// objects can still be read and deleted.
+async fn probe(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectError> {
+    match of.answer(of.store.put(key, Bytes::from_static(PROBE.as_bytes()).into())).await {
+        Ok(_) => {}
+        Err(error) if is_full(&error) => return Ok(()),
+        Err(error) => return Err(ObjectError::of_put(error)),
+    }
+    probe_range(of, key).await?;
+    match of.answer(of.store.delete(key)).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(error) => Err(ObjectError::of_put(error)),
+    }
+}
+
+/// Checks that a request for a part of an object returns exactly that part.
+async fn probe_range(of: &ClusterStore<'_>, key: &Path) -> Result<(), ObjectError> {
+    let range = Some(GetRange::Bounded(PROBE_RANGE));
+    let found = match of.answer(of.store.get_opts(key, GetOptions { range, ..GetOptions::default() })).await {
+        Ok(found) => of.answer(found.bytes()).await.map_err(ObjectError::of_put)?,
+        // Another broker that probes at the same time may already have deleted the object.
+        Err(object_store::Error::NotFound { .. }) => return Ok(()),
+        Err(error) => {
+            return Err(match words(&error) {
+                words if words.contains(WHOLE_ANSWER) => no_ranges(&words),
+                _ => ObjectError::of_put(error),
+            });
+        }
+    };
+    let part = &PROBE.as_bytes()[PROBE_RANGE.start as usize..PROBE_RANGE.end as usize];
+    if found == part { Ok(()) } else { Err(no_ranges("other bytes than those requested")) }
+}
+
+/// The message of `object_store` if a server returns the whole object although a part was requested.
+const WHOLE_ANSWER: &str = "non-partial response";
+
+fn no_ranges(why: &str) -> ObjectError {
+    ObjectError::Denied(format!("it does not answer requests for a part of an object (Range), which reads need: {why}"))
+}

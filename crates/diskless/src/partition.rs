@@ -1,0 +1,506 @@
+//! A diskless partition as the handlers of requests see it. It combines the view of the partition with the services
+//! that write and read it.
+//!
+//! Admission and commit are in [`super::pipeline`], the search and fetch of records in [`super::reader`].
+//!
+//! Invariant: the partition accepts no batch until the ownership marker of the store is verified.
+
+use fullbore_host::task;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::admission::Freshness;
+use fullbore_rules::sequence::{Marker, ProducerState, Stamp};
+use fullbore_wire::{ErrorCode, Records};
+use tokio::time::timeout_at;
+
+use super::index::{IndexOwner, MOVED_MAX, PartitionRow};
+use super::objects::Ownership;
+use super::partition_view::PartitionView;
+use super::pipeline::{Grant, IndexedPartition, Pipeline, Refreshed};
+use super::reader::{Found, Reader};
+use super::retention;
+use fullbore_db::CommitError;
+use fullbore_host::long_work::LongWork;
+use fullbore_log::partition::error::{AppendError, ReadError};
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::outcome::{AppendStep, Blocker};
+use fullbore_log::partition::read::{Isolation, Read, TimestampOffset};
+use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::validation::ValidBatch;
+
+/// How long the broker waits before it repeats a move of the log start whose outcome is unknown.
+const FIND_AGAIN: Duration = Duration::from_secs(1);
+
+/// A diskless partition of a broker.
+pub struct DisklessPartition {
+    /// The state of the partition as this broker knows it.
+    pub known: Arc<PartitionView>,
+    services: Services,
+}
+
+/// The services that all partitions of a broker share.
+#[derive(Clone)]
+pub struct Services {
+    /// Shows whether the store's ownership marker is verified. Until then, the objects in the store may belong to
+    /// another index, so the partition accepts no batch and returns no records.
+    pub(super) ownership: Arc<Ownership>,
+    pub(super) pipeline: Pipeline,
+    pub(super) reader: Reader,
+    pub(super) index: IndexOwner,
+    /// True if other brokers write to the same partitions.
+    pub(super) others_commit: bool,
+    pub(super) left_out: LeftOut,
+}
+
+/// Writes to the partition.
+impl DisklessPartition {
+    pub(super) fn new(known: PartitionView, services: Services) -> DisklessPartition {
+        DisklessPartition { known: Arc::new(known), services }
+    }
+
+    /// Offers one batch of a producer. The answer arrives after the batch is committed.
+    ///
+    /// After [`AppendStep::Blocked`], the caller must wait and then offer the batch again. If it has waited for a
+    /// refresh, it passes `Current` as `freshness`. If it has waited for memory, it passes the permit as `room`.
+    ///
+    /// # Errors
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    pub fn append(
+        &self,
+        batch: &ValidBatch<'_>,
+        terms: AppendTerms<'_>,
+        producer: ProducerKey,
+        freshness: Freshness,
+        room: Option<MemoryPermit>,
+    ) -> Result<AppendStep, AppendError> {
+        if !self.services.ownership.is_verified() {
+            self.turned_away(&batch.stamp(), AppendError::Storage.code());
+            return Err(AppendError::Storage);
+        }
+        let number = self.known.number().ok_or(AppendError::Storage)?;
+        let size = batch.view().size();
+        let room = match room {
+            Some(room) => Some(room),
+            None => self.services.pipeline.try_reserve(producer, size)?,
+        };
+        let Some(room) = room else { return Ok(AppendStep::Blocked(Blocker::Memory(producer, size))) };
+        let awaited = terms.awaited.cloned();
+        let grant = Grant { producer, freshness, room, left_out: &self.services.left_out, awaited };
+        self.services.pipeline.append(IndexedPartition { view: &self.known, number }, batch, terms, grant)
+    }
+
+    /// Writes the marker of a transaction, and returns after the index has committed it. If the partition is ready, the
+    /// first poll queues the marker behind those batches of its producer that this broker has admitted.
+    ///
+    /// # Errors
+    /// Returns an error if [`Pipeline::write_marker`] does, or [`AppendError::Storage`] if the store's ownership marker
+    /// is not verified. Fails with NOT_LEADER_OR_FOLLOWER if the metadata leaves the broker out, because another broker
+    /// may write the marker while a PUT hangs here.
+    pub async fn write_marker(&self, marker: &Marker, transaction_version: i8) -> Result<(), AppendError> {
+        if !self.services.ownership.is_verified() {
+            return Err(AppendError::Storage);
+        }
+        self.known.opened().await;
+        let number = self.known.number().ok_or_else(|| self.known.gone())?;
+        let partition = IndexedPartition { view: &self.known, number };
+        let written = self.services.pipeline.write_marker(partition, marker, transaction_version);
+        self.services.left_out.unless(written).await.map_err(AppendError::Role)?
+    }
+
+    /// Returns the flag that is set while the metadata leaves this broker out.
+    pub fn left_out(&self) -> &LeftOut {
+        &self.services.left_out
+    }
+
+    /// Records that a batch was refused with `code`, either before its sequence was checked or because the refresh
+    /// failed. Later batches of its producer that are in flight are then refused as well.
+    pub fn turned_away(&self, stamp: &Stamp, code: ErrorCode) {
+        if let Some(number) = self.known.number().filter(|_| !self.known.is_gone()) {
+            self.services.pipeline.turned_away(number, stamp, code);
+        }
+    }
+
+    /// Refreshes the producer state of `partitions`, which must belong to the same broker. The outcomes are added to
+    /// `refreshed`.
+    pub async fn refresh_producers(partitions: &[Arc<DisklessPartition>], refreshed: &mut Refreshed) {
+        if let Some(DisklessPartition { services, .. }) = partitions.first().map(Arc::as_ref) {
+            let numbers = partitions.iter().filter_map(|partition| partition.known.number());
+            services.pipeline.refresh(numbers.collect(), refreshed).await;
+        }
+    }
+
+    /// Returns true if the next batch of this producer must wait for a refresh of the partition.
+    pub fn is_stale_for(&self, producer_id: i64) -> bool {
+        self.known.number().is_some_and(|number| self.services.pipeline.is_stale_for(number, producer_id))
+    }
+
+    /// Waits for `size` bytes of the memory budget for batches. Returns `None` if the broker stops.
+    pub async fn reserve_memory(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
+        self.services.pipeline.reserve(producer, size).await
+    }
+
+    /// Returns the state of each idempotent producer. The producer that has been idle the longest comes first, and
+    /// those with an open transaction come last.
+    ///
+    /// # Errors
+    /// Returns a [`ReadError`] if the refresh fails or the index has not created the partition yet.
+    pub async fn producers(self: &Arc<Self>) -> Result<Vec<ProducerState>, ReadError> {
+        let mut refreshed = Refreshed::new();
+        DisklessPartition::refresh_producers(std::slice::from_ref(self), &mut refreshed).await;
+        refreshed.into_values().next().unwrap_or(Err(AppendError::Storage))?;
+        let number = self.known.number().ok_or(ReadError::Storage)?;
+        Ok(self.services.pipeline.known(number, |known| known.producers.iter().collect()).unwrap_or_default())
+    }
+}
+
+/// Reads from the partition.
+impl DisklessPartition {
+    /// Returns whole batches that are in memory, beginning with the one that contains `offset` and ending at the offset
+    /// that `isolation` allows. They have at most `max_bytes` in total; with `at_least_one`, the first batch may be
+    /// larger.
+    ///
+    /// Returns `None` if batches must first be found or fetched, or the view must be refreshed. That work is then
+    /// requested, and the partition's waiters are woken when it is done.
+    ///
+    /// # Errors
+    /// Returns a [`ReadError`], for example that of a search or fetch that has failed at `since` or later.
+    pub fn try_read(
+        &self,
+        isolation: Isolation,
+        offset: i64,
+        max_bytes: u32,
+        at_least_one: bool,
+        since: Instant,
+    ) -> Result<Option<Read>, ReadError> {
+        if self.known.is_gone() {
+            return Err(ReadError::Gone);
+        }
+        if !self.services.ownership.is_verified() {
+            return Err(ReadError::Storage);
+        }
+        if !self.known.is_ready() {
+            return Ok(None);
+        }
+        let (bounds, failed) = (self.known.bounds(), self.known.failed_since(since));
+        let (offsets, end) = (bounds.offsets, bounds.end(isolation));
+        if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
+            // The client may have learned of commits that this broker has not seen yet.
+            return self.ask(failed, |reader, known| reader.ask_to_refresh(known));
+        }
+        if offset < offsets.log_start || offset > offsets.log_end {
+            return Err(ReadError::OffsetOutOfRange);
+        }
+        let read = |records, end_offset, aborted| Read {
+            records,
+            end_offset: Some(end_offset),
+            is_cut: end_offset < end,
+            high_watermark: offsets.high_watermark,
+            last_stable_offset: bounds.last_stable_offset,
+            log_start_offset: offsets.log_start,
+            aborted,
+        };
+        let none_aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
+        if offset >= end {
+            let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
+            if !is_heard_of {
+                // Commits from before this broker knew the partition's id are missing from the change feed.
+                self.services.reader.ask_to_refresh(&self.known);
+                return Ok(None);
+            }
+            return Ok(Some(read(Records::default(), offset, none_aborted)));
+        }
+        let reader = &self.services.reader;
+        let has_aborted = isolation == Isolation::ReadCommitted && offset <= bounds.aborted_to;
+        let range = if has_aborted { reader.aborted(&self.known, offset) } else { None };
+        if has_aborted && range.is_none() {
+            return self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask_aborted(known, offset));
+        }
+        let end = range.as_ref().map_or(end, |range| range.end().min(end));
+        match reader.find(&self.known, offset..end, max_bytes, at_least_one) {
+            Found::Records(records, end_offset) => {
+                let aborted = range.map_or(none_aborted, |range| Some(range.of(offset..end_offset)));
+                Ok(Some(read(records, end_offset, aborted)))
+            }
+            Found::Missing => self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask(known, offset)),
+        }
+    }
+
+    /// Requests the search, fetch or refresh that a read needs by calling `ask`, and returns `None`. If `failed` has
+    /// the error of an earlier request, returns this error instead.
+    fn ask(
+        &self,
+        failed: Option<ReadError>,
+        ask: impl FnOnce(&Reader, &Arc<PartitionView>),
+    ) -> Result<Option<Read>, ReadError> {
+        match failed {
+            Some(why) => Err(why),
+            None => {
+                ask(&self.services.reader, &self.known);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Counts the bytes of all readable batches, beginning with the one that contains `offset`, without reading them.
+    /// The count may stop as soon as it exceeds `enough`. Returns `None` if only [`DisklessPartition::try_read`] can
+    /// count them.
+    pub fn count(&self, isolation: Isolation, offset: i64, enough: u64) -> Option<u64> {
+        let is_there = self.known.is_ready() && !self.known.is_gone() && self.services.ownership.is_verified();
+        let bounds = self.known.bounds();
+        let (log_start, end) = (bounds.offsets.log_start, bounds.end(isolation));
+        let is_inside = (log_start..end).contains(&offset);
+        let count = || self.services.reader.count(&self.known, offset..end, enough);
+        (is_there && is_inside).then(count).flatten()
+    }
+
+    /// Updates the offsets of `partitions` to the state of the index, at the time of this call or later. All partitions
+    /// must belong to the same broker.
+    ///
+    /// # Errors
+    /// Returns a [`ReadError`] if the ownership marker is not verified or the index cannot be read.
+    pub async fn refresh(partitions: &[Arc<DisklessPartition>]) -> Result<(), ReadError> {
+        let Some(Services { ownership, reader, others_commit, .. }) = partitions.first().map(|first| &first.services)
+        else {
+            return Ok(());
+        };
+        if !ownership.is_verified() {
+            return Err(ReadError::Storage);
+        }
+        if !others_commit {
+            return Ok(());
+        }
+        let known: Vec<_> = partitions.iter().map(|partition| Arc::clone(&partition.known)).collect();
+        reader.refresh(&known).await
+    }
+
+    /// Returns the first record, from the log start on, with a timestamp of at least `timestamp_ms`. Returns `None` if
+    /// all records are older.
+    ///
+    /// # Errors
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
+    pub async fn offset_for_timestamp(
+        &self,
+        isolation: Isolation,
+        timestamp_ms: i64,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.offset_for_timestamp(&self.known, isolation, timestamp_ms, long).await
+    }
+
+    /// Returns the first record with the largest timestamp, from the log start on. Returns `None` if there are no
+    /// records.
+    ///
+    /// # Errors
+    /// Returns a [`ReadError`] if the index or the store cannot be read.
+    pub async fn max_timestamp(
+        &self,
+        isolation: Isolation,
+        long: &LongWork,
+    ) -> Result<Option<TimestampOffset>, ReadError> {
+        self.services.reader.max_timestamp(&self.known, isolation, long).await
+    }
+
+    /// Moves the log start to `offset`, or to the high watermark if it is -1, and returns the new log start. Readers
+    /// get no records before it. If the caller drops the future after the move was queued at the index, the move is
+    /// still carried out and applied here.
+    ///
+    /// # Errors
+    /// Returns [`ReadError::OffsetOutOfRange`] if `offset` is past the high watermark, or another [`ReadError`] if the
+    /// partition is deleted or the index fails.
+    pub async fn delete_records_before(self: &Arc<Self>, offset: i64) -> Result<i64, ReadError> {
+        let mut outcomes = Vec::new();
+        DisklessPartition::delete_records(&[(Arc::clone(self), offset)], &mut outcomes).await;
+        outcomes.pop().unwrap_or(Err(ReadError::Storage))
+    }
+
+    /// Deletes the records before an offset in each of many partitions of one broker; see
+    /// [`DisklessPartition::delete_records_before`]. One transaction of the index moves up to [`MOVED_MAX`] log starts.
+    /// After each transaction, its outcomes are added in the order of `asked`, so that a caller that gives up keeps
+    /// them.
+    pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
+        for piece in asked.chunks(MOVED_MAX) {
+            outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
+        }
+    }
+
+    async fn delete_piece(asked: &[(Arc<DisklessPartition>, i64)]) -> Vec<Result<i64, ReadError>> {
+        let partitions: Vec<_> = asked.iter().map(|(partition, _)| Arc::clone(partition)).collect();
+        let refreshed = DisklessPartition::refresh(&partitions).await;
+        let checked = asked.iter().map(|(partition, offset)| {
+            refreshed?;
+            let number = partition.known.number().ok_or(ReadError::Storage)?;
+            let log_end = partition.known.offsets().log_end;
+            let offset = if *offset == -1 { log_end } else { *offset };
+            let is_inside = (0..=log_end).contains(&offset);
+            if is_inside { Ok((number, offset)) } else { Err(ReadError::OffsetOutOfRange) }
+        });
+        let checked: Vec<_> = checked.collect();
+        let moves: Vec<_> = checked.iter().filter_map(|checked| checked.as_ref().ok().copied()).collect();
+        let Some((first, _)) = asked.first().filter(|_| !moves.is_empty()) else {
+            return checked.into_iter().map(|checked| checked.and(Err(ReadError::Storage))).collect();
+        };
+        let index = first.services.index.clone();
+        let place = index.place_to_move().await;
+        let moved = index.move_log_starts(moves, place);
+        let moving = task::spawn(task::boxed(async move {
+            let moved = moved.await;
+            let mut rows = moved.iter().flatten();
+            let known_once_moved = |(partition, checked): (Arc<DisklessPartition>, Result<_, ReadError>)| {
+                let (number, offset) = checked?;
+                let row = match &moved {
+                    Ok(_) => Ok(rows.next().cloned().flatten()),
+                    Err(error) => Err(error.clone()),
+                };
+                known_once_moved(row, &partition.known, &index, number, offset)
+            };
+            partitions.into_iter().zip(checked).map(known_once_moved).collect::<Vec<_>>()
+        }));
+        moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
+    }
+
+    /// Deletes whole extents that retention no longer keeps. The records of an open transaction are kept, and so are
+    /// all records after them.
+    pub(super) async fn retain(self: &Arc<Self>, now_ms: i64) {
+        let (bytes, ms) = self.known.config().retention();
+        let since_ms = ms.map(|ms| now_ms.saturating_sub(ms));
+        let stable = self.known.bounds().last_stable_offset;
+        let kept = retention::kept_from(self.services.reader.finder(), &self.known, bytes, since_ms).await;
+        let kept = kept.map(|kept| kept.min(stable));
+        if kept.is_some_and(|kept| kept > self.known.offsets().log_start)
+            && let Some(kept) = kept
+        {
+            // The failure is already logged, and the next retention pass repeats the move.
+            let _ = self.delete_records_before(kept).await;
+        }
+    }
+}
+
+/// Applies the index's answer to a move of the log start to `offset`, and returns the log start. If the outcome is
+/// unknown, a new task repeats the move.
+fn known_once_moved(
+    moved: Result<Option<PartitionRow>, CommitError>,
+    known: &Arc<PartitionView>,
+    index: &IndexOwner,
+    number: DisklessPartitionId,
+    offset: i64,
+) -> Result<i64, ReadError> {
+    match moved {
+        Ok(Some(row)) => {
+            known.moved(&row, Vec::new());
+            // The row may include commits of another broker that this broker has not seen yet.
+            known.wake();
+            Ok(known.offsets().log_start)
+        }
+        Ok(None) => Err(ReadError::Gone),
+        Err(error) => {
+            tracing::error!(
+                topic = known.topic(),
+                partition = known.index(),
+                ?error,
+                "cannot move the log start: old records may stay; check the index"
+            );
+            if let CommitError::Unknown(_) = error {
+                task::spawn(find_log_start(Arc::clone(known), index.clone(), number, offset));
+            }
+            Err(ReadError::Storage)
+        }
+    }
+}
+
+/// Repeats a move of the log start until its outcome is known. The index may have carried out the move, and only the
+/// answer was lost.
+async fn find_log_start(known: Arc<PartitionView>, index: IndexOwner, number: DisklessPartitionId, offset: i64) {
+    while !known.is_gone() {
+        tokio::time::sleep(FIND_AGAIN).await;
+        let place = index.place_to_move().await;
+        match index.move_log_starts(vec![(number, offset)], place).await.map(|mut rows| rows.pop().flatten()) {
+            Ok(Some(row)) => {
+                known.moved(&row, Vec::new());
+                return known.wake();
+            }
+            Ok(None) => return,
+            Err(_) => {}
+        }
+    }
+}
+
+/// The results of a request's waits for its diskless batches.
+#[derive(Default)]
+pub struct Unblocked {
+    /// The outcome of the last refresh of each partition's state.
+    refreshed: Refreshed,
+    /// The memory for the next batch.
+    memory: Option<MemoryPermit>,
+}
+
+impl Unblocked {
+    /// Releases the memory that was reserved for a batch, if the batch has not taken it.
+    pub fn release_memory(&mut self) {
+        self.memory = None;
+    }
+
+    /// Returns true if the request has waited for a refresh.
+    pub fn has_refreshed(&self) -> bool {
+        !self.refreshed.is_empty()
+    }
+
+    /// Passes a batch of the client at `peer` to its diskless partition, which checks the sequence.
+    ///
+    /// # Errors
+    /// Fails with [`AppendError`] if the batch is refused. The partition is then unchanged.
+    pub fn append(
+        &mut self,
+        partition: &DisklessPartition,
+        batch: &ValidBatch<'_>,
+        terms: AppendTerms<'_>,
+        peer: SocketAddr,
+    ) -> Result<AppendStep, AppendError> {
+        let memory = self.memory.take();
+        let freshness = match partition.known.number().and_then(|number| self.refreshed.get(&number)) {
+            Some(Err(why)) => {
+                partition.turned_away(&batch.stamp(), why.code());
+                return Err(*why);
+            }
+            // The refresh began after the complete request had arrived, so the state is current.
+            Some(Ok(())) => Freshness::Current,
+            None => Freshness::MayBeStale,
+        };
+        partition.append(batch, terms, ProducerKey::of(&batch.stamp(), peer), freshness, memory)
+    }
+
+    /// Waits for `blocker`, which is a refresh of the state or memory for the first of `partitions`, at most until
+    /// `deadline`. A refresh covers all of `partitions`.
+    pub async fn wait_for(
+        &mut self,
+        partitions: &[Arc<DisklessPartition>],
+        blocker: Blocker,
+        deadline: Option<tokio::time::Instant>,
+    ) {
+        let Some(partition) = partitions.first() else { return };
+        let Unblocked { refreshed, memory } = self;
+        // If this broker loses the store meanwhile, the partition refuses the batch when it is passed on again.
+        let came = partition.left_out().unless(async {
+            match blocker {
+                Blocker::StaleState(_) => DisklessPartition::refresh_producers(partitions, refreshed).await,
+                Blocker::Memory(producer, size) => *memory = partition.reserve_memory(producer, size).await,
+                Blocker::DecompressPermit | Blocker::LongWork | Blocker::Verification => {}
+            }
+        });
+        let in_time = match deadline {
+            Some(deadline) => timeout_at(deadline, came).await.is_ok(),
+            None => {
+                let _ = came.await;
+                true
+            }
+        };
+        if !in_time && let Some(number) = partition.known.number() {
+            // The timeout is recorded as the outcome of the refresh, even if the wait was for memory. The next attempt
+            // to append the batch then returns REQUEST_TIMED_OUT.
+            self.refreshed.insert(number, Err(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT)));
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Admits a batch to the queue, after checking its memory, its sequence and its transaction.
+//!
+//! Batches out of order are in [`super::out_of_order`]. Invariant: a batch is copied only when nothing blocks it, and
+//! without holding the lock.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use fullbore_rules::commit::admission::{Admission, Freshness, Opening, TicketId};
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId, PartitionState, Verified};
+use fullbore_rules::sequence::{SequenceRefusal, Stamp};
+use fullbore_wire::ErrorCode;
+
+use super::answer::{PendingAnswer, PendingBatch};
+use super::gathering::NewBatch;
+use super::queue::UnconfirmedBatch;
+use super::{Pipeline, PipelineState, Shared};
+use crate::assemble::LEADER_EPOCH;
+use crate::partition_view::PartitionView;
+use fullbore_config::TimestampType;
+use fullbore_host::task;
+use fullbore_log::Verification;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::left_out::LeftOut;
+use fullbore_log::partition::memory_budget::{MemoryPermit, ProducerKey};
+use fullbore_log::partition::outcome::{AppendAnswer, AppendStep, AppendTicket, AwaitedAnswer, Blocker};
+use fullbore_log::partition::reorder_buffer::BATCH_COST;
+use fullbore_log::partition::stamping::Stamping;
+use fullbore_log::partition::terms::{AppendTerms, AwaitedConfirmation};
+use fullbore_log::validation::ValidBatch;
+
+#[cfg(test)]
+thread_local! {
+    /// Mutation: the known state of producers is treated as current.
+    pub static SKIPS_REFRESH: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// A partition together with its internal id in the index.
+#[derive(Clone, Copy)]
+pub struct IndexedPartition<'a> {
+    /// This broker's view of the partition.
+    pub view: &'a Arc<PartitionView>,
+    /// The internal id.
+    pub number: DisklessPartitionId,
+}
+
+/// The memory for a batch, and what its admission depends on.
+pub struct Grant<'a> {
+    /// The producer whose share of an object the batch uses.
+    pub producer: ProducerKey,
+    /// Shows whether this broker's state of the producer is current or may be stale.
+    pub freshness: Freshness,
+    /// The memory for the batch.
+    pub room: MemoryPermit,
+    /// The flag that is set while the metadata leaves this broker out.
+    pub left_out: &'a LeftOut,
+    /// The coordinator's confirmation, which must arrive before the batch is committed. `None` if the batch does not
+    /// wait for one.
+    pub awaited: Option<AwaitedConfirmation>,
+}
+
+/// The properties of a batch that decide on its admission.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate {
+    /// The producer, epoch and sequences of the batch.
+    pub stamp: Stamp,
+    /// True if the batch belongs to a transaction.
+    pub is_transactional: bool,
+    /// The coordinator's confirmation, if it has confirmed the transaction that this batch would open.
+    pub verified: Option<Verified>,
+    /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
+    /// transaction, because the epoch then shows whether the transaction is new.
+    pub heard_to: i64,
+    /// True if the producer announces that this is its last batch of the transaction in this partition.
+    pub ends_transaction: bool,
+}
+
+impl Candidate {
+    fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
+        let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
+        let heard_to = if epoch_stays { partition.offsets().log_end } else { 0 };
+        let confirmation = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
+        let verified = match verification {
+            Verification::Unknown => None,
+            Verification::Verified => confirmation(false),
+            Verification::Added => confirmation(true),
+        };
+        Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
+    }
+
+    /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
+    pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
+        let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
+        let ends_transaction = ends_transaction && is_transactional;
+        Candidate { stamp, is_transactional, verified: None, heard_to: 0, ends_transaction }
+    }
+
+    fn kind(&self) -> BatchKind {
+        if self.is_transactional { BatchKind::Transactional } else { BatchKind::Plain }
+    }
+}
+
+/// The batch would open a transaction that the coordinator must confirm first (KIP-890).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Unverified;
+
+/// A batch in the form in which it will be stored, with everything that its admission depends on.
+pub struct Offered {
+    /// The partition of the batch.
+    pub partition: Arc<PartitionView>,
+    /// The internal id of the partition.
+    pub number: DisklessPartitionId,
+    /// The producer whose share of an object the batch uses.
+    pub producer: ProducerKey,
+    /// The sequence and transaction of the batch.
+    pub candidate: Candidate,
+    /// The bytes to store.
+    pub bytes: Bytes,
+    /// The largest timestamp of the records, in ms.
+    pub max_timestamp: i64,
+    /// The time of the append by the broker's clock, in ms. -1 if the timestamps of the producer are used.
+    pub log_append_time_ms: i64,
+}
+
+impl Offered {
+    pub(super) fn new(
+        partition: IndexedPartition<'_>,
+        producer: ProducerKey,
+        batch: &ValidBatch<'_>,
+        candidate: Candidate,
+        now_ms: i64,
+    ) -> Offered {
+        let clock = partition.view.config().message_timestamp_type;
+        let (bytes, max_timestamp) = Stamping::stored(&batch.view(), clock, now_ms, LEADER_EPOCH);
+        let log_append_time_ms = match clock {
+            TimestampType::CreateTime => -1,
+            TimestampType::LogAppendTime => now_ms,
+        };
+        Offered {
+            partition: Arc::clone(partition.view),
+            number: partition.number,
+            producer,
+            candidate,
+            bytes,
+            max_timestamp,
+            log_append_time_ms,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Admits or parks a batch whose memory is reserved. The bytes are copied only when nothing blocks the batch, and
+    /// without holding the lock.
+    ///
+    /// # Errors
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    pub fn append(
+        &self,
+        partition: IndexedPartition<'_>,
+        batch: &ValidBatch<'_>,
+        terms: AppendTerms<'_>,
+        grant: Grant<'_>,
+    ) -> Result<AppendStep, AppendError> {
+        let candidate = Candidate::of(batch, &terms, partition.view);
+        let grant = match self.park_or_pass(partition, batch, candidate, terms, grant)? {
+            ControlFlow::Break(step) => return Ok(step),
+            ControlFlow::Continue(unused) => unused,
+        };
+        let offered = Offered::new(partition, grant.producer, batch, candidate, terms.now_ms);
+        self.admit(offered, grant)
+    }
+
+    fn admit(&self, offered: Offered, mut grant: Grant<'_>) -> Result<AppendStep, AppendError> {
+        let shared = &self.shared;
+        let mut state = shared.state.lock();
+        if state.is_closed || offered.partition.is_gone() {
+            return Err(offered.partition.gone());
+        }
+        let stamp = offered.candidate.stamp;
+        // Only the first batch of a transaction waits for the confirmation.
+        let confirmation = grant.awaited.take_if(|_| state.opens(offered.number, &offered.candidate));
+        if confirmation.is_some() && state.queue.gathers_marker_of(stamp.producer_id) {
+            return Ok(AppendStep::Blocked(Blocker::Verification));
+        }
+        let answer = match state.check(offered.number, &offered.candidate, grant.freshness) {
+            Err(Unverified) => return Ok(AppendStep::Blocked(Blocker::Verification)),
+            Ok(Admission::Ask) => return Ok(AppendStep::Blocked(Blocker::StaleState(stamp.producer_id))),
+            Ok(Admission::Refuse(why)) => {
+                // A later batch may already be in flight. It must be refused as well, so the refusal is recorded.
+                state.queue.turned_away(offered.number, &stamp, why.code(), shared.now());
+                return Err(AppendError::Sequence(why));
+            }
+            Ok(Admission::Duplicate { base_offset, timestamp }) => {
+                return Ok(AppendStep::Done(offered.partition.appended_before(base_offset, timestamp)));
+            }
+            Ok(Admission::Shares(ticket)) => match state.pending.get_mut(&ticket) {
+                // If too many copies of one batch are waiting, the oldest copy gets this error. A sequence error would
+                // be wrong, because the batch may be the next one of its producer, and some clients treat sequence
+                // errors as fatal.
+                Some(PendingBatch { answer: PendingAnswer::Batch(answer), .. }) => {
+                    answer.join(AppendError::Role(ErrorCode::REQUEST_TIMED_OUT))
+                }
+                Some(_) | None => return Err(AppendError::Sequence(SequenceRefusal::OutOfOrderSequence)),
+            },
+            Ok(Admission::Admit) => shared.take(&mut state, offered, grant.room, confirmation),
+        };
+        Ok(AppendStep::Pending(AppendTicket::committing(answer, grant.left_out.clone())))
+    }
+
+    /// Reserves memory for a batch of `size` bytes and its bookkeeping. Returns `None` if the producer must wait for
+    /// memory.
+    ///
+    /// # Errors
+    /// Returns [`AppendError::Gone`] if the broker is stopping.
+    pub fn try_reserve(&self, producer: ProducerKey, size: usize) -> Result<Option<MemoryPermit>, AppendError> {
+        self.shared.budget.try_take(producer, size + BATCH_COST).map_err(|_| AppendError::Gone)
+    }
+
+    /// Waits for the memory that [`Pipeline::try_reserve`] would reserve. In the meantime, nothing is read from the
+    /// connection. Returns `None` if the broker stops.
+    pub async fn reserve(&self, producer: ProducerKey, size: usize) -> Option<MemoryPermit> {
+        self.shared.budget.take(producer, size + BATCH_COST).await
+    }
+
+    /// Records that a batch was refused with `code` before its check. Later batches of its producer that are in flight
+    /// are then refused as well.
+    pub fn turned_away(&self, number: DisklessPartitionId, stamp: &Stamp, code: ErrorCode) {
+        self.shared.state.lock().queue.turned_away(number, stamp, code, self.shared.now());
+    }
+}
+
+impl Shared {
+    /// Queues a batch and the batches that are parked behind it. Returns the receiver for the answer to the batch.
+    fn take(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        offered: Offered,
+        room: MemoryPermit,
+        confirmation: Option<AwaitedConfirmation>,
+    ) -> AwaitedAnswer {
+        let was_idle = state.queue.is_closed_up();
+        let (number, stamp) = (offered.number, offered.candidate.stamp);
+        let (answer, awaited) = AppendAnswer::new(offered.bytes.len(), stamp.record_count, &self.metrics);
+        let partition = Arc::clone(&offered.partition);
+        let ticket = self.enqueue(state, offered, answer, Some(room));
+        if let Some(confirmation) = confirmation {
+            let batch = UnconfirmedBatch { partition: number, stamp, ticket };
+            state.queue.await_confirmation(batch);
+            task::spawn(Arc::clone(self).take_confirmation(batch, confirmation));
+        }
+        self.close_due(state);
+        self.release_followers(state, IndexedPartition { view: &partition, number }, stamp);
+        if was_idle {
+            self.changed.notify_one();
+        }
+        awaited
+    }
+
+    pub(super) fn enqueue(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        offered: Offered,
+        answer: AppendAnswer,
+        room: Option<MemoryPermit>,
+    ) -> TicketId {
+        let Offered { partition, number, producer, candidate, bytes, max_timestamp, log_append_time_ms } = offered;
+        let (stamp, kind, verified) = (candidate.stamp, candidate.kind(), state.verified(number, &candidate));
+        let ends_transaction = candidate.ends_transaction;
+        let batch = NewBatch {
+            partition: number,
+            producer,
+            bytes,
+            stamp,
+            max_timestamp,
+            kind,
+            verified,
+            ends_transaction,
+            room,
+        };
+        let ticket = state.queue.admit(batch, self.now());
+        let (producer_id, answer) = (stamp.producer_id, PendingAnswer::Batch(answer));
+        state.pending.insert(ticket, PendingBatch { partition, number, log_append_time_ms, producer_id, answer });
+        ticket
+    }
+}
+
+impl PipelineState {
+    /// Decides on a batch by its sequence and its transaction.
+    ///
+    /// # Errors
+    /// Returns [`Unverified`] if the coordinator must confirm the transaction first.
+    pub(super) fn check(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        freshness: Freshness,
+    ) -> Result<Admission, Unverified> {
+        let admission = self.check_sequence(number, &candidate.stamp, freshness);
+        if admission != Admission::Admit || !candidate.is_transactional {
+            return Ok(admission);
+        }
+        match self.opening(number, &candidate.stamp) {
+            // The transaction seems to be open, but another broker may have ended it. The batch would then begin the
+            // next transaction.
+            Opening::Open { verified: None } if self.is_behind(number, candidate, freshness) => Ok(Admission::Ask),
+            Opening::Unverified if candidate.verified.is_none() => Err(Unverified),
+            Opening::Open { .. } | Opening::Unverified => Ok(Admission::Admit),
+        }
+    }
+
+    /// Returns true if a batch would open a transaction. This is the case if neither the known committed state nor a
+    /// pending batch has one open.
+    pub(super) fn opens(&self, number: DisklessPartitionId, candidate: &Candidate) -> bool {
+        candidate.is_transactional && self.opening(number, &candidate.stamp) == Opening::Unverified
+    }
+
+    fn opening(&self, number: DisklessPartitionId, stamp: &Stamp) -> Opening {
+        match self.known.get(&number) {
+            Some(committed) => self.queue.transaction_of(number, stamp, committed),
+            None => self.queue.transaction_of(number, stamp, &PartitionState::new(0)),
+        }
+    }
+
+    fn is_behind(&self, number: DisklessPartitionId, candidate: &Candidate, freshness: Freshness) -> bool {
+        let known_to = self.known.get(&number).map_or(0, |known| known.next_offset);
+        self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
+    }
+
+    /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier
+    /// pending one.
+    fn verified(&self, number: DisklessPartitionId, candidate: &Candidate) -> Option<Verified> {
+        if !candidate.is_transactional {
+            return None;
+        }
+        candidate.verified.or_else(|| match self.opening(number, &candidate.stamp) {
+            Opening::Open { verified } => verified,
+            Opening::Unverified => None,
+        })
+    }
+
+    /// Decides on a batch by its sequence. If no other broker commits, the known state is always current.
+    pub(super) fn check_sequence(&self, number: DisklessPartitionId, stamp: &Stamp, freshness: Freshness) -> Admission {
+        let nothing = PartitionState::new(0);
+        #[cfg(test)]
+        let freshness = if SKIPS_REFRESH.get() { Freshness::Current } else { freshness };
+        let now = self.started.elapsed();
+        match self.known.get(&number) {
+            Some(committed) if !self.others_commit => {
+                self.queue.check(number, stamp, committed, Freshness::Current, now)
+            }
+            Some(committed) => self.queue.check(number, stamp, committed, freshness, now),
+            None => self.queue.check(number, stamp, &nothing, freshness, now),
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Commits the finished objects at the head of the queue, one commit at a time, and applies each answer.
+//!
+//! The decision on a commit is in [`fullbore_rules::commit`]; the index makes it.
+//!
+//! Invariant: an answer is sent after the reader has the committed records, and without holding the lock.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use fullbore_host::task;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::{CommitVerdict, Refusal};
+use parking_lot::MutexGuard;
+
+use super::queue::{CommitResult, UnconfirmedBatch};
+use super::{PipelineState, Released, Shared};
+use crate::index::{CommitAnswer, PartitionRow, ProducerRow, UploadedObject};
+use fullbore_db::StoreError;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::terms::AwaitedConfirmation;
+
+/// How long to wait before a failed commit is repeated.
+const COMMIT_BACKOFF: Duration = Duration::from_millis(200);
+/// How long an uploaded object, and all objects behind it, wait for a coordinator's confirmation (the grace period).
+/// The coordinator confirms after the marker in an earlier object is committed, which takes less time.
+const WORD_GRACE: Duration = Duration::from_millis(50);
+
+impl Shared {
+    /// Starts the next commit if none is under way, and answers the batches of failed uploads. If the first object
+    /// waits for confirmations, its grace period starts.
+    pub(super) fn go_on(self: &Arc<Self>) {
+        let mut state = self.state.lock();
+        let (objects, failed) = state.queue.next_commit(self.now());
+        let held = state.queue.held_object().filter(|number| state.held != Some(*number));
+        if let Some(number) = held {
+            state.held = held;
+            task::spawn(Arc::clone(self).give_up_confirmations(number));
+        }
+        if !objects.is_empty() {
+            task::spawn(Arc::clone(self).commit(objects));
+        }
+        self.answer_failed(state, failed);
+        self.changed.notify_one();
+    }
+
+    /// Answers failed batches and refuses those that are parked behind them. The lock is released first.
+    fn answer_failed(&self, mut state: MutexGuard<'_, PipelineState>, failed: Vec<(TicketId, CommitResult)>) {
+        let answers = state.answers(failed);
+        let given_up = state.give_up_parked(&answers);
+        state.drop_left_behind();
+        drop(state);
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
+    }
+
+    /// Waits for the coordinator's answer about a batch that was admitted without its confirmation, and then continues
+    /// the queue.
+    pub(super) async fn take_confirmation(
+        self: Arc<Self>,
+        batch: UnconfirmedBatch,
+        mut confirmation: AwaitedConfirmation,
+    ) {
+        let confirmation = confirmation.given().await;
+        let mut state = self.state.lock();
+        let failed = state.queue.confirmation_given(&batch, confirmation, self.now());
+        self.answer_failed(state, failed);
+        self.go_on();
+    }
+
+    /// Waits until the grace period ends. If object `number` still waits for confirmations, its unconfirmed batches are
+    /// refused.
+    async fn give_up_confirmations(self: Arc<Self>, number: u64) {
+        tokio::time::sleep(WORD_GRACE).await;
+        let mut state = self.state.lock();
+        let failed = state.queue.give_up_confirmations(number, self.now());
+        if failed.is_empty() {
+            return;
+        }
+        self.answer_failed(state, failed);
+        self.go_on();
+    }
+
+    /// Commits objects. After a failure, the queue repeats the commit after a pause.
+    async fn commit(self: Arc<Self>, objects: Vec<UploadedObject>) {
+        match self.index.commit(objects).await {
+            Ok(answer) => self.committed(answer),
+            Err(error) => {
+                self.log_commit_failure(&error.into());
+                tokio::time::sleep(COMMIT_BACKOFF).await;
+                self.state.lock().queue.commit_unknown();
+                if self.state.lock().is_closed {
+                    return;
+                }
+            }
+        }
+        self.go_on();
+    }
+
+    /// Applies a commit. First its records become readable, then its batches are answered.
+    fn committed(self: &Arc<Self>, answer: CommitAnswer) {
+        let CommitAnswer { verdicts, partitions, producers, runs } = answer;
+        if verdicts.iter().flatten().any(|verdict| *verdict == CommitVerdict::Refused(Refusal::ObjectGone)) {
+            self.keys.forget();
+        }
+        let mut state = self.state.lock();
+        let mut released = self.take_over(&mut state, &partitions, &producers);
+        let outcomes = state.queue.committed(&verdicts, self.now());
+        let answers = state.answers(outcomes);
+        if state.others_commit {
+            // If another broker has already committed a batch, the batch is a duplicate and has no row in the answer.
+            // The batches that are parked behind it are released all the same, because it has left the queue.
+            let committed = answers.iter().filter(|(_, answer)| answer.is_ok());
+            let of = committed.map(|(pending, _)| (pending.number, pending.producer_id));
+            released.extend(self.release(&mut state, of));
+        }
+        let given_up = state.give_up_parked(&answers);
+        let objects = state.take_committed();
+        drop(state);
+        let rows: Vec<_> = partitions.into_iter().map(|(row, _)| row).collect();
+        self.reader.committed(objects, &rows, runs);
+        self.answer_released(released);
+        answers.into_iter().for_each(|(pending, answer)| pending.answer(answer));
+        given_up.into_iter().for_each(|early| early.refuse(AppendError::Again));
+    }
+
+    /// Applies committed rows and releases the parked batches that were waiting for them. Returns the released batches
+    /// that have an outcome instead of being queued.
+    pub(super) fn take_over(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        partitions: &[(PartitionRow, i64)],
+        producers: &[ProducerRow],
+    ) -> Vec<Released> {
+        state.take_over(partitions, producers);
+        if !state.others_commit {
+            return Vec::new();
+        }
+        self.release(state, producers.iter().map(|row| (row.batches.partition, row.batches.producer_id)))
+    }
+
+    pub(super) fn log_commit_failure(&self, error: &StoreError) {
+        if let Some(left_out) = self.commit_failures.due() {
+            tracing::error!(%error, left_out, "cannot use the index of diskless topics: producers wait, and commits are retried; check the index");
+        }
+    }
+}
+
+impl PipelineState {
+    /// Applies committed rows to the states of partitions. The second value of each pair is the offset from which
+    /// `producers` is complete.
+    ///
+    /// If a state ends before that offset, rows are missing, and it is left unchanged until a refresh. If no other
+    /// broker commits, no refresh would follow, so such a state is dropped.
+    fn take_over(&mut self, partitions: &[(PartitionRow, i64)], producers: &[ProducerRow]) {
+        let up_to_date = |(row, since): &(PartitionRow, i64)| {
+            let known = self.known.get(&row.id).filter(|known| *since <= known.next_offset)?;
+            Some((row.id, known.next_offset))
+        };
+        let from: HashMap<_, _> = partitions.iter().filter_map(up_to_date).collect();
+        for ProducerRow { batches: of, written_ms } in producers {
+            let Some((from, known)) = from.get(&of.partition).zip(self.known.get_mut(&of.partition)) else { continue };
+            for batch in of.batches.iter().filter(|batch| batch.base_offset >= *from) {
+                known.take_over(batch, *written_ms);
+            }
+        }
+        for (row, _) in partitions.iter().filter(|(row, _)| from.contains_key(&row.id)) {
+            if let Some(known) = self.known.get_mut(&row.id).filter(|known| row.next_offset >= known.next_offset) {
+                row.put_into(known);
+            }
+        }
+        if !self.others_commit {
+            // If answers arrive in a different order than their queries were sent, states can lack rows. Such a state
+            // is read again when it is needed.
+            let missed = partitions.iter().filter(|(row, _)| !from.contains_key(&row.id));
+            missed.for_each(|(row, _)| drop(self.known.remove(&row.id)));
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! Writes the markers of transactions. A marker goes into the next object, behind those batches of its producer that
+//! this broker has admitted. The commit of that object decides on it.
+//!
+//! A marker uses no memory of the budget. Producers may have used up the budget while they wait for the end of their
+//! transactions.
+//!
+//! The effect of a marker is decided by the index. Retries are made by the coordinator.
+//!
+//! Invariants: at most [`MARKERS_MAX`] markers are queued, and each of them only once.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use fullbore_host::files::now_ms;
+use fullbore_rules::commit::admission::TicketId;
+use fullbore_rules::commit::rotation::OBJECT_BATCHES_MAX;
+use fullbore_rules::commit::{BatchKind, DisklessPartitionId, Verified};
+use fullbore_rules::sequence::{Marker, Stamp};
+use fullbore_wire::batch::{BatchView, EndTransactionMarker};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use super::admit::IndexedPartition;
+use super::answer::{PendingAnswer, PendingBatch};
+use super::gathering::NewBatch;
+use super::{Pipeline, Shared};
+use crate::assemble::LEADER_EPOCH;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::ProducerKey;
+use fullbore_log::partition::stamping::Stamping;
+
+/// Maximum number of queued markers, which is how many one object takes. Further markers wait for a permit.
+const MARKERS_MAX: usize = OBJECT_BATCHES_MAX;
+/// Maximum number of requests that wait for the same marker. A coordinator sends the request again if it has lost the
+/// answer.
+const WAITS_MAX: usize = 8;
+
+type MarkerOutcome = Result<(), AppendError>;
+
+/// The permits for queued markers.
+pub(super) struct MarkerPlaces(Arc<Semaphore>);
+
+impl Default for MarkerPlaces {
+    fn default() -> MarkerPlaces {
+        MarkerPlaces(Arc::new(Semaphore::new(MARKERS_MAX)))
+    }
+}
+
+impl MarkerPlaces {
+    /// Stops giving out permits.
+    pub fn close(&self) {
+        self.0.close();
+    }
+}
+
+/// Answers the requests that wait for a marker.
+pub(super) struct MarkerAnswer {
+    waiting: Vec<oneshot::Sender<MarkerOutcome>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl MarkerAnswer {
+    fn join(&mut self) -> oneshot::Receiver<MarkerOutcome> {
+        self.waiting.retain(|waiting| !waiting.is_closed());
+        if self.waiting.len() >= WAITS_MAX {
+            let _ = self.waiting.remove(0).send(Err(AppendError::Again));
+        }
+        let (answer, awaited) = oneshot::channel();
+        self.waiting.push(answer);
+        awaited
+    }
+
+    pub fn send(self, outcome: MarkerOutcome) {
+        for waiting in self.waiting {
+            // Sending fails if the coordinator has given up. It will write the marker again.
+            let _ = waiting.send(outcome);
+        }
+    }
+}
+
+/// The queued markers by partition and producer.
+#[derive(Default)]
+pub(super) struct QueuedMarkers(HashMap<(DisklessPartitionId, i64), Vec<(Marker, TicketId)>>);
+
+impl QueuedMarkers {
+    /// Returns the ticket of a queued marker that equals this one, if there is any.
+    fn find(&self, number: DisklessPartitionId, marker: &Marker) -> Option<TicketId> {
+        let queued = self.0.get(&(number, marker.producer_id))?;
+        queued.iter().find(|(of, _)| of == marker).map(|(_, ticket)| *ticket)
+    }
+
+    fn push(&mut self, number: DisklessPartitionId, marker: &Marker, ticket: TicketId) {
+        self.0.entry((number, marker.producer_id)).or_default().push((*marker, ticket));
+    }
+
+    /// Removes a marker that has an outcome.
+    pub fn ended(&mut self, number: DisklessPartitionId, producer_id: i64, ticket: TicketId) {
+        if let Some(queued) = self.0.get_mut(&(number, producer_id)) {
+            queued.retain(|(_, of)| *of != ticket);
+            if queued.is_empty() {
+                self.0.remove(&(number, producer_id));
+            }
+        }
+    }
+}
+
+impl Pipeline {
+    /// Writes a marker, and returns when it has an outcome. If there is a permit, the first poll of the future queues
+    /// the marker. An equal marker that is already queued shares its outcome. Once the marker is queued, it is written
+    /// even if the future is dropped.
+    ///
+    /// # Errors
+    /// Returns [`AppendError::Sequence`] if a later coordinator or epoch has ended the transaction, or
+    /// [`AppendError::Deleted`] if the partition is deleted. After any other error the marker may still be written, and
+    /// the caller must repeat the request.
+    pub async fn write_marker(
+        &self,
+        partition: IndexedPartition<'_>,
+        marker: &Marker,
+        transaction_version: i8,
+    ) -> Result<(), AppendError> {
+        let place = Arc::clone(&self.shared.marker_places.0).acquire_owned().await.map_err(|_| AppendError::Gone)?;
+        let awaited = self.shared.queue_marker(partition, marker, transaction_version, place)?;
+        awaited.await.unwrap_or(Err(AppendError::Gone))
+    }
+}
+
+impl Shared {
+    /// Queues a marker if no equal one is queued, and returns the receiver of its outcome. Parked batches of older
+    /// epochs are refused. Parked batches of the marker's epoch stay parked, and wait for the batch with sequence 0.
+    fn queue_marker(
+        self: &Arc<Self>,
+        partition: IndexedPartition<'_>,
+        marker: &Marker,
+        transaction_version: i8,
+        place: OwnedSemaphorePermit,
+    ) -> Result<oneshot::Receiver<MarkerOutcome>, AppendError> {
+        let IndexedPartition { view, number } = partition;
+        let mut batch = batch_of(partition, marker)?;
+        batch.kind = BatchKind::marker(marker, transaction_version);
+        let mut state = self.state.lock();
+        if state.is_closed || view.is_gone() {
+            return Err(view.gone());
+        }
+        let queued = state.markers.find(number, marker);
+        if let Some(pending) = queued.and_then(|ticket| state.pending.get_mut(&ticket))
+            && let PendingAnswer::Marker(answer) = &mut pending.answer
+        {
+            return Ok(answer.join());
+        }
+        let was_idle = state.queue.is_closed_up();
+        let stamp = batch.stamp;
+        let ticket = state.queue.admit(batch, self.now());
+        let mut answer = MarkerAnswer { waiting: Vec::new(), _place: place };
+        let awaited = answer.join();
+        let pending = PendingBatch {
+            partition: Arc::clone(view),
+            number,
+            log_append_time_ms: -1,
+            producer_id: stamp.producer_id,
+            answer: PendingAnswer::Marker(answer),
+        };
+        state.pending.insert(ticket, pending);
+        state.markers.push(number, marker, ticket);
+        // The followers of this stamp begin with sequence 0, which is the sequence after `i32::MAX` and the first one
+        // of the marker's epoch.
+        self.release_followers(&mut state, partition, Stamp { base_sequence: i32::MAX, ..stamp });
+        self.close_due(&mut state);
+        if was_idle {
+            self.changed.notify_one();
+        }
+        Ok(awaited)
+    }
+}
+
+/// Returns the marker as a control batch for the next object.
+fn batch_of(partition: IndexedPartition<'_>, marker: &Marker) -> Result<NewBatch, AppendError> {
+    let &Marker { producer_id, producer_epoch, coordinator_epoch, is_commit } = marker;
+    let now_ms = now_ms();
+    let bytes = EndTransactionMarker { producer_id, producer_epoch, is_commit, coordinator_epoch }.batch(now_ms);
+    let view = BatchView::first(&bytes).map_err(|_| AppendError::Storage)?;
+    let clock = partition.view.config().message_timestamp_type;
+    let (bytes, max_timestamp) = Stamping::stored(&view, clock, now_ms, LEADER_EPOCH);
+    Ok(NewBatch {
+        partition: partition.number,
+        producer: ProducerKey::Id(producer_id),
+        bytes,
+        stamp: Stamp { producer_id, producer_epoch, base_sequence: -1, record_count: 1 },
+        max_timestamp,
+        kind: BatchKind::Plain,
+        verified: Some(Verified { next_offset: partition.view.offsets().log_end, is_added: false }),
+        ends_transaction: true,
+        room: None,
+    })
+}

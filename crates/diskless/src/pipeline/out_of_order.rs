@@ -1,0 +1,316 @@
+//! Handles batches that arrive out of order. Their producer sends over several connections, or it has moved to this
+//! broker while another broker still commits its earlier batches. `rules/commit/admission.rs` decides which batches
+//! wait.
+//!
+//! A waiting batch is parked in the reorder buffer. It stays there until the missing batches are admitted here, or are
+//! known to be committed elsewhere. The buffer and its limits are in `log/partition/reorder_buffer.rs`.
+//!
+//! Invariant: a parked batch is checked again after each commit of its producer, here or elsewhere. The same happens
+//! when a queued batch of the producer turns out to be committed already.
+
+use fullbore_host::task;
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use fullbore_rules::commit::DisklessPartitionId;
+use fullbore_rules::commit::admission::{Admission, Freshness};
+use fullbore_rules::sequence::Stamp;
+use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+use super::admit::{Candidate, Grant, IndexedPartition, Offered, Unverified};
+use super::answer::PendingBatch;
+use super::refresh::Refreshed;
+use super::{Pipeline, PipelineState, Released, Shared};
+use crate::partition_view::PartitionView;
+use fullbore_host::files::now_ms;
+use fullbore_log::partition::error::AppendError;
+use fullbore_log::partition::memory_budget::ProducerKey;
+use fullbore_log::partition::outcome::{AppendStep, AppendTicket, Appended, Blocker};
+use fullbore_log::partition::reorder_buffer::{LaterRoom, OUT_OF_ORDER, OutOfOrderBatch, ReorderBuffer};
+use fullbore_log::partition::terms::AppendTerms;
+use fullbore_log::validation::ValidBatch;
+
+/// How long a partition with parked batches may go without a refresh. A commit in the change feed causes an earlier
+/// refresh. The interval is also the time limit of each refresh, because the task that waits for it must refuse expired
+/// batches in time.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Pipeline {
+    /// Parks an out-of-order batch together with its memory. Returns `Break` if the batch is parked or blocked, or
+    /// `Continue` with `grant` if it can be admitted or refused now.
+    ///
+    /// # Errors
+    /// Returns an [`AppendError`] if the batch is refused. None of its records is or will be in the partition.
+    pub(super) fn park_or_pass<'a>(
+        &self,
+        of: IndexedPartition<'_>,
+        batch: &ValidBatch<'_>,
+        candidate: Candidate,
+        terms: AppendTerms<'_>,
+        grant: Grant<'a>,
+    ) -> Result<ControlFlow<AppendStep, Grant<'a>>, AppendError> {
+        let IndexedPartition { view: partition, number } = of;
+        let (early, freshness) = (terms.early, grant.freshness);
+        let mut state = self.shared.state.lock();
+        if state.is_closed || partition.is_gone() {
+            return Err(partition.gone());
+        }
+        let stamp = candidate.stamp;
+        if !stamp.is_idempotent() {
+            return Ok(ControlFlow::Continue(grant));
+        }
+        let is_stale = AppendStep::Blocked(Blocker::StaleState(stamp.producer_id));
+        let may_wait = early.are_sent || state.others_commit;
+        let committed = match state.known.get(&number) {
+            None if may_wait && freshness == Freshness::MayBeStale => return Ok(ControlFlow::Break(is_stale)),
+            known => known.filter(|known| may_wait && state.queue.ahead(number, &stamp, known) > 0),
+        };
+        let Some(committed) = committed else { return Ok(state.pass(number, &candidate, grant)) };
+        // If the producer sends out of order and has a pending batch of this epoch here, the missing batch will reach
+        // this broker over another connection. A refresh would not find it.
+        let comes_here = early.are_sent && state.queue.has_pending_of_epoch(number, &stamp);
+        if state.others_commit && freshness == Freshness::MayBeStale && !comes_here {
+            return Ok(ControlFlow::Break(is_stale));
+        }
+        let awaits_others = || state.queue.awaits_others(number, &stamp, committed, self.shared.now());
+        if !early.are_sent && (early.wait_in.is_none() || !awaits_others()) {
+            return Ok(ControlFlow::Continue(grant));
+        }
+        let out_of_turn =
+            |state: &PipelineState| AppendError::Sequence(state.queue.of_early(number, &stamp, self.shared.now()));
+        let Some(reordering) = early.wait_in else { return Err(out_of_turn(&state)) };
+        if reordering.is_closed() {
+            return Err(AppendError::Gone);
+        }
+        let parked = state.parked.entry(number).or_default();
+        if parked.take_late(&stamp, reordering) {
+            let log_start_offset = partition.offsets().log_start;
+            return Err(match state.is_forgotten(number, &stamp) {
+                true => AppendError::UnknownProducer { log_start_offset },
+                false => out_of_turn(&state),
+            });
+        }
+        let later = LaterRoom { room: grant.room, early_bytes_max: self.shared.budget.max() / 2 };
+        let answer = parked.park(batch, &terms, reordering, Some(later));
+        if parked.wants_watch() {
+            let watch = Watch { number, partition: Arc::clone(partition), reordering: Arc::clone(reordering) };
+            match state.others_commit {
+                true => drop(task::spawn(watch_others(self.clone(), watch))),
+                false => drop(task::spawn(expire(Arc::downgrade(&self.shared), watch))),
+            }
+        } else if !parked.is_watched() {
+            state.parked.remove(&number);
+        }
+        match answer {
+            Err(OUT_OF_ORDER) => Err(out_of_turn(&state)),
+            answer => answer.map(|answer| {
+                let ticket = AppendTicket::out_of_order_commit(answer, reordering.until(), grant.left_out.clone());
+                ControlFlow::Break(AppendStep::Pending(ticket))
+            }),
+        }
+    }
+}
+
+/// A partition whose parked batches are watched by a task.
+struct Watch {
+    number: DisklessPartitionId,
+    partition: Arc<PartitionView>,
+    reordering: Arc<ReorderBuffer>,
+}
+
+impl Shared {
+    /// Queues the batches that are parked behind the admitted batch with `stamp`.
+    pub(super) fn release_followers(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        partition: IndexedPartition<'_>,
+        mut stamp: Stamp,
+    ) {
+        let number = partition.number;
+        let Some(mut parked) = state.parked.remove(&number) else { return };
+        while let Some(early) = parked.next_after(&stamp) {
+            stamp = early.batch().stamp();
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
+                Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
+                Ok(Admission::Refuse(why)) => early.refuse(AppendError::Sequence(why)),
+                // The batch cannot be queued, either because its transaction has ended, or because a copy was admitted
+                // over another connection. The client sends it again, and in the latter case gets the outcome of the
+                // copy.
+                Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_) | Admission::Duplicate { .. }) => {
+                    early.refuse(AppendError::Again);
+                }
+            }
+        }
+        state.parked.insert(number, parked);
+    }
+
+    fn enqueue_released(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        partition: IndexedPartition<'_>,
+        early: OutOfOrderBatch,
+    ) {
+        let candidate = candidate_of(&early);
+        let (batch, answer, room) = early.into_parts();
+        let producer = ProducerKey::Id(batch.stamp().producer_id);
+        let offered = Offered::new(partition, producer, &batch, candidate, now_ms());
+        self.enqueue(state, offered, answer, room);
+        self.close_due(state);
+    }
+
+    /// Checks the parked batches of these producers again, because other batches of theirs were committed. Returns
+    /// those that have an outcome instead of being queued.
+    pub(super) fn release(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        producers: impl Iterator<Item = (DisklessPartitionId, i64)>,
+    ) -> Vec<Released> {
+        let mut released = Vec::new();
+        for (number, producer_id) in producers {
+            let is_parked = state.parked.get(&number).is_some_and(|parked| parked.has(producer_id));
+            if is_parked && let Some(view) = self.reader.partition(number) {
+                let partition = IndexedPartition { view: &view, number };
+                // When a batch is queued, the next one may become ready.
+                while self.release_ready(state, partition, producer_id, &mut released) {}
+            }
+        }
+        released
+    }
+
+    /// Checks the parked batches of one producer again. Returns true if at least one has left the reorder buffer.
+    fn release_ready(
+        self: &Arc<Self>,
+        state: &mut PipelineState,
+        partition: IndexedPartition<'_>,
+        producer_id: i64,
+        released: &mut Vec<Released>,
+    ) -> bool {
+        let number = partition.number;
+        let mut stamps = state.parked.get(&number).map(|parked| parked.stamps_of(producer_id)).unwrap_or_default();
+        stamps.sort_unstable_by_key(|stamp| stamp.base_sequence);
+        let mut is_any = false;
+        for stamp in stamps {
+            let is_early = state.known.get(&number).is_some_and(|known| state.queue.ahead(number, &stamp, known) > 0);
+            if is_early {
+                continue;
+            }
+            let Some(early) = state.parked.get_mut(&number).and_then(|parked| parked.take(&stamp)) else { continue };
+            is_any = true;
+            match state.check(number, &candidate_of(&early), Freshness::Current) {
+                Ok(Admission::Admit) => self.enqueue_released(state, partition, early),
+                Ok(Admission::Refuse(why)) => released.push((early, Err(AppendError::Sequence(why)))),
+                Ok(Admission::Duplicate { base_offset, timestamp }) => {
+                    released.push((early, Ok(partition.view.appended_before(base_offset, timestamp))));
+                }
+                Err(Unverified) | Ok(Admission::Ask | Admission::Shares(_)) => {
+                    released.push((early, Err(AppendError::Again)));
+                }
+            }
+        }
+        is_any
+    }
+
+    /// Answers released batches. The caller must not hold the lock.
+    pub(super) fn answer_released(&self, released: Vec<Released>) {
+        // The queued batches are in an object that the driver closes when it is due.
+        self.changed.notify_one();
+        for (early, outcome) in released {
+            match outcome {
+                Ok(appended) => early.was_appended(appended),
+                Err(why) => early.refuse(why),
+            }
+        }
+    }
+
+    /// Refuses the batches that have waited too long. Returns the time at which the next wait expires, or `None` if no
+    /// batch is parked.
+    fn expire_parked(&self, watch: &Watch) -> Option<Instant> {
+        let mut state = self.state.lock();
+        let (expired, due) = state.parked.get_mut(&watch.number)?.expire(&watch.reordering);
+        let expired = expired.split(|stamp| state.is_forgotten(watch.number, stamp));
+        if due.is_none() {
+            state.parked.remove(&watch.number);
+        }
+        drop(state);
+        let (forgotten, expired) = expired;
+        let log_start_offset = watch.partition.offsets().log_start;
+        forgotten.into_iter().for_each(|early| early.refuse(AppendError::UnknownProducer { log_start_offset }));
+        let of_early = |stamp: &Stamp| self.state.lock().queue.of_early(watch.number, stamp, self.now());
+        expired.refuse(|stamp| AppendError::Sequence(of_early(stamp)));
+        due
+    }
+}
+
+impl PipelineState {
+    /// Lets a batch that is in order continue to its admission, or returns what blocks it.
+    fn pass<'a>(
+        &self,
+        number: DisklessPartitionId,
+        candidate: &Candidate,
+        grant: Grant<'a>,
+    ) -> ControlFlow<AppendStep, Grant<'a>> {
+        ControlFlow::Break(AppendStep::Blocked(match self.check(number, candidate, grant.freshness) {
+            Ok(Admission::Ask) => Blocker::StaleState(candidate.stamp.producer_id),
+            Err(Unverified) => Blocker::Verification,
+            // The batch would be in the same object as the marker of its producer's previous transaction. That object
+            // cannot wait for the confirmation, because the coordinator confirms only after the marker is committed.
+            Ok(Admission::Admit) if self.is_beside_marker(number, candidate, &grant) => Blocker::Verification,
+            Ok(_) => return ControlFlow::Continue(grant),
+        }))
+    }
+
+    fn is_beside_marker(&self, number: DisklessPartitionId, candidate: &Candidate, grant: &Grant<'_>) -> bool {
+        let is_ahead = grant.awaited.is_some() && self.opens(number, candidate);
+        is_ahead && self.queue.gathers_marker_of(candidate.stamp.producer_id)
+    }
+
+    /// Returns true if the state of a producer is forgotten, so that an out-of-order batch would be accepted as its
+    /// first one. Another broker may still commit earlier batches, which must not come after this one. The producer
+    /// must therefore begin a new epoch.
+    fn is_forgotten(&self, number: DisklessPartitionId, stamp: &Stamp) -> bool {
+        self.others_commit && self.check_sequence(number, stamp, Freshness::Current) == Admission::Admit
+    }
+
+    /// Removes and returns the batches that are parked behind failed ones. Their producer sends all of them again.
+    pub(super) fn give_up_parked(
+        &mut self,
+        answers: &[(PendingBatch, Result<Appended, AppendError>)],
+    ) -> Vec<OutOfOrderBatch> {
+        let failed = answers.iter().filter(|(pending, answer)| answer.is_err() && pending.is_batch());
+        let failed = failed.map(|(pending, _)| pending);
+        let parked = &mut self.parked;
+        failed.filter_map(|of| Some(parked.get_mut(&of.number)?.take_all(of.producer_id))).flatten().collect()
+    }
+}
+
+fn candidate_of(early: &OutOfOrderBatch) -> Candidate {
+    Candidate::unverified(early.batch(), early.ends_transaction())
+}
+
+/// Refuses batches that have waited too long. Ends when no batch of the partition is parked.
+async fn expire(shared: Weak<Shared>, watch: Watch) {
+    while let Some(due) = shared.upgrade().and_then(|shared| shared.expire_parked(&watch)) {
+        sleep_until(due).await;
+    }
+}
+
+/// Watches the parked batches of a partition to which other brokers commit as well. The partition is refreshed until no
+/// batch is parked.
+async fn watch_others(pipeline: Pipeline, watch: Watch) {
+    let heard = Arc::new(Notify::new());
+    let _registration = watch.partition.register(&heard);
+    loop {
+        // While batches are parked, another refresh follows after the next commit in the change feed or at the end of
+        // the interval. It follows even if this one is not answered.
+        let refresh = async {
+            let _place = pipeline.shared.refreshes.acquire_for_watch().await;
+            pipeline.refresh(BTreeSet::from([watch.number]), &mut Refreshed::new()).await;
+        };
+        let _ = timeout(REFRESH_INTERVAL, refresh).await;
+        let Some(due) = pipeline.shared.expire_parked(&watch) else { return };
+        let _ = timeout_at(due.min(Instant::now() + REFRESH_INTERVAL), heard.notified()).await;
+    }
+}
