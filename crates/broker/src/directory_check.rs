@@ -50,13 +50,8 @@ pub enum DirectoryFinding {
         /// True if a broker is running with that other directory.
         lives: bool,
     },
-    /// The broker last used another directory, and has the only complete replica of these partitions in it.
-    OnlyReplica {
-        node_id: i32,
-        partitions: OnlyComplete,
-        /// True if the setting `fullbore.lost.directory.accept` lets the broker start.
-        is_accepted: bool,
-    },
+    /// The broker last used another directory, and has the only complete replica of some partitions in it.
+    OnlyReplica(OnlyReplica),
     /// The directory is an older copy. The broker has used a newer state since.
     Older {
         node_id: i32,
@@ -89,13 +84,42 @@ pub enum DirectoryFinding {
     },
 }
 
+/// The partitions of which the broker has the only complete replica, in another directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnlyReplica {
+    node_id: i32,
+    partitions: OnlyComplete,
+    /// True if the setting `fullbore.lost.directory.accept` lets the broker start.
+    is_accepted: bool,
+}
+
+impl fmt::Display for OnlyReplica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node_id, partitions: OnlyComplete { count, first }, is_accepted } = self;
+        let outcome = match is_accepted {
+            true => {
+                "the start gives up the records that no other replica has, since fullbore.lost.directory.accept=true"
+            }
+            false => {
+                "the broker does not start; mount or restore the directory that has their records, or accept the loss by \
+                 fullbore.lost.directory.accept=true"
+            }
+        };
+        write!(
+            f,
+            "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for example \
+             {first}: {outcome}"
+        )
+    }
+}
+
 impl DirectoryFinding {
     /// Returns true if the broker would not start, or would lose records.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Absent | Self::Whole { .. } => false,
             Self::Replaced { lives, .. } => *lives,
-            Self::OnlyReplica { is_accepted, .. } => !is_accepted,
+            Self::OnlyReplica(only) => !only.is_accepted,
             Self::Unknown { is_of_cluster, .. } => !is_of_cluster,
             Self::Missing { is_in_sync, .. } => *is_in_sync,
             Self::More(_, like) => like.is_wrong(),
@@ -135,17 +159,7 @@ impl fmt::Display for DirectoryFinding {
                 "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
                  replicates its partitions from the leaders"
             ),
-            Self::OnlyReplica { node_id, partitions: OnlyComplete { count, first }, is_accepted: false } => write!(
-                f,
-                "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for \
-                 example {first}: the broker does not start; mount or restore the directory that has their records, or accept the loss by \
-                 fullbore.lost.directory.accept=true"
-            ),
-            Self::OnlyReplica { node_id, partitions: OnlyComplete { count, first }, is_accepted: true } => write!(
-                f,
-                "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for \
-                 example {first}: the start gives up the records that no other replica has, since fullbore.lost.directory.accept=true"
-            ),
+            Self::OnlyReplica(only) => only.fmt(f),
             Self::Older { node_id, lives: true } => write!(
                 f,
                 "it is an older copy: node.id={node_id} lives, and has a newer state of it: a broker with this one is refused"
@@ -249,8 +263,8 @@ fn other_directory(
         let replaced = DirectoryFinding::Replaced { node_id, registered: registered.directory, lives };
         let only = found.only_complete.clone().filter(|_| !lives);
         let is_accepted = config.membership.accepts_lost_directory;
-        let only = only.map(|partitions| DirectoryFinding::OnlyReplica { node_id, partitions, is_accepted });
-        return Some(only.unwrap_or(replaced));
+        let only = only.map(|partitions| OnlyReplica { node_id, partitions, is_accepted });
+        return Some(only.map_or(replaced, DirectoryFinding::OnlyReplica));
     };
     let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.reported);
     is_older.then_some(DirectoryFinding::Older { node_id, lives })

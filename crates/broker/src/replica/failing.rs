@@ -180,7 +180,7 @@ impl Replica {
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
     }
 
-    /// Notes that the disk has refused to read a range of a log file. Logs it if nobody else has, unless the partition
+    /// Notes that the disk has refused to read a range of a log file. Logs it unless the reader does, or the partition
     /// already fails.
     pub(crate) fn note_failed_range(&self, failed: &FailedRead) {
         let name = failed.path.file_name().and_then(|name| name.to_str());

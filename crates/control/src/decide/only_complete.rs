@@ -1,8 +1,8 @@
 //! Finds the partitions of which one broker has the only complete replica. Such a broker does not start with a new data
 //! directory, which it also has if its volume is not mounted.
 //!
-//! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions do
-//! not count, because their records are in the object store.
+//! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions
+//! do not count, because their records are in the object store.
 
 use super::super::image::Image;
 

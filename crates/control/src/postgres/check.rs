@@ -1,7 +1,7 @@
 //! Checks a database before a broker uses it, and returns all findings at once. Each is one line of text.
 //!
-//! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, if commits
-//! could be lost, or if partitions of a running cluster have no leader.
+//! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, if
+//! commits could be lost, or if partitions of a running cluster have no leader.
 
 use std::collections::BTreeSet;
 use std::fmt;
