@@ -7,6 +7,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -64,6 +65,36 @@ impl Disk {
         frozen
     }
 
+    /// Makes the end of a file unreadable, from the middle of its last extent on. Whatever lies behind it on the disk
+    /// is unreadable too. The file must not be in the page cache.
+    ///
+    /// # Panics
+    /// Panics if the file has no blocks.
+    pub fn lose_end_of(&self, file: &Path) -> LostEnd<'_> {
+        let output = Command::new("filefrag").args(["-v", "-b4096"]).arg(file).output().expect("e2fsprogs has it");
+        let text = String::from_utf8(output.stdout).expect("text");
+        // A line has the number of the extent, its logical blocks, its physical blocks, and its length.
+        let last = text.lines().rev().find(|line| line.contains("eof")).expect("an extent");
+        let numbers: Vec<u64> = last.split([' ', ':', '.']).filter_map(|word| word.parse().ok()).collect();
+        let (first, end) = (numbers[3], numbers[4]);
+        let position = (first + end) / 2 * 4096;
+        let image = File::options().read(true).write(true).open(self.image()).expect("ours");
+        let mut bytes = vec![0; usize::try_from(SIZE - position).expect("small")];
+        image.read_exact_at(&mut bytes, position).expect("the end of the image");
+        image.set_len(position).expect("shorter");
+        LostEnd { disk: self, position, bytes }
+    }
+
+    /// Makes the file system read-only, as the kernel does after an error of the disk.
+    pub fn fail(&self) {
+        let path = self.path();
+        let device = Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&path).output().expect("it runs");
+        let device = String::from_utf8(device.stdout).expect("text");
+        let name = device.trim().rsplit('/').next().expect("a name");
+        assert!(run("mount", &["-o", "remount,errors=remount-ro"], &[&path]), "a file system of ours");
+        fs::write(format!("/sys/fs/ext4/{name}/trigger_fs_error"), "1").expect("ext4 has this file");
+    }
+
     fn image(&self) -> PathBuf {
         self.directory.path().join("image")
     }
@@ -76,6 +107,22 @@ impl Disk {
     /// Returns the data directory of a broker on the disk.
     pub fn data(&self) -> PathBuf {
         self.path().join("data")
+    }
+}
+
+/// A part of a disk that cannot be read.
+pub struct LostEnd<'a> {
+    disk: &'a Disk,
+    position: u64,
+    bytes: Vec<u8>,
+}
+
+impl LostEnd<'_> {
+    /// Makes the part readable again.
+    pub fn give_back(self) {
+        let image = File::options().write(true).open(self.disk.image()).expect("ours");
+        // This overwrites blocks that were written in the meantime, which tests therefore must not read.
+        image.write_all_at(&self.bytes, self.position).expect("room");
     }
 }
 

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
+use std::iter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use fullbore_wire::Uuid;
 
 use fullbore_config::{BrokerConfig, PlaneSettings};
 use fullbore_control::{
-    DirectoryInDatabase, Finding, RegisteredDirectory, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
+    DirectoryInDatabase, Finding, OnlyComplete, SINGLE_BROKERS_FILE, identity_of, look_up_directory,
 };
 use fullbore_diskless::index::{Lacking, lacking, noted_changes};
 use fullbore_log::boot::Boots;
@@ -49,6 +50,8 @@ pub enum DirectoryFinding {
         /// True if a broker is running with that other directory.
         lives: bool,
     },
+    /// The broker last used another directory, and has the only complete replica of some partitions in it.
+    OnlyReplica(OnlyReplica),
     /// The directory is an older copy. The broker has used a newer state since.
     Older {
         node_id: i32,
@@ -81,12 +84,42 @@ pub enum DirectoryFinding {
     },
 }
 
+/// The partitions of which the broker has the only complete replica, in another directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnlyReplica {
+    node_id: i32,
+    partitions: OnlyComplete,
+    /// True if the setting `fullbore.lost.directory.accept` lets the broker start.
+    is_accepted: bool,
+}
+
+impl fmt::Display for OnlyReplica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node_id, partitions: OnlyComplete { count, first }, is_accepted } = self;
+        let outcome = match is_accepted {
+            true => {
+                "the start gives up the records that no other replica has, since fullbore.lost.directory.accept=true"
+            }
+            false => {
+                "the broker does not start; mount or restore the directory that has their records, or accept the loss by \
+                 fullbore.lost.directory.accept=true"
+            }
+        };
+        write!(
+            f,
+            "it is a new directory, and node.id={node_id} had the only complete replica of {count} partitions in another one, for example \
+             {first}: {outcome}"
+        )
+    }
+}
+
 impl DirectoryFinding {
     /// Returns true if the broker would not start, or would lose records.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Absent | Self::Whole { .. } => false,
             Self::Replaced { lives, .. } => *lives,
+            Self::OnlyReplica(only) => !only.is_accepted,
             Self::Unknown { is_of_cluster, .. } => !is_of_cluster,
             Self::Missing { is_in_sync, .. } => *is_in_sync,
             Self::More(_, like) => like.is_wrong(),
@@ -126,6 +159,7 @@ impl fmt::Display for DirectoryFinding {
                 "node.id={node_id} had another data directory ({registered}) at its last start: a broker with this one replaces it, and \
                  replicates its partitions from the leaders"
             ),
+            Self::OnlyReplica(only) => only.fmt(f),
             Self::Older { node_id, lives: true } => write!(
                 f,
                 "it is an older copy: node.id={node_id} lives, and has a newer state of it: a broker with this one is refused"
@@ -168,9 +202,12 @@ impl fmt::Display for DirectoryFinding {
 
 /// Compares the data directory of this broker with the database. Blocks.
 pub fn check_directory(config: &BrokerConfig, settings: &PlaneSettings) -> Vec<DirectoryFinding> {
-    let directory = &config.node.data_dir;
-    if !directory.exists() {
-        return vec![DirectoryFinding::Absent];
+    if !config.node.data_dir.exists() {
+        let of_database = match look_up_directory(settings, config.node.id, None) {
+            Ok(found) => other_directory(config, None, &found),
+            Err(finding) => Some(DirectoryFinding::Database(finding)),
+        };
+        return iter::once(DirectoryFinding::Absent).chain(of_database).collect();
     }
     findings(config, settings).unwrap_or_else(|error| vec![DirectoryFinding::Unreadable(error.to_string())])
 }
@@ -195,11 +232,10 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     if !found.knows_seen {
         findings.extend(known.and_then(|known| known.seen).map(|seen| DirectoryFinding::WentBack(seen.number)));
     }
-    let session = Duration::from_millis(config.membership.session_timeout_ms);
     // Read a second time, because a running broker may have sent the database a newer number meanwhile.
     let now = identity_of(directory)?;
     let marks = now.map(|now| (now.directory, now.marks(Boots::look(directory).are_the_same())));
-    findings.extend(found.registered.and_then(|registered| other_directory(node_id, marks, &registered, session)));
+    findings.extend(other_directory(config, marks, &found));
     let is_of_cluster = known.is_some();
     listed(unknown(directory, &found, is_of_cluster)?, &mut findings);
     let missing: Vec<DirectoryFinding> = missing(directory, &found);
@@ -213,16 +249,22 @@ fn findings(config: &BrokerConfig, settings: &PlaneSettings) -> io::Result<Vec<D
     Ok(findings)
 }
 
-/// Returns a finding if the broker last used another directory, or a newer state of this one.
+/// Returns a finding if the broker last used another directory, or a newer state of this one. `own` is `None` if this
+/// directory is new.
 fn other_directory(
-    node_id: i32,
+    config: &BrokerConfig,
     own: Option<(Uuid, DirectoryMarks)>,
-    registered: &RegisteredDirectory,
-    session: Duration,
+    found: &DirectoryInDatabase,
 ) -> Option<DirectoryFinding> {
+    let (node_id, registered) = (config.node.id, found.registered?);
+    let session = Duration::from_millis(config.membership.session_timeout_ms);
     let lives = registered.beaten.is_some_and(|age| age < session);
     let Some((_, marks)) = own.filter(|(directory, _)| *directory == registered.directory) else {
-        return Some(DirectoryFinding::Replaced { node_id, registered: registered.directory, lives });
+        let replaced = DirectoryFinding::Replaced { node_id, registered: registered.directory, lives };
+        let only = found.only_complete.clone().filter(|_| !lives);
+        let is_accepted = config.membership.accepts_lost_directory;
+        let only = only.map(|partitions| OnlyReplica { node_id, partitions, is_accepted });
+        return Some(only.map_or(replaced, DirectoryFinding::OnlyReplica));
     };
     let is_older = marks.is_older_than(u128::from_be_bytes(registered.process.0), registered.reported);
     is_older.then_some(DirectoryFinding::Older { node_id, lives })

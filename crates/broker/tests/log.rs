@@ -29,5 +29,7 @@ mod restart;
 mod retention;
 #[path = "log/storage.rs"]
 mod storage;
+#[path = "log/topic_id.rs"]
+mod topic_id;
 #[path = "log/torn.rs"]
 mod torn;

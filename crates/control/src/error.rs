@@ -15,6 +15,11 @@ use fullbore_host::disk_space::DiskSpace;
 pub enum OpenError {
     #[error("data directory {}: {source}", directory.display())]
     Directory { directory: PathBuf, source: std::io::Error },
+    #[error(
+        "data directory {} is not a directory; set log.dirs (--data-dir) to a directory, which the broker creates if it is missing",
+        directory.display()
+    )]
+    NotADirectory { directory: PathBuf },
     #[error("data directory {} is used by another broker (pid {pid})", directory.display())]
     InUse { directory: PathBuf, pid: String },
     #[error("{} marks this directory as Apache Kafka's, which Fullbore cannot use; set log.dirs to another directory", file.display())]

@@ -77,7 +77,7 @@ pub use command::{
     UpdateFeatures, UpgradeType, Urgent,
 };
 pub use decide::{
-    CONFIGURED_RESOURCES_MAX, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
+    CONFIGURED_RESOURCES_MAX, OnlyComplete, PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_CHARS_MAX, check_name,
     check_replicas, first_unsettled,
 };
 pub use error::OpenError;
@@ -86,7 +86,7 @@ pub use image::{Image, Inapplicable, Topic};
 pub use internal::{CONSUMER_OFFSETS, TRANSACTION_STATE, is_internal, may_be_auto_created};
 pub use lock::DirectoryLock;
 pub use node::{Endpoint, RegisteredBroker};
-pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, migrate};
+pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, find_offline, migrate};
 pub use postgres::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
 pub use resources::ConfiguredResource;
 pub use sqlite::FILE as SINGLE_BROKERS_FILE;

@@ -4,7 +4,7 @@
 //! lock ends with its process, even if the process is killed.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Read, Seek, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -37,7 +37,10 @@ impl DirectoryLock {
     /// Fullbore cannot use it, because only Kafka's own metadata log has the names of its topics.
     pub fn take(directory: &Path) -> Result<Self, OpenError> {
         let broken = |source| OpenError::Directory { directory: directory.to_owned(), source };
-        std::fs::create_dir_all(directory).map_err(broken)?;
+        std::fs::create_dir_all(directory).map_err(|source| match source.kind() {
+            ErrorKind::AlreadyExists => OpenError::NotADirectory { directory: directory.to_owned() },
+            _ => broken(source),
+        })?;
         let kafkas = directory.join(KAFKAS);
         if kafkas.exists() {
             return Err(OpenError::KafkaDirectory { file: kafkas });
@@ -126,6 +129,7 @@ mod tests {
     fn directory_that_is_a_file_is_refused_by_name() {
         let file = tempfile::NamedTempFile::new().expect("tempfile");
         let error = DirectoryLock::take(file.path()).expect_err("not a directory").to_string();
-        assert!(error.starts_with(&format!("data directory {}: ", file.path().display())), "{error}");
+        let named = format!("data directory {} is not a directory; set log.dirs ", file.path().display());
+        assert!(error.starts_with(&named), "{error}");
     }
 }

@@ -9,7 +9,7 @@ use clap::{ArgGroup, Args, Subcommand};
 use fullbore_bench::report::json::{array, object, string};
 use fullbore_broker::{DirectoryFinding, check_directory};
 use fullbore_config::{BrokerConfig, PlaneSettings, Properties};
-use fullbore_control::{Finding, Migrated, check, migrate};
+use fullbore_control::{Finding, Migrated, check, find_offline, migrate};
 use std::path::PathBuf;
 
 /// The key that names the database. All keys about the database begin with it.
@@ -17,7 +17,7 @@ const CONTROL_PLANE: &str = "control.plane";
 /// The keys that name the data directory.
 const DIRECTORY: [&str; 2] = ["log.dirs", "log.dir"];
 /// Other keys that concern the data directory.
-const OF_DIRECTORY: [&str; 3] = ["node.id", "broker.id", "broker.session.timeout.ms"];
+const OF_DIRECTORY: [&str; 4] = ["node.id", "broker.id", "broker.session.timeout.ms", "fullbore.lost.directory.accept"];
 
 /// Check and upgrade the PostgreSQL database in which the brokers of a cluster keep their metadata.
 #[derive(Args, Debug)]
@@ -35,7 +35,8 @@ enum AdminCommand {
     ///
     /// With --config, the database is compared with the broker's data directory, if that is on this machine. The
     /// findings show if both are of one cluster and time, which partitions a start would delete, and which are missing.
-    /// Fails if a broker cannot use the database. --json prints {"database", "findings": [{"is_wrong", "finding"}]}.
+    /// Fails if a broker cannot use the database or the directory, or if partitions have no leader. --json prints
+    /// {"database", "findings": [{"is_wrong", "finding"}]}.
     #[command(after_help = "Examples:
   fullbore admin check --config server.properties
   fullbore admin check --control-plane postgres://fullbore@db:5432/fullbore \\\n    --password-file /etc/fullbore/password
@@ -126,6 +127,10 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     let of_database = check(&settings);
     let has_cluster = of_database.iter().any(|finding| matches!(finding, Finding::Cluster { .. }));
     let mut findings: Vec<PrintedFinding> = of_database.iter().map(of_finding).collect();
+    if has_cluster {
+        let starting = broker.as_ref().map(|broker| broker.node.id);
+        findings.extend(find_offline(&settings, starting).iter().map(of_finding));
+    }
     if let Some(broker) = broker.filter(|_| has_cluster) {
         let directory = broker.node.data_dir.display();
         findings.extend(
@@ -143,8 +148,8 @@ fn run_check(database: &DatabaseArgs) -> Result<(), Failure> {
     }
     match findings.iter().filter(|finding| finding.is_wrong).count() {
         0 => Ok(()),
-        1 => Err(Failure::new("a broker cannot use this database: 1 finding is WRONG")),
-        count => Err(Failure::new(format!("a broker cannot use this database: {count} findings are WRONG"))),
+        1 => Err(Failure::new("1 finding is WRONG; correct its cause")),
+        count => Err(Failure::new(format!("{count} findings are WRONG; correct their causes"))),
     }
 }
 

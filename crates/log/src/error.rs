@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::partition::error::{AppendError, ReadError};
 use fullbore_host::files::is_full;
+use fullbore_wire::Uuid;
 
 /// A fault in a partition's files. It is cheap to clone, because it is kept and returned several times.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,6 +46,19 @@ pub enum StorageError {
         /// The first offset of the segment after the gap.
         next: i64,
     },
+    /// The directory has records, but its topic id is lost. The records may be of a deleted topic of the same name.
+    #[error(
+        "{path}: {why}, so the topic of the records beside it is unknown; if they are of this topic, write the lines \
+         `version: 0` and `topic_id: {topic_id}` to this file; otherwise move the directory away; then restart the broker"
+    )]
+    TopicUnknown {
+        /// The file with the topic id.
+        path: PathBuf,
+        /// A description of the damage.
+        why: &'static str,
+        /// The id of the topic that the metadata has under this name.
+        topic_id: Uuid,
+    },
     /// The end of the log lacks committed records, but another replica has them.
     #[error(
         "{path}: it ends at offset {log_end}, and records below {high_watermark} were committed: this replica follows one that has them; if none can return, accept the loss by `fullbore topics elect-leaders --election-type unclean`"
@@ -65,6 +79,11 @@ pub enum StorageError {
 impl StorageError {
     pub fn io(path: impl Into<PathBuf>, error: std::io::Error) -> Self {
         StorageError::Io { path: path.into(), error: Arc::new(error) }
+    }
+
+    /// Returns true if the partition's files are damaged, so that another attempt to open them cannot succeed.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StorageError::Corrupt { .. } | StorageError::Gap { .. } | StorageError::TopicUnknown { .. })
     }
 }
 

@@ -130,21 +130,52 @@ fn offsets_text(offsets: &OffsetsByPartition) -> String {
     text
 }
 
-/// Returns the topic id in a partition's directory. Returns `None` if the directory has no id or does not exist.
+/// The topic id in a partition's directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredTopicId {
+    Known(Uuid),
+    /// The directory has no file with the id, or does not exist.
+    Missing,
+    /// The file is empty.
+    Empty,
+    /// The file has bytes, but no topic id.
+    Garbage,
+}
+
+impl StoredTopicId {
+    /// Returns the topic id if the directory has one.
+    pub fn known(self) -> Option<Uuid> {
+        match self {
+            StoredTopicId::Known(id) => Some(id),
+            StoredTopicId::Missing | StoredTopicId::Empty | StoredTopicId::Garbage => None,
+        }
+    }
+}
+
+/// Returns the file with the topic id in a partition's directory.
+pub fn topic_id_path(dir: &Path) -> PathBuf {
+    dir.join(METADATA)
+}
+
+/// Reads the topic id in a partition's directory.
 ///
 /// # Errors
 /// Returns the system's error if the file cannot be read. The topic is then unknown.
-pub fn read_topic_id(dir: &Path) -> io::Result<Option<Uuid>> {
-    let bytes = match fs::read(dir.join(METADATA)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+pub fn read_topic_id(dir: &Path) -> io::Result<StoredTopicId> {
+    let bytes = match fs::read(topic_id_path(dir)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(StoredTopicId::Missing),
         read => read?,
     };
+    if bytes.is_empty() {
+        return Ok(StoredTopicId::Empty);
+    }
     let text = String::from_utf8_lossy(&bytes);
-    Ok(text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim())))
+    let id = text.lines().find_map(|line| Uuid::parse(line.strip_prefix("topic_id: ")?.trim()));
+    Ok(id.map_or(StoredTopicId::Garbage, StoredTopicId::Known))
 }
 
 /// Writes the topic id to a partition's directory. This must be done before there are records, since a directory with
-/// records but without an id is not opened. The file reaches the disk with the first flush.
+/// records but without an id is refused. The file reaches the disk with the first flush.
 pub fn write_topic_id(dir: &Path, topic_id: Uuid) -> io::Result<()> {
     let text = format!("version: 0\ntopic_id: {topic_id}\n");
     replace_unsynced(&dir.join(METADATA), text.as_bytes())
@@ -158,13 +189,22 @@ pub fn sync_topic_id(dir: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns true if a partition's directory has a segment with records.
-pub fn has_records(dir: &Path) -> io::Result<bool> {
-    for entry in fs::read_dir(dir)? {
+/// Returns true if a partition's directory has a segment with records, or had records that retention has removed.
+/// Returns false if there is no directory.
+///
+/// # Errors
+/// Returns the system's error if the directory cannot be listed.
+pub fn had_records(dir: &Path) -> io::Result<bool> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        entries => entries?,
+    };
+    for entry in entries {
         let entry = entry?;
         let name = entry.file_name();
-        let is_segment = name.to_str().and_then(parse_offset_name).is_some_and(|(_, suffix)| suffix == LOG);
-        if is_segment && entry.metadata()?.len() > 0 {
+        if let Some((base_offset, LOG)) = name.to_str().and_then(parse_offset_name)
+            && (base_offset > 0 || entry.metadata()?.len() > 0)
+        {
             return Ok(true);
         }
     }
@@ -207,7 +247,7 @@ pub fn list_partitions(dir: &Path) -> io::Result<Vec<(String, i32)>> {
 pub fn topics_in(dir: &Path) -> io::Result<BTreeMap<(String, Uuid), i32>> {
     let mut topics = BTreeMap::new();
     for (topic, index) in list_partitions(dir)? {
-        if let Some(id) = read_topic_id(&partition_dir(dir, &topic, index))? {
+        if let Some(id) = read_topic_id(&partition_dir(dir, &topic, index))?.known() {
             let count = topics.entry((topic, id)).or_insert(0);
             *count = (*count).max(index.saturating_add(1));
         }
@@ -265,13 +305,30 @@ mod tests {
     #[test]
     fn a_topic_id_comes_back() {
         let dir = tempfile::tempdir().expect("temporary directory");
-        assert_eq!(read_topic_id(dir.path()).expect("not there"), None);
+        let stored = || read_topic_id(dir.path()).expect("read");
+        assert_eq!(stored(), StoredTopicId::Missing);
         write_topic_id(dir.path(), Uuid([7; 16])).expect("written");
-        assert_eq!(read_topic_id(dir.path()).expect("read"), Some(Uuid([7; 16])));
+        assert_eq!(stored(), StoredTopicId::Known(Uuid([7; 16])));
+        let garbage: [&[u8]; 4] = [b"xx\n", &[0; 42], b"version: 0\n", b"version: 0\ntopic_id: abc\n"];
+        for bytes in garbage {
+            fs::write(topic_id_path(dir.path()), bytes).expect("written");
+            assert_eq!(stored(), StoredTopicId::Garbage, "{bytes:?}");
+        }
+        fs::write(topic_id_path(dir.path()), "").expect("written");
+        assert_eq!(stored(), StoredTopicId::Empty);
+    }
+
+    #[test]
+    fn directory_with_a_record_or_a_later_first_segment_had_records() {
+        let dir = tempfile::tempdir().expect("temporary directory");
+        let had_records = || had_records(dir.path()).expect("listed");
         let log = offset_path(dir.path(), 0, LOG);
         fs::write(&log, "").expect("written");
-        assert!(!has_records(dir.path()).expect("listed"));
+        assert!(!had_records());
         fs::write(&log, "x").expect("written");
-        assert!(has_records(dir.path()).expect("listed"));
+        assert!(had_records());
+        fs::remove_file(&log).expect("removed");
+        fs::write(offset_path(dir.path(), 7, LOG), "").expect("written");
+        assert!(had_records());
     }
 }

@@ -109,6 +109,11 @@ impl Log {
 }
 
 impl OffsetLookup {
+    /// Returns the base offset of the segment.
+    pub fn base_offset(&self) -> i64 {
+        self.base_offset
+    }
+
     /// Plans to find `offset` in `segment` with the help of its index.
     pub fn new(
         segment: &mut Segment,

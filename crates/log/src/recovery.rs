@@ -79,7 +79,7 @@ impl Log {
     ) -> Result<Log, StorageError> {
         let failed = |error| StorageError::io(dir.as_ref(), error);
         swap::finish_interrupted(dir)?;
-        let bases = list_segments(dir).map_err(failed)?;
+        let bases = list_segments(dir)?;
         let log_start = known.log_start.unwrap_or(0);
         // If a follower has no segments, it was killed while it began again at its leader's log start. The leader will
         // send the records again. Without other replicas, the log must begin at the recovery point, so that no offset
@@ -523,28 +523,43 @@ impl Walk {
 }
 
 /// Returns the base offsets and sizes of all segments, in order. Removes files that a crash has left behind.
-fn list_segments(dir: &Path) -> io::Result<Vec<(i64, u64)>> {
+fn list_segments(dir: &Path) -> Result<Vec<(i64, u64)>, StorageError> {
+    let of_dir = |error| StorageError::io(dir, error);
     let mut segments = Vec::new();
     let mut indexes = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let entry = entry?;
-        let name = entry.file_name();
+    for entry in fs::read_dir(dir).map_err(of_dir)? {
+        let entry = entry.map_err(of_dir)?;
+        let (name, path) = (entry.file_name(), entry.path());
+        let failed = |error| StorageError::io(&path, error);
         let Some(name) = name.to_str() else { continue };
         if name.ends_with(".tmp") || name.ends_with(&format!(".{DELETED}")) {
-            remove_for_good(&entry.path())?;
+            remove_for_good(&path).map_err(failed)?;
             continue;
         }
         match parse_offset_name(name) {
-            Some((base_offset, LOG)) => segments.push((base_offset, entry.metadata()?.len())),
-            Some((base_offset, OFFSET_INDEX | TIME_INDEX | TXN_INDEX)) => indexes.push((base_offset, entry.path())),
+            Some((base_offset, LOG)) => segments.push((base_offset, entry.metadata().map_err(failed)?.len())),
+            Some((_, OFFSET_INDEX | TIME_INDEX | TXN_INDEX)) if entry.file_type().map_err(failed)?.is_dir() => {
+                remove_index_directory(&path).map_err(failed)?;
+            }
+            Some((base_offset, OFFSET_INDEX | TIME_INDEX | TXN_INDEX)) => indexes.push((base_offset, path)),
             _ => {}
         }
     }
     segments.sort_unstable();
     for (base_offset, path) in indexes {
         if segments.binary_search_by_key(&base_offset, |segment| segment.0).is_err() {
-            fs::remove_file(path)?;
+            fs::remove_file(&path).map_err(|error| StorageError::io(&path, error))?;
         }
     }
     Ok(segments)
+}
+
+/// Removes an empty directory that has the name of an index, so that the index can be rebuilt.
+fn remove_index_directory(path: &Path) -> io::Result<()> {
+    fs::remove_dir(path).map_err(|error| match error.kind() {
+        io::ErrorKind::DirectoryNotEmpty => {
+            io::Error::other("it is a directory; move it away, and the broker rebuilds this index")
+        }
+        _ => error,
+    })
 }

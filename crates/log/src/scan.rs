@@ -231,7 +231,12 @@ impl<'a> Scan<'a> {
                 _ if self.is_memory_only && !is_resident(self.file, self.position, len) => {
                     return Err(io::ErrorKind::WouldBlock.into());
                 }
-                _ => self.file.read_exact_at(&mut self.window[..len], self.position)?,
+                _ => {
+                    let read = self.file.read_exact_at(&mut self.window[..len], self.position);
+                    read.inspect_err(|error| {
+                        self.cold.inspect(|cold| cold.failed().note(self.file, self.position, len, error, true));
+                    })?;
+                }
             }
             (self.window_start, self.window_len) = (self.position, len);
         }

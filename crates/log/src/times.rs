@@ -145,7 +145,7 @@ impl TimePlan {
         allowance: &mut OpeningAllowance,
     ) -> io::Result<Option<TimestampOffset>> {
         let found = self.plan.find_timestamp(timestamp, cold, |batch| {
-            let record = match self.first_record(batch, timestamp, allowance)? {
+            let record = match self.first_record(batch, timestamp, cold, allowance)? {
                 // `Ok(None)` means that none of the records has the timestamp that the header claims.
                 Ok(record) => record,
                 Err(error) => {
@@ -165,12 +165,13 @@ impl TimePlan {
         &self,
         header: &Header,
         timestamp: i64,
+        cold: &DirectReads,
         allowance: &mut OpeningAllowance,
     ) -> io::Result<Result<Option<(i64, i64)>, BatchError>> {
         if allowance.left == 0 {
             return Ok(Ok(Some(by_header(header, self.floor))));
         }
-        Ok(first_record(&self.bytes(header)?, timestamp, self.floor, self.decompressed_max, allowance))
+        Ok(first_record(&self.bytes(header, cold)?, timestamp, self.floor, self.decompressed_max, allowance))
     }
 
     /// Returns the largest timestamp from the floor on; `None` if there are no records. Only the batch that contains
@@ -179,7 +180,7 @@ impl TimePlan {
         let mut largest = None;
         self.plan.find_timestamp(i64::MIN, cold, |batch| {
             let of_batch = match batch.base_offset < self.floor {
-                true => largest_from(&self.bytes(batch)?, self.floor, self.decompressed_max),
+                true => largest_from(&self.bytes(batch, cold)?, self.floor, self.decompressed_max),
                 false => Some(batch.max_timestamp),
             };
             largest = largest.max(of_batch);
@@ -188,9 +189,10 @@ impl TimePlan {
         Ok(largest)
     }
 
-    fn bytes(&self, header: &Header) -> io::Result<Vec<u8>> {
-        let mut bytes = vec![0; header.size as usize];
-        self.plan.file().read_exact_at(&mut bytes, header.position)?;
+    fn bytes(&self, header: &Header, cold: &DirectReads) -> io::Result<Vec<u8>> {
+        let (file, mut bytes) = (self.plan.file(), vec![0; header.size as usize]);
+        let read = file.read_exact_at(&mut bytes, header.position);
+        read.inspect_err(|error| cold.failed().note(file, header.position, bytes.len(), error, true))?;
         Ok(bytes)
     }
 }

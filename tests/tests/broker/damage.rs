@@ -155,7 +155,8 @@ fn damage_indexes(broker: &Broker, how: fn(&PathBuf)) {
 
 #[test]
 fn damaged_indexes_are_repaired_after_a_crash_and_after_a_clean_stop() {
-    let damages: [fn(&PathBuf); 4] = [
+    let damages: [fn(&PathBuf); 5] = [
+        |file| fs::remove_file(file).and_then(|()| fs::create_dir(file)).expect("ours"),
         |file| fs::remove_file(file).expect("ours"),
         |file| fs::write(file, []).expect("ours"),
         |file| fs::write(file, [0xa5; 4096]).expect("ours"),

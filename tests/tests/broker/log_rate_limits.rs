@@ -15,7 +15,7 @@ const TOPIC: &str = "seldom";
 const TIMES: usize = 300;
 
 /// Checks that at most one line per started minute contains `words`.
-fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
+pub fn assert_seldom(broker: &Broker, words: &str, since: Instant) {
     broker.wait_for_stderr(words);
     let stderr = broker.stderr();
     let lines: Vec<&str> = stderr.lines().filter(|line| line.contains(words)).collect();

@@ -29,6 +29,7 @@ mod diskless_older;
 mod diskless_polls;
 mod diskless_store;
 mod diskless_wal;
+mod failing_disk;
 mod fetch;
 mod follow;
 mod groups;

@@ -141,6 +141,34 @@ fn refused_partition_is_described_and_found_as_unavailable() {
 }
 
 #[test]
+fn partition_without_its_topic_id_is_refused_until_the_named_lines_are_written() {
+    let mut broker = Broker::start(&["fullbore.admin.listener=127.0.0.1:0"]);
+    let mut client = broker.client();
+    client.create_topic("t", 1, &[]);
+    (0..3).for_each(|n| assert_eq!(client.produced("t", 0, &Batch::of(&["one"])), n));
+    let file = broker.partition_dir("t", 0).join("partition.metadata");
+    let whole = std::fs::read_to_string(&file).expect("there");
+    let id = whole.lines().nth(1).expect("a second line");
+    broker.stop();
+    std::fs::write(&file, "").expect("emptied");
+    broker.restart();
+    let mut client = broker.client();
+    assert_eq!(client.produce("t", 0, &Batch::of(&["x"])).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    assert_eq!(client.fetch("t", 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
+    broker.wait_for_stderr("cannot open a partition");
+    let told = broker.stderr();
+    assert!(told.contains("partition.metadata: the file is empty") && told.contains(&format!("`{id}`")), "{told}");
+    assert!(described(&broker, &["--unavailable-partitions"]).ends_with("\tRefused: damaged\n"));
+    let ready = broker.admin_page("/readyz");
+    assert!(ready.starts_with("HTTP/1.1 200 ") && ready.contains("ok\ncannot serve 1 damaged partitions: "), "{ready}");
+    broker.stop();
+    std::fs::write(&file, &whole).expect("written");
+    broker.restart();
+    assert_eq!(broker.client().produced("t", 0, &Batch::of(&["x"])), 3);
+    assert!(broker.admin_page("/readyz").ends_with("\r\n\r\nok\n"));
+}
+
+#[test]
 fn unreadable_data_directory_is_a_storage_error() {
     let mut broker = Broker::start(&[]);
     let mut client = broker.client();

@@ -43,6 +43,15 @@ fn start_with_its_port_taken_leaves_no_data_directory() {
 }
 
 #[test]
+fn data_directory_that_is_a_file_is_refused_with_the_remedy() {
+    let directory = directory();
+    let file = directory.path().join("data");
+    fs::write(&file, "").expect("ours");
+    let named = [&*file.display().to_string(), "is not a directory; set log.dirs (--data-dir) to a directory"];
+    assert_one_line(&serve_refused(&file, &[]), &named);
+}
+
+#[test]
 fn data_directory_of_apache_kafka_is_refused_and_stays_unchanged() {
     let directory = directory();
     let file = directory.path().join("meta.properties");
@@ -94,12 +103,6 @@ fn data_directory_is_free_after_kill_9() {
 fn data_directory_without_permission_is_named() {
     let refused = serve_refused(Path::new("/sys/fullbore"), &[]);
     assert_one_line(&refused, &["/sys/fullbore", "ermi"]);
-}
-
-#[test]
-fn data_directory_that_is_a_file_is_named() {
-    let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    assert_one_line(&serve_refused(file.path(), &[]), &[&file.path().display().to_string()]);
 }
 
 #[test]

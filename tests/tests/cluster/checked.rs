@@ -1,13 +1,22 @@
 //! `fullbore admin check` of a stopped broker, and its findings about the data directory and the database.
 
-use fullbore_tests::{Batch, Cluster, binary};
+use crate::frozen::SESSION;
+use fullbore_tests::{Batch, Cluster, binary, wait_until};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(30);
 
 /// Runs the check. Returns true if the data directory is consistent with the database, and the lines about the
 /// directory.
 pub fn checked(cluster: &Cluster, sets: &[&str], directory: &Path) -> (bool, String) {
+    lines_about(cluster, sets, directory, "data directory ")
+}
+
+/// Runs the check. Returns true if no line that contains `subject` is marked as wrong, and these lines.
+fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str) -> (bool, String) {
     let place = tempfile::tempdir().expect("a directory");
     let file = place.path().join("server.properties");
     let of_cluster = cluster.sets_of(1).iter().map(String::as_str);
@@ -18,10 +27,10 @@ pub fn checked(cluster: &Cluster, sets: &[&str], directory: &Path) -> (bool, Str
     let mut command = Command::new(binary());
     let output = command.args(["admin", "check", "--config"]).arg(&file).output().expect("it runs");
     let said = String::from_utf8(output.stdout).expect("text");
-    let of_directory: Vec<&str> = said.lines().filter(|line| line.contains("data directory ")).collect();
+    let about: Vec<&str> = said.lines().filter(|line| line.contains(subject)).collect();
     // The databases of tests run with fsync=off, which the check also reports.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
-    let told = of_directory.join("\n");
+    let told = about.join("\n");
     (!told.contains("WRONG"), told)
 }
 
@@ -82,4 +91,53 @@ fn check_names_each_difference_of_data_directory_and_database() {
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
     let (is_well, told) = checked(&cluster, &[], &directory);
     assert!(!is_well && told.contains("of the metadata, which the database lacks"), "{told}");
+}
+
+#[test]
+fn check_before_a_start_with_a_new_directory_names_the_only_complete_replicas() {
+    let mut cluster = Cluster::start(1, &[SESSION]);
+    cluster.create("sole", 3, 1, &[]);
+    cluster.broker(1).client().produced("sole", 0, &Batch::of(&["one"]));
+    cluster.broker(1).stop();
+    let empty = tempfile::tempdir().expect("a directory");
+    let named = "node.id=1 had the only complete replica of 3 partitions in another one, for example sole-0: ";
+    for directory in [empty.path().join("absent"), empty.path().to_owned()] {
+        let (mut is_well, mut told) = (true, String::new());
+        wait_until("the session has expired", SOON, || {
+            (is_well, told) = checked(&cluster, &[], &directory);
+            !told.contains("lives, and has another data directory")
+        });
+        assert!(!is_well && told.contains(named) && told.contains("the broker does not start; mount "), "{told}");
+        let (is_well, told) = checked(&cluster, &["fullbore.lost.directory.accept=true"], &directory);
+        assert!(is_well && told.contains(named) && told.contains("the start gives up the records"), "{told}");
+    }
+    let own = cluster.broker(1).data_dir().to_owned();
+    let (is_well, told) = checked(&cluster, &[], &own);
+    assert!(is_well && !told.contains("only complete"), "{told}");
+}
+
+#[test]
+fn check_of_a_running_cluster_with_an_offline_partition_fails_unless_its_broker_is_about_to_start() {
+    let mut cluster = Cluster::start(2, &[SESSION]);
+    cluster.create("single", 2, 1, &[]);
+    let directories = [1, 2].map(|id| cluster.broker(id).data_dir().to_owned());
+    let about_offline = |cluster: &Cluster, id: usize| {
+        lines_about(cluster, &[&format!("node.id={id}")], &directories[id - 1], "have no leader")
+    };
+    assert_eq!(about_offline(&cluster, 1), (true, String::new()));
+    cluster.broker(2).stop();
+    wait_until("a partition is offline", SOON, || {
+        cluster.partitions(1, "single").iter().filter(|of| of.leader_id == -1).count() == 1
+    });
+    let (is_well, told) = about_offline(&cluster, 1);
+    assert!(!is_well && told.contains("1 partitions have no leader, for example single-"), "{told}");
+    let (is_well, told) = about_offline(&cluster, 2);
+    assert!(is_well && told.contains("1 partitions have no leader until node.id=2 starts"), "{told}");
+    cluster.broker(1).stop();
+    let (is_well, told) = about_offline(&cluster, 2);
+    assert!(is_well, "no broker runs: {told}");
+    cluster.broker(1).restart();
+    cluster.broker(2).restart();
+    cluster.wait_for_isr(1, "single", 1);
+    assert_eq!(about_offline(&cluster, 1), (true, String::new()));
 }

@@ -2,14 +2,17 @@
 
 use crate::faults::{SOON, TOPIC, under_fault, with_topic};
 use crate::health::metric;
+use crate::workload::produced_while;
 use fullbore_tests::{Client, Cluster, ClusterPlan, Disk, wait_until};
 use fullbore_wire::ErrorCode;
 use fullbore_wire::apis::find_coordinator::FindCoordinatorRequest;
 use fullbore_wire::apis::offset_commit::{OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A limit for the lag of followers, in milliseconds, that no test reaches.
@@ -118,6 +121,26 @@ fn unwritable_data_directory_hands_leadership_over_until_it_is_writable() {
         cluster.broker(1).wait_for_stderr("cannot create files in the data directory: other brokers take over");
         fs::rename(&away, &paths[0]).expect("moved");
         cluster.broker(1).wait_for_stderr("files can be made in the data directory again");
+    });
+}
+
+/// The kernel makes a file system read-only after an error of the disk. Open files cannot be written either.
+#[test]
+fn read_only_file_system_hands_leadership_over_and_repeats_no_error_line() {
+    let Some((small, _others, mut cluster)) = on_a_small_disk() else { return };
+    produced_while(&mut cluster, TOPIC, |cluster, load| {
+        let since = Instant::now();
+        small.fail();
+        wait_for_others(cluster);
+        load.goes_on();
+        wait_until("every line could have come twice", SOON, || since.elapsed() > Duration::from_secs(13));
+        let mut times = BTreeMap::new();
+        for line in cluster.broker(1).stderr().lines().filter(|line| line.contains("ERROR")) {
+            let (_, without_time) = line.split_once(' ').expect("a time");
+            *times.entry(without_time.to_owned()).or_insert(0) += 1;
+        }
+        times.retain(|_, count| *count > 1);
+        assert!(times.is_empty(), "{times:#?}");
     });
 }
 

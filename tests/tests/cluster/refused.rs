@@ -1,6 +1,7 @@
 //! Refusals. Clients get Kafka's error codes, and a broker that refuses to start prints one clear line.
 
 use crate::frozen::SESSION;
+use crate::health::metric;
 use fullbore_tests::postgres::PostgresServer;
 use fullbore_tests::{Batch, Client, Cluster, produce_request, serve_refused, wait_until};
 use fullbore_wire::ErrorCode;
@@ -180,4 +181,32 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     cluster.wait_for_isr(1, TOPIC, 3);
     let leader = cluster.wait_for_leader(1, TOPIC, 0, -1);
     assert_eq!(produce(&mut cluster.broker(leader).client(), -1, "together"), ErrorCode::NONE);
+}
+
+#[test]
+fn replica_without_its_topic_id_leaves_the_isr_until_the_id_is_back() {
+    let mut cluster = Cluster::start(3, &[SESSION, "fullbore.admin.listener=127.0.0.1:0"]);
+    cluster.create(TOPIC, 1, 3, &["min.insync.replicas=2"]);
+    (1..=3).for_each(|id| cluster.wait_for_isr(id, TOPIC, 3));
+    let leader = cluster.wait_for_leader(1, TOPIC, 0, -1);
+    let other = leader % 3 + 1;
+    assert_eq!(produce(&mut cluster.broker(leader).client(), -1, "before"), ErrorCode::NONE);
+    let file = cluster.broker(leader).partition_dir(TOPIC, 0).join("partition.metadata");
+    let whole = std::fs::read_to_string(&file).expect("there");
+    cluster.broker(leader).stop();
+    std::fs::write(&file, "xx\n").expect("written");
+    cluster.broker(leader).restart();
+    let refused = "fullbore_partitions_refused";
+    wait_until("it is refused", SOON, || metric(&mut cluster, leader, refused) == Some(1.0));
+    cluster.broker(leader).wait_for_stderr("partition.metadata: the file has no topic id");
+    cluster.wait_for_isr(other, TOPIC, 2);
+    let second = cluster.wait_for_leader(other, TOPIC, 0, leader);
+    assert_eq!(produce(&mut cluster.broker(second).client(), -1, "meanwhile"), ErrorCode::NONE);
+    cluster.broker(leader).stop();
+    std::fs::write(&file, whole).expect("written");
+    cluster.broker(leader).restart();
+    cluster.wait_for_isr(other, TOPIC, 3);
+    let records: Vec<String> =
+        cluster.broker(second).client().fetch_records(TOPIC, 0).iter().map(|record| record.text()).collect();
+    assert_eq!(records, ["before", "meanwhile"]);
 }

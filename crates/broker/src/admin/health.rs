@@ -75,7 +75,8 @@ struct Condition {
 
 /// Checks readiness without waiting. The data directory is checked separately by [`data_directory`].
 ///
-/// Returns a note if the database or the object store has a problem that does not make the broker unready.
+/// Returns a note if the database, the object store or some partitions have a problem that does not make the broker
+/// unready.
 ///
 /// # Errors
 /// Returns the first fault that was found.
@@ -94,7 +95,8 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     judge(condition, &broker.config.node.data_dir)?;
     let of_database = broker.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
     let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
-    let notes: Vec<String> = of_database.into_iter().chain(of_store).collect();
+    let of_damage = note_of_damage(broker.partitions.refused_partitions());
+    let notes: Vec<String> = of_database.into_iter().chain(of_store).chain(of_damage).collect();
     Ok((!notes.is_empty()).then(|| notes.join("\n")))
 }
 
@@ -141,6 +143,15 @@ fn note_of_database(seen: PlaneSeen) -> Option<String> {
         format!(
             "the database of the cluster is away, {seconds} s after its last answer: records are served, topics and settings \
              cannot be changed, and no broker replaces a leader that fails"
+        )
+    })
+}
+
+fn note_of_damage(refused_partitions: usize) -> Option<String> {
+    (refused_partitions > 0).then(|| {
+        format!(
+            "cannot serve {refused_partitions} damaged partitions: they are neither read nor written until they are repaired; \
+             the broker's log names the files"
         )
     })
 }

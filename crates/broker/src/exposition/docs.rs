@@ -14,7 +14,7 @@ The broker serves these at `http://127.0.0.1:9644/metrics` (`fullbore.admin.list
 reason. It is 503 on a full disk as well, although reads and deletions continue and a restart changes nothing. `/livez`
 is for supervisors: 200 unless only a restart helps. While the database of a cluster is away, both return 200, since all
 brokers continue without it. `/readyz` then has a second line about it, as about an unreachable object store of diskless
-topics. The page stays up while a stopping broker still answers its clients.
+topics and about damaged partitions. The page stays up while a stopping broker still answers its clients.
 
 A scrape configuration is in [operating](operating.md#metrics), a runbook for each alert [there](operating.md#alerts).
 

@@ -305,7 +305,11 @@ async fn encrypt_file(
             }
             None => match slice.file.read_at(room, position) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
+                Err(error) => {
+                    cold.failed().note(&slice.file, position, room.len(), &error, false);
+                    return Err(error);
+                }
+                Ok(len) => len,
             },
         };
         if len == 0 {
@@ -349,7 +353,10 @@ async fn send_file(stream: &TcpStream, slice: &FileSlice, idleness: &Idleness, c
             Ok(0) => return Err(too_short(slice)),
             Ok(_) => idleness.moved(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
+            Err(error) => {
+                cold.failed().note(&slice.file, position, count, &error, false);
+                return Err(error);
+            }
         }
     }
     Ok(())

@@ -21,6 +21,7 @@ use crate::replica::data_dir::LogDir;
 use crate::replica::state::LogState;
 use fullbore_config::StorageConfig;
 use fullbore_host::files::{now_ms, remove_for_good};
+use fullbore_host::log_rate_limit::LogRateLimit;
 use fullbore_host::memory::Trimmer;
 use fullbore_log::{retention, segment};
 
@@ -73,6 +74,11 @@ pub struct Housekeeping {
     /// The value of producer.id.expiration.ms, which may change.
     producer_id_expiration_ms: AtomicI64,
     producer_limit: ProducerLimit,
+    /// Limits of the lines about work that fails in each round, for example on a disk that has become read-only.
+    unwritten_high_watermarks: LogRateLimit,
+    unwritten_list: LogRateLimit,
+    unremoved: LogRateLimit,
+    unretained: LogRateLimit,
     is_stopping: Mutex<bool>,
     stop: Condvar,
 }
@@ -100,6 +106,10 @@ impl Housekeeping {
             },
             producer_id_expiration_ms: AtomicI64::new(i64::MAX),
             producer_limit: ProducerLimit::new(config.producers_max),
+            unwritten_high_watermarks: LogRateLimit::default(),
+            unwritten_list: LogRateLimit::default(),
+            unremoved: LogRateLimit::default(),
+            unretained: LogRateLimit::default(),
             is_stopping: Mutex::new(false),
             stop: Condvar::new(),
         }
@@ -193,21 +203,35 @@ impl Housekeeping {
         if is_due(&mut agenda.high_watermarks, self.intervals.high_watermarks)
             && let Err(error) = self.log_dir().checkpoints.write_high_watermarks(&partitions)
             && !space.note(&error)
+            && let Some(left_out) = self.unwritten_high_watermarks.due()
         {
-            tracing::error!(%error, "cannot write high watermarks: a restart begins with older ones; check the disk");
+            tracing::error!(%error, left_out, "cannot write high watermarks: a restart begins with older ones; check the disk");
         }
         if let Err(error) = self.log_dir().checkpoints.forget_recovered()
             && !space.note(&error)
+            && let Some(left_out) = self.unwritten_list.due()
         {
-            tracing::error!(%error, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
+            tracing::error!(%error, left_out, "cannot write the list of partitions to recover: a restart recovers some of them again; check the disk");
         }
         space.check();
+        self.note_failed_reads(&partitions);
         // If the whole data directory takes no files, the membership hands over all partitions, so single ones are not
         // checked.
         if self.log_dir().failing.count() > 0 && !space.is_unwritable() {
             self.check_failing(agenda, &partitions);
         }
         agenda.trimmer.trim_if_due();
+    }
+
+    /// Passes failed reads of threads that do not know the partition to the partitions of the files. A file is known by
+    /// its real path, while the path of the data directory may have links.
+    fn note_failed_reads(&self, partitions: &[Arc<Replica>]) {
+        for failed in self.log_dir().cold.failed().take() {
+            let Some(name) = failed.path.parent().and_then(Path::file_name) else { continue };
+            if let Some(partition) = partitions.iter().find(|partition| partition.dir().file_name() == Some(name)) {
+                partition.note_failed_range(&failed);
+            }
+        }
     }
 
     /// Checks the partitions whose appends or reads fail, for at most [`CHECKS_MAX`]. A disk may take seconds for each
@@ -246,7 +270,9 @@ impl Housekeeping {
         let (until, mut due) = (now + REMOVALS_MAX, due.into_iter());
         for (_, path) in due.by_ref() {
             if let Err(error) = remove(&path) {
-                tracing::error!(path = %path.display(), %error, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
+                if let Some(left_out) = self.unremoved.due() {
+                    tracing::error!(path = %path.display(), %error, left_out, "cannot remove files: they keep their space until a retry succeeds; check the permissions");
+                }
                 self.log_dir().remove_after(REMOVE_AGAIN, path);
             }
             // If the disk is full, one round removes everything. If the broker stops, the rest is removed after its
@@ -282,8 +308,9 @@ impl Housekeeping {
         retired.paths.into_iter().for_each(|path| self.log_dir().remove_after(delay, path));
         if let Err(error) = retired.result
             && !space.note(&error)
+            && let Some(left_out) = self.unretained.due()
         {
-            tracing::error!(dir = %log.dir().display(), %error, "cannot apply retention to a log: some old segments stay until the next retention");
+            tracing::error!(dir = %log.dir().display(), %error, left_out, "cannot apply retention to a log: some old segments stay until the next retention");
         }
         if log.active_base_offset() != before {
             log.close_files(false);

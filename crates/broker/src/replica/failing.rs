@@ -6,6 +6,7 @@
 //! take no files are in [`fullbore_host::disk_space`]. Damaged batches do not count, because consumers skip them.
 //! `replication/resign.rs` makes this broker resign from an unwritable partition.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -13,8 +14,13 @@ use std::time::{Duration, Instant};
 
 use fullbore_host::disk_space::make_file;
 use fullbore_host::files::{is_full, is_momentary};
+use fullbore_log::direct_io::FailedRead;
 use fullbore_log::error::StorageError;
+use fullbore_log::files;
+use fullbore_log::lookup::is_gone;
 use fullbore_log::partition::error::{AppendError, ReadError};
+
+use fullbore_wire::FileSlice;
 
 use super::Replica;
 use super::data_dir::LogDir;
@@ -25,6 +31,8 @@ use super::state::{LogState, ReplicaState};
 const FAILING_MAX: Duration = Duration::from_secs(4);
 /// How long after a failure the partition counts as failing without a probe.
 const QUIET: Duration = Duration::from_secs(2);
+/// How much of a range that could not be read a probe reads at most.
+const RANGE_READ_MAX: usize = 16 << 20;
 
 /// A failure of appends or reads that has not ended yet. It begins with the first error, and a successful append or
 /// probe ends it (`note_usable`).
@@ -50,6 +58,24 @@ enum FailingUse {
         offset: i64,
         max_bytes: u32,
     },
+    /// This range of a log file cannot be read. Only its reader knew the file, such as a thread that sends a response.
+    Range(FileRange),
+}
+
+/// A range of a segment's log file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileRange {
+    base_offset: i64,
+    position: u64,
+    len: usize,
+}
+
+impl FileRange {
+    /// Returns true if a slice of the segment with this base offset touches the range.
+    pub(super) fn overlaps(&self, base_offset: i64, slice: &FileSlice) -> bool {
+        let (start, end) = (slice.position, slice.position + u64::from(slice.len));
+        self.base_offset == base_offset && start < self.position + self.len as u64 && self.position < end
+    }
 }
 
 impl ReplicaState {
@@ -75,6 +101,14 @@ impl ReplicaState {
         let failing = self.failing(FailingUse::Read { offset, max_bytes }, log_dir);
         if matches!(failing.usage, FailingUse::Read { offset: failed, .. } if failed == offset) {
             failing.last = Instant::now();
+        }
+    }
+
+    /// Returns the range of a log file that currently cannot be read.
+    pub(super) fn failing_range(&self) -> Option<FileRange> {
+        match self.failing.as_ref()?.usage {
+            FailingUse::Range(range) => Some(range),
+            FailingUse::Append | FailingUse::EndMissing | FailingUse::Read { .. } => None,
         }
     }
 
@@ -118,7 +152,7 @@ impl ReplicaState {
         if let (Some(failing), LogState::Open(log)) = (failed, &self.log) {
             let dir = log.dir().display();
             match failing.usage {
-                FailingUse::Read { offset, .. } => {
+                FailingUse::Read { offset, .. } | FailingUse::Range(FileRange { base_offset: offset, .. }) => {
                     tracing::warn!(%dir, offset, "the partition's records can be read again")
                 }
                 FailingUse::Append | FailingUse::EndMissing => {
@@ -131,7 +165,7 @@ impl ReplicaState {
 
 impl FailingLog {
     fn is_of_reads(&self) -> bool {
-        matches!(self.usage, FailingUse::Read { .. })
+        matches!(self.usage, FailingUse::Read { .. } | FailingUse::Range(_))
     }
 }
 
@@ -144,6 +178,32 @@ impl Replica {
         let is_logged = state.is_unwritable();
         drop(state);
         if is_logged { ReadError::Storage } else { self.read_failed(error) }
+    }
+
+    /// Notes that the disk has refused to read a range of a log file. Logs it unless the reader does, or the partition
+    /// already fails.
+    pub(crate) fn note_failed_range(&self, failed: &FailedRead) {
+        let name = failed.path.file_name().and_then(|name| name.to_str());
+        let Some((base_offset, files::LOG)) = name.and_then(files::parse_offset_name) else { return };
+        let usage = FailingUse::Range(FileRange { base_offset, position: failed.position, len: failed.len });
+        let mut state = self.state.lock();
+        let is_new = state.failing.is_none();
+        let failing = state.failing(usage, &self.log_dir);
+        if failing.usage == usage {
+            failing.last = Instant::now();
+        }
+        drop(state);
+        if is_new && !failed.is_logged {
+            let _ = self.read_failed(&failed.error);
+        }
+    }
+
+    /// Reads a range of a log file, and drops the bytes. Succeeds if the log no longer has them.
+    fn try_read_range(&self, range: FileRange) -> io::Result<()> {
+        let mut bytes = vec![0; range.len.min(RANGE_READ_MAX)];
+        let read = File::open(files::offset_path(&self.dir(), range.base_offset, files::LOG))
+            .and_then(|file| self.log_dir.cold.try_read_exact(&file, range.position, &mut bytes));
+        read.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) })
     }
 
     /// Returns true if an append, an opening or a read has failed and no later one has ended that failure.
@@ -175,6 +235,7 @@ impl Replica {
             _ if still_fails => Err(None),
             FailingUse::Append | FailingUse::EndMissing => make_file(&dir).map_err(Some),
             FailingUse::Read { offset, max_bytes } => self.try_read(offset, max_bytes).map_err(Some),
+            FailingUse::Range(range) => self.try_read_range(range).map_err(Some),
         };
         let mut state = self.state.lock();
         let Some(failing) = &mut state.failing else { return };
@@ -208,12 +269,14 @@ impl FailingLog {
                 "cannot append to a partition for seconds: another replica in sync takes over, if there is one; correct the permissions or \
                  file system of its directory (no restart is needed)"
             ),
-            FailingUse::Read { offset, .. } => tracing::error!(
-                %dir,
-                offset,
-                "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
-                 its files, or replace the disk"
-            ),
+            FailingUse::Read { offset, .. } | FailingUse::Range(FileRange { base_offset: offset, .. }) => {
+                tracing::error!(
+                    %dir,
+                    offset,
+                    "cannot read records of a partition for seconds: another replica in sync takes over, if there is one; correct the permissions of \
+                     its files, or replace the disk"
+                )
+            }
         }
     }
 }

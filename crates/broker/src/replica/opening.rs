@@ -10,7 +10,7 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -27,7 +27,7 @@ use fullbore_host::files::is_momentary;
 use fullbore_host::files::now_ms;
 use fullbore_log::Log;
 use fullbore_log::error::StorageError;
-use fullbore_log::files;
+use fullbore_log::files::{self, StoredTopicId};
 use fullbore_log::recovery::RecoveryHint;
 
 /// The work that [`Replica::step`] does in a partition's directory.
@@ -225,7 +225,7 @@ impl Replica {
                 if !state.is_unwritable() {
                     self.log_failure(&error);
                 }
-                if matches!(error, StorageError::Corrupt { .. } | StorageError::Gap { .. }) {
+                if error.is_damage() {
                     state.failed = Some(self.log_dir.flusher.refused.mark());
                     self.put(state, LogState::Refused(error.clone()));
                 } else {
@@ -260,7 +260,7 @@ impl Replica {
     /// Opens the log in the partition's directory. Returns `None` if there is no directory.
     fn open_existing(&self, known: RecoveryHint, stop: &AtomicBool) -> Result<Option<Log>, StorageError> {
         let dir = self.dir();
-        self.clear_the_way(&dir)?;
+        self.clear_the_way(&dir, known)?;
         if !dir.try_exists().map_err(|error| StorageError::io(dir.as_ref(), error))? {
             self.check_end(&dir, 0)?;
             // There is no directory, so the checkpoints under this name belong to an older topic.
@@ -315,7 +315,7 @@ impl Replica {
     /// Creates the directory and an empty log in it.
     fn make(&self, stop: &AtomicBool) -> Result<Log, StorageError> {
         let dir = self.dir();
-        self.clear_the_way(&dir)?;
+        self.clear_the_way(&dir, RecoveryHint::NOTHING)?;
         let made = self.log_dir.checkpoints.purge(&self.key());
         let made = made.and_then(|()| self.log_dir.cleanings.purge(&self.key()));
         let made = made.and_then(|()| std::fs::create_dir_all(&dir));
@@ -363,29 +363,63 @@ impl Replica {
 
     /// Makes sure that the directory's name is free for this partition. Retires older partitions of the name, and sets
     /// aside the directory of any other topic.
-    fn clear_the_way(&self, dir: &Path) -> Result<(), StorageError> {
+    fn clear_the_way(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;
-        self.set_stray_aside(dir).map_err(|error| StorageError::io(dir, error))
+        self.set_stray_aside(dir, known)
     }
 
-    /// Renames the partition's directory if it belongs to another topic, or has records but no topic id. The directory
-    /// is kept under another name, since its records may still be wanted.
-    fn set_stray_aside(&self, dir: &Path) -> io::Result<()> {
-        let unique = match files::read_topic_id(dir)? {
-            Some(topic_id) if topic_id == self.topic_id() => return Ok(()),
-            Some(topic_id) => u128::from_be_bytes(topic_id.0),
-            None if !dir.try_exists()? => return Ok(()),
-            // A crash while this partition was created leaves such a directory.
-            None if !files::has_records(dir)? => return files::write_topic_id(dir, self.topic_id()),
-            // The time makes the name unique among several directories without a topic id.
-            None => u128::from(now_ms().unsigned_abs()),
+    /// Renames the partition's directory if it belongs to another topic. The directory is kept under another name,
+    /// since its records may still be wanted.
+    ///
+    /// # Errors
+    /// Fails with [`StorageError::TopicUnknown`] if the directory has records but no topic id. After a power loss such
+    /// a directory is renamed instead if none of its records was flushed.
+    fn set_stray_aside(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
+        let failed = |error| StorageError::io(dir, error);
+        let stored = files::read_topic_id(dir).map_err(failed)?;
+        let why = match stored {
+            StoredTopicId::Known(topic_id) if topic_id == self.topic_id() => return Ok(()),
+            StoredTopicId::Known(topic_id) => {
+                let aside = self.rename_as_stray(dir, u128::from_be_bytes(topic_id.0)).map_err(failed)?;
+                tracing::warn!(dir = %dir.display(), aside = %aside.display(), "set aside the directory of another topic");
+                return Ok(());
+            }
+            StoredTopicId::Missing => "the file is missing",
+            StoredTopicId::Empty => "the file is empty",
+            StoredTopicId::Garbage => "the file has no topic id",
         };
+        if !dir.try_exists().map_err(failed)? {
+            return Ok(());
+        }
+        if !files::had_records(dir).map_err(failed)? {
+            // A crash while this partition was created leaves such a directory.
+            return files::write_topic_id(dir, self.topic_id()).map_err(failed);
+        }
+        // The topic id reaches the disk with the first flush, so a power loss may take it until then.
+        if known.rebooted && known.recovery_point == 0 {
+            let aside = self.rename_as_stray(dir, unique_now()).map_err(failed)?;
+            tracing::warn!(
+                dir = %dir.display(),
+                aside = %aside.display(),
+                "the power loss took the topic id of a directory before its first flush: set aside its records"
+            );
+            return Ok(());
+        }
+        Err(StorageError::TopicUnknown { path: files::topic_id_path(dir), why, topic_id: self.topic_id() })
+    }
+
+    /// Renames the partition's directory, so that this partition does not use it, and returns the new path.
+    pub(super) fn rename_as_stray(&self, dir: &Path, unique: u128) -> io::Result<PathBuf> {
         let aside = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, "stray");
         std::fs::rename(dir, &aside)?;
-        tracing::warn!(dir = %dir.display(), aside = %aside.display(), "set aside the directory of another topic");
-        Ok(())
+        Ok(aside)
     }
+}
+
+/// Returns a number that distinguishes several directories without a topic id.
+pub(super) fn unique_now() -> u128 {
+    u128::from(now_ms().unsigned_abs())
 }
 
 impl Replica {

@@ -6,6 +6,7 @@ use fullbore_rules::sequence::ProducerState;
 use fullbore_wire::{FileSlice, Records};
 
 use super::Replica;
+use super::failing::FileRange;
 use super::state::LogState;
 use fullbore_host::files::{is_momentary, now_ms};
 use fullbore_log::committed::without_aborted;
@@ -53,6 +54,8 @@ struct ReadPlan {
     aborted: Option<AbortedLookup>,
     /// The reader may only see records before this offset.
     limit: i64,
+    /// The range of a log file that the disk does not return.
+    failing: Option<FileRange>,
     /// True if the last batch must be complete.
     is_whole: bool,
 }
@@ -73,6 +76,12 @@ impl ReadPlan {
             }
         }
         Ok(slice)
+    }
+
+    /// Returns true if the disk does not return a part of the slice. Sending it would fail, and would break the
+    /// connection for other partitions too.
+    fn is_refused(&self, slice: &FileSlice) -> bool {
+        self.failing.is_some_and(|range| range.overlaps(self.offsets.base_offset(), slice))
     }
 
     /// Returns the records of `slice`, which begins at offset `from`, without the aborted batches that the client would
@@ -186,16 +195,18 @@ impl Replica {
             log.note_use();
             let planned = log.plan_read(from, max_bytes, limit);
             let aborted = read.read.aborted.is_some().then(|| log.plan_aborted(from));
+            let failing = state.failing_range();
             drop(state);
             let offsets = planned.map_err(|error| self.read_failed_at(from, max_bytes, &error))?;
             let aborted = aborted.filter(|lookup| !lookup.segments.is_empty());
-            let plan = ReadPlan { offsets, aborted, limit, is_whole: !matches!(mode, ReadMode::Consumer(_)) };
+            let plan = ReadPlan { offsets, aborted, limit, failing, is_whole: !matches!(mode, ReadMode::Consumer(_)) };
             plans += 1;
             let found = plan.read(max_bytes, at_least_one, &self.log_dir.cold, &mut read);
             if plan.offsets.is_stale() && plans < PLANS_MAX {
                 continue;
             }
             match found {
+                Ok(Slice::Of(slice)) if plan.is_refused(&slice) => return Err(ReadError::Storage),
                 Ok(Slice::Of(slice)) => {
                     read.read.records = plan.records(slice, from, &self.log_dir.cold, &read);
                     return Ok(read);
@@ -243,7 +254,7 @@ impl Replica {
         let mut position = slice.position;
         while position < end {
             let count = bytes.len().min(usize::try_from(end - position).unwrap_or(usize::MAX));
-            self.log_dir.cold.read_exact(&slice.file, position, &mut bytes[..count])?;
+            self.log_dir.cold.try_read_exact(&slice.file, position, &mut bytes[..count])?;
             position += count as u64;
         }
         Ok(())

@@ -5,12 +5,12 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use fullbore_rules::sequence::ProducerTails;
 
+use super::opening::unique_now;
 use super::state::LogState;
 use super::{NOT_DELETED, Replica};
 use fullbore_log::Log;
@@ -104,11 +104,23 @@ impl Replica {
     }
 
     /// Renames the directory if it belongs to this topic, and schedules its removal. If the log was open, the directory
-    /// is known to belong to this topic.
+    /// is known to belong to this topic. Keeps a directory with records whose topic id is lost, under another name.
     fn give_directory_away(&self, was_open: bool) -> io::Result<Name> {
         let dir = self.dir();
-        if !was_open && self.is_anothers(&dir)? {
-            return Ok(Name::Anothers);
+        if !was_open {
+            match files::read_topic_id(&dir)?.known() {
+                Some(topic_id) if topic_id != self.topic_id() => return Ok(Name::Anothers),
+                None if files::had_records(&dir)? => {
+                    let aside = self.rename_as_stray(&dir, unique_now())?;
+                    tracing::warn!(
+                        dir = %dir.display(),
+                        aside = %aside.display(),
+                        "set aside the directory of a deleted partition: its topic id is lost, so its records may be another topic's"
+                    );
+                    return Ok(Name::Free { had_directory: true });
+                }
+                Some(_) | None => {}
+            }
         }
         let unique = u128::from_be_bytes(self.topic_id().0);
         let away = files::retired_dir(&self.log_dir.path, self.topic(), self.index(), unique, files::DELETED_DIR);
@@ -122,15 +134,6 @@ impl Replica {
 
     fn removal_delay(&self) -> Duration {
         Duration::from_millis(self.config().file_delete_delay_ms)
-    }
-
-    /// Returns true if the directory with the partition's name belongs to another topic. This includes a directory that
-    /// has records but no topic id.
-    fn is_anothers(&self, dir: &Path) -> io::Result<bool> {
-        match files::read_topic_id(dir)? {
-            Some(topic_id) => Ok(topic_id != self.topic_id()),
-            None => Ok(dir.try_exists()? && files::has_records(dir)?),
-        }
     }
 
     /// Blocks the retirement as long as the caller holds the guard.

@@ -1,6 +1,7 @@
 //! Tests small files that contradict the log. They may cost time, but must not change any result.
 
 use std::fs;
+use std::time::Instant;
 
 use fullbore_broker::partitions::Partitions;
 use fullbore_log::partition::read::Isolation;
@@ -49,6 +50,24 @@ fn lessen(directory: &Directory, name: &str, len: usize, at: usize) {
         entry[at..at + 4].copy_from_slice(&(old - 5).to_be_bytes());
     }
     fs::write(directory.file(name), bytes).expect("damaged");
+}
+
+#[test]
+fn index_that_is_a_directory_is_named_and_rebuilt_once_the_directory_is_away() {
+    for name in [INDEX, TIMES, "00000000000000000000.txnindex"] {
+        let mut directory = stopped();
+        let _ = fs::remove_file(directory.file(name));
+        fs::create_dir(directory.file(name)).expect("made");
+        fs::write(directory.file(name).join("notes"), "mine").expect("written");
+        let began = Instant::now();
+        let partition = directory.crash();
+        assert!(partition.offsets().is_err(), "{name}");
+        let told = partition.open_failure_since(began).expect("it has failed").to_string();
+        assert!(told.starts_with(&format!("{}: it is a directory; ", directory.file(name).display())), "{told}");
+        fs::rename(directory.file(name), directory.dir.join("away")).expect("moved");
+        assert_eq!(partition.offsets().expect("tried again").log_end, BATCHES, "{name}");
+        check(&mut directory);
+    }
 }
 
 #[test]

@@ -119,8 +119,8 @@ fn directory_with_unreadable_metadata_is_not_set_aside() {
     directory.kill();
     let partition = directory.partition();
     assert!(partition.offsets().is_err());
-    // The two are exchanged in one step. A thread may still use the partition's directory, which would be set aside if
-    // this file were missing.
+    // The two are exchanged in one step. A thread may still use the partition's directory, and would refuse the
+    // partition if this file were missing.
     renameat_with(CWD, &metadata, CWD, &away, RenameFlags::EXCHANGE).expect("moved back");
     assert_eq!(partition.offsets().expect("tried again").log_end, 5);
     assert_eq!(read_all(&partition, 0).len(), 5);

@@ -150,20 +150,6 @@ fn directory_of_another_topic_id_is_set_aside() {
 }
 
 #[test]
-fn directory_with_records_and_no_topic_id_is_set_aside_unchanged() {
-    let mut directory = Directory::new();
-    offset(&directory.partition(), &plain(3, b"v"));
-    directory.restart();
-    fs::remove_file(directory.file("partition.metadata")).expect("removed");
-    let log = fs::read(directory.file("00000000000000000000.log")).expect("read");
-    let partition = directory.crash();
-    assert_eq!(offset(&partition, &plain(1, b"v")), 0);
-    let mut entries = fs::read_dir(&directory.dir).expect("listed").map(|entry| entry.expect("listed").path());
-    let aside = entries.find(|path| path.to_string_lossy().ends_with("-stray")).expect("kept aside");
-    assert_eq!(fs::read(aside.join("00000000000000000000.log")).expect("read"), log);
-}
-
-#[test]
 fn ten_thousand_partitions_open_nothing_at_start() {
     let mut directory = Directory::new();
     for topic in 0..20 {

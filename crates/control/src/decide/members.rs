@@ -15,6 +15,7 @@ use super::super::change::{Change, Partitions};
 use super::super::command::{BrokerChange, Refusal, RegisterBroker, Resigned};
 use super::super::image::{Image, Topic};
 use super::super::node::RegisteredBroker;
+use super::only_complete::{OnlyComplete, only_complete_replicas};
 use super::settle::{ChangeBudget, Changed, each_of, settled_by};
 
 /// The outcome of a transaction that registers a process.
@@ -50,8 +51,12 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
         .map_err(|code| Refusal::new(code, already_there(wanted.id)))?;
     if former.is_some_and(|former| former.directory != wanted.joining.directory)
         && !wanted.accepts_lost_directory
-        && let Some(message) = only_complete_replicas(image, wanted.id)
+        && let Some(OnlyComplete { count, first }) = only_complete_replicas(image, wanted.id)
     {
+        let message = format!(
+            "The data directory is new, but this broker had the only complete replica of {count} partitions, for example {first}. \
+             Mount or restore the directory that has their records, or accept the loss by fullbore.lost.directory.accept=true."
+        );
         return Err(Refusal::new(ErrorCode::INVALID_REGISTRATION, message));
     }
     let ended = former.map_or(PreviousShutdown::Clean, |_| ended);
@@ -87,27 +92,6 @@ pub fn register(image: &Image, wanted: &RegisterBroker, room: &mut ChangeBudget)
     };
     changes.extend(each_of(image, in_place, room));
     Ok(Registering::Registered(changes))
-}
-
-/// Returns why a broker may not start with a new directory, which is that it had the only complete replica of some
-/// partitions. Returns `None` if it had none.
-fn only_complete_replicas(image: &Image, id: i32) -> Option<String> {
-    let is_only = |partition: &PartitionRegistration| {
-        let mut complete = partition.isr.iter().chain(&partition.elr).peekable();
-        complete.peek().is_some() && complete.all(|other| *other == id)
-    };
-    let (mut count, mut first) = (0_usize, None);
-    for topic in image.topics().filter(|topic| !topic.config.diskless) {
-        for (index, _) in topic.partitions.iter().enumerate().filter(|(_, partition)| is_only(partition)) {
-            count += 1;
-            first.get_or_insert_with(|| format!("{}-{index}", topic.name));
-        }
-    }
-    first.map(|first| {
-        format!(
-            "The data directory is new, but this broker had the only complete replica of {count} partitions, for example {first}. Mount or restore the directory that has their records, or accept the loss by fullbore.lost.directory.accept=true."
-        )
-    })
 }
 
 fn already_there(id: i32) -> String {

@@ -11,6 +11,7 @@ mod grow;
 mod known;
 mod lead;
 mod members;
+mod only_complete;
 mod place;
 mod settle;
 
@@ -34,6 +35,7 @@ pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
 use known::{check_asked, check_total, known};
 use lead::{alter_isrs, elect};
 use members::{Registering, change_broker, register, relaxed, report_log_ends, resign};
+pub use only_complete::{OnlyComplete, OnlyCompletePartitions};
 pub use place::check_replicas;
 use place::{place, registered};
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Checks a database before a broker uses it, and returns all findings at once. Each is one line of text.
 //!
-//! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, or if
-//! commits could be lost.
+//! The check changes nothing. Invariant: a finding counts as wrong if it would prevent a broker from starting, if
+//! commits could be lost, or if partitions of a running cluster have no leader.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -73,6 +73,21 @@ pub enum Finding {
         topics: u64,
     },
     Broker(BrokerFound),
+    /// Partitions have no leader, and other brokers than the one that is about to start have to bring them back.
+    Offline {
+        count: u64,
+        /// The name of one of the partitions.
+        first: String,
+        /// False if the whole cluster is down.
+        has_live_broker: bool,
+    },
+    /// Partitions have no leader until the broker starts on whose machine the check runs.
+    OfflineUntilStart {
+        count: u64,
+        /// The name of one of the partitions.
+        first: String,
+        node_id: i32,
+    },
 }
 
 /// A broker of the cluster.
@@ -88,10 +103,13 @@ pub struct BrokerFound {
 }
 
 impl Finding {
-    /// Returns true if a broker cannot use the database because of this finding, or should not.
+    /// Returns true if a broker cannot use the database because of this finding, or should not. Also returns true if
+    /// partitions of a running cluster are offline.
     pub fn is_wrong(&self) -> bool {
         match self {
             Self::Empty { may_create } => !may_create,
+            Self::Offline { has_live_broker, .. } => *has_live_broker,
+            Self::OfflineUntilStart { .. } => false,
             Self::Cluster { .. } | Self::Broker(_) | Self::Clock(_) | Self::Pooler { .. } => false,
             _ => true,
         }
@@ -134,6 +152,14 @@ impl fmt::Display for Finding {
             Self::Damaged(reason) => write!(f, "it is damaged: {reason}"),
             Self::Cluster { id, version, topics } => write!(f, "cluster {id}, version {version}, {topics} topics"),
             Self::Broker(broker) => broker.fmt(f),
+            Self::Offline { count, first, .. } => write!(
+                f,
+                "{count} partitions have no leader, for example {first}: start the brokers of their replicas; \
+                 `fullbore topics describe --unavailable-partitions` lists them"
+            ),
+            Self::OfflineUntilStart { count, first, node_id } => {
+                write!(f, "{count} partitions have no leader until node.id={node_id} starts, for example {first}")
+            }
         }
     }
 }

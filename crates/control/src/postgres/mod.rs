@@ -9,11 +9,13 @@
 //! - `read` converts rows to changes, and `write` converts changes to statements. `registrations` has the statements
 //!   for partitions, and `record` the JSON form of changes.
 //! - `beat` has the second connection, with heartbeats and notifications of new commits.
-//! - `check` examines a database, and `of_directory` returns what the database knows of a broker's data directory.
+//! - `check` examines a database, and `offline` finds partitions without a leader. `of_directory` returns what the
+//!   database knows of a broker's data directory.
 
 mod beat;
 mod check;
 mod of_directory;
+mod offline;
 mod read;
 mod record;
 mod registrations;
@@ -39,6 +41,7 @@ use read::Since;
 pub use beat::Beats;
 pub use check::{BrokerFound, Finding, check};
 pub use of_directory::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
+pub use offline::find_offline;
 
 /// How long a schema upgrade may take.
 const MIGRATION_MAX: Duration = Duration::from_secs(3600);

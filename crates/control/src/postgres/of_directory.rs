@@ -9,10 +9,12 @@ use std::time::Duration;
 use fullbore_wire::Uuid;
 use tokio::sync::watch;
 
+use super::super::decide::{OnlyComplete, OnlyCompletePartitions};
 use super::super::identity::ClusterDirectory;
 use super::READ_ONLY;
 use super::check::Finding;
-use super::read::{Since, since};
+use super::offline::IS_CLASSIC;
+use super::read::{Since, ids, since};
 use fullbore_config::PlaneSettings;
 use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
@@ -31,6 +33,8 @@ pub struct DirectoryInDatabase {
     /// The partitions that have a replica on the broker, by topic name and number. The value is true if the replica is
     /// in the ISR.
     pub replicas: BTreeMap<(String, i32), bool>,
+    /// The partitions of which the broker has the only complete replica; `None` if there are none.
+    pub only_complete: Option<OnlyComplete>,
     /// How many transactions on diskless topics each broker has committed.
     pub diskless_changes: BTreeMap<i32, i64>,
 }
@@ -105,10 +109,16 @@ async fn look_up(
         let is_in_sync = flag(&row, 3)?;
         replicas.extend((first..first.saturating_add(count)).map(|index| ((topic.to_owned(), index), is_in_sync)));
     }
+    let mut only_complete = OnlyCompletePartitions::of(node_id);
+    for row in next(&mut answers)? {
+        let (isr, elr) = (ids(&row, 3)?, ids(&row, 4)?);
+        only_complete.add(text(&row, 0)?, number(&row, 1)?, number(&row, 2)?, &isr, &elr);
+    }
     let changes = next(&mut answers)?;
     let diskless_changes =
         changes.iter().map(|row| Ok((number(row, 0)?, number(row, 1)?))).collect::<Result<_, super::StoreError>>()?;
-    Ok(DirectoryInDatabase { cluster_id, knows_seen, registered, topics, replicas, diskless_changes })
+    let only_complete = only_complete.found();
+    Ok(DirectoryInDatabase { cluster_id, knows_seen, registered, topics, replicas, only_complete, diskless_changes })
 }
 
 fn questions(node_id: i32, seen: u64) -> String {
@@ -121,6 +131,8 @@ fn questions(node_id: i32, seen: u64) -> String {
          SELECT id FROM fullbore.topics;
          SELECT name, first, count, ({node_id}) = ANY(isr) FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id
            WHERE ({node_id}) = ANY(replicas);
+         SELECT name, first, count, isr, elr FROM fullbore.partitions JOIN fullbore.topics ON id = topic_id
+           WHERE ({node_id}) = ANY(isr || elr) AND {IS_CLASSIC} ORDER BY name, first;
          SELECT broker_id, counter FROM fullbore.diskless_brokers;
          COMMIT"
     )

@@ -251,7 +251,7 @@ fn registration(row: &DatabaseRow) -> Result<PartitionRegistration, StoreError> 
 }
 
 /// Returns the broker ids in an array column. Its text looks like `{1,2}`.
-fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
+pub fn ids(row: &DatabaseRow, column: usize) -> Result<Vec<i32>, StoreError> {
     let array = text(row, column)?;
     let parse = |id: &str| id.parse().map_err(|_| damaged(format!("'{array}' is not a list of brokers")));
     array.trim_matches(['{', '}']).split(',').filter(|id| !id.is_empty()).map(parse).collect()

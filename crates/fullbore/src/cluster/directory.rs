@@ -52,7 +52,12 @@ impl ClusterDirectory {
     /// Fails if the directory cannot be created, or if another command has locked it.
     pub fn made(path: &Path) -> Result<Self, Failure> {
         let is_new = !path.exists();
-        let of_it = |error: io::Error| Failure::new(format!("cannot make the directory {}: {error}", path.display()));
+        let of_it = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Failure::new(format!("{} is not a directory; set --data-dir to one, or to a new name", path.display()))
+            }
+            _ => Failure::new(format!("cannot make the directory {}: {error}", path.display())),
+        };
         fs::create_dir_all(path).map_err(of_it)?;
         if is_new {
             // Other users may enter, because PostgreSQL may run as another user in a subdirectory.
@@ -123,5 +128,9 @@ mod tests {
         assert!(told.starts_with(&format!("there is no cluster in {}; `fullbore cluster up` makes", path.display())));
         ClusterDirectory::made(&path).expect("made again");
         assert!(ClusterDirectory::existing(&path).is_err(), "no broker");
+        let file = directory.path().join("file");
+        fs::write(&file, "").expect("written");
+        let told = ClusterDirectory::made(&file).err().expect("a file").to_string();
+        assert!(told.starts_with(&format!("{} is not a directory; set --data-dir ", file.display())), "{told}");
     }
 }

@@ -12,11 +12,13 @@
 //! piece is released. A piece has only bytes of complete batches, which never change.
 
 mod direct;
+mod failed;
 mod ghosts;
 mod piece;
 mod read_ahead_cache;
 
 pub use direct::is_resident;
+pub use failed::{FailedRead, FailedReads};
 pub use ghosts::Ghosts;
 pub use piece::PieceSlice;
 
@@ -35,6 +37,7 @@ pub struct DirectReads {
     pieces: Pieces,
     ghosts: Arc<Ghosts>,
     shelf: Arc<Mutex<ReadAheadCache>>,
+    failed: FailedReads,
 }
 
 impl fmt::Debug for DirectReads {
@@ -46,7 +49,8 @@ impl fmt::Debug for DirectReads {
 
 impl Default for DirectReads {
     fn default() -> Self {
-        DirectReads { pieces: Pieces::default(), ghosts: Arc::default(), shelf: ReadAheadCache::new() }
+        let failed = FailedReads::default();
+        DirectReads { pieces: Pieces::default(), ghosts: Arc::default(), shelf: ReadAheadCache::new(), failed }
     }
 }
 
@@ -54,6 +58,11 @@ impl DirectReads {
     /// Returns the ghosts. Each read from the disk is reported to them.
     pub fn ghosts(&self) -> &Arc<Ghosts> {
         &self.ghosts
+    }
+
+    /// Returns the reads that the disk has refused. Readers of the page cache note their failures here too.
+    pub fn failed(&self) -> &FailedReads {
+        &self.failed
     }
 
     /// Returns bytes of the file from `position` on, if they are not in memory. The result has at most `len` bytes
@@ -80,13 +89,14 @@ impl DirectReads {
         let upto = position + len as u64;
         let piece = match self.piece_at(file, position, upto, settled) {
             // Box the future, so that the task of a connection needs no memory for this rare case.
-            Some(slot) => Box::pin(slot.piece(&self.pieces)).await?,
+            Some(slot) => Box::pin(slot.piece(&self.pieces)).await,
             // Other readers use the whole cache, so read only the requested bytes.
             None => {
                 let upto = upto.min(end_of(position));
-                Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await?
+                Box::pin(self.pieces.read(Arc::clone(file), direct::boundary_before(position), upto)).await
             }
         };
+        let piece = piece.inspect_err(|error| self.failed.note(file, position, len, error, false))?;
         Ok(Some(PieceSlice::of(piece, position, len)))
     }
 
@@ -120,11 +130,21 @@ impl DirectReads {
     }
 
     /// Fills `room` with the bytes from `position` on. Bytes that are not in the page cache are read without it.
-    /// Blocks.
+    /// Blocks. The caller logs the error.
     ///
     /// # Errors
     /// Returns the error of the file, or UnexpectedEof if it ends within the range.
     pub fn read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
+        let len = room.len();
+        let read = self.try_read_exact(file, position, room);
+        read.inspect_err(|error| self.failed.note(file, position, len, error, true))
+    }
+
+    /// Reads like [`DirectReads::read_exact`], but does not note a failure.
+    ///
+    /// # Errors
+    /// Returns the error of the file, or UnexpectedEof if it ends within the range.
+    pub fn try_read_exact(&self, file: &File, position: u64, room: &mut [u8]) -> io::Result<()> {
         self.pieces.buffers.read_exact(file, position, room)
     }
 }

@@ -102,7 +102,7 @@ fn parts(found: &ReplayedShard) -> usize {
 #[tokio::test]
 async fn broker_killed_after_each_join_restores_the_same_group() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let mut opened = open(directory.path(), GroupClock::start(), "").await;
+    let mut opened = open(directory.path(), SteadyClock::start(), "").await;
     opened.topic("t").await;
     for number in 0..5 {
         let (code, _) = opened.beat(&format!("m{number}"), consumer::JOINING).await;
@@ -111,7 +111,7 @@ async fn broker_killed_after_each_join_restores_the_same_group() {
         assert_eq!(before.as_ref().map(|records| records.parts.len()), Some(2 * (number + 1)));
         let end = opened.log_end();
         killed(opened).await;
-        opened = open(directory.path(), GroupClock::start(), "").await;
+        opened = open(directory.path(), SteadyClock::start(), "").await;
         assert_eq!((opened.records(), opened.log_end()), (before, end), "after {} joins", number + 1);
     }
     for number in 0..5 {
@@ -128,7 +128,7 @@ async fn broker_killed_after_each_join_restores_the_same_group() {
 #[tokio::test]
 async fn heartbeat_without_a_change_appends_nothing() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), "").await;
+    let opened = open(directory.path(), SteadyClock::start(), "").await;
     opened.topic("t").await;
     let (_, epoch) = opened.beat("m", consumer::JOINING).await;
     let end = opened.log_end();
@@ -142,7 +142,7 @@ async fn heartbeat_without_a_change_appends_nothing() {
 #[tokio::test]
 async fn records_of_a_failed_write_are_part_of_the_next_one() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), TWO_IN_SYNC).await;
+    let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
     assert_eq!(opened.beat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
     assert_eq!(opened.beat("leaves", consumer::JOINING).await.0, ErrorCode::NONE);
@@ -161,7 +161,7 @@ async fn records_of_a_failed_write_are_part_of_the_next_one() {
 #[tokio::test]
 async fn deletion_takes_the_unwritten_tombstones_of_members_along() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), TWO_IN_SYNC).await;
+    let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
     assert_eq!(opened.beat("m", consumer::JOINING).await.0, ErrorCode::NONE);
     opened.fail_writes();
@@ -179,7 +179,7 @@ async fn deletion_takes_the_unwritten_tombstones_of_members_along() {
 #[tokio::test]
 async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     let directory = tempfile::tempdir().expect("tempdir");
-    let opened = open(directory.path(), GroupClock::start(), TWO_IN_SYNC).await;
+    let opened = open(directory.path(), SteadyClock::start(), TWO_IN_SYNC).await;
     opened.topic("t").await;
     assert_eq!(opened.beat("stays", consumer::JOINING).await.0, ErrorCode::NONE);
     opened.fail_writes();
@@ -206,7 +206,7 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
 async fn parts_of_no_group_are_deleted_unless_a_later_release_may_know_the_group() {
     for (version, left) in [(1, 0), (99, 1)] {
         let directory = tempfile::tempdir().expect("tempdir");
-        let opened = open(directory.path(), GroupClock::start(), "offsets.topic.num.partitions=1").await;
+        let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
         let key = PartKey { parts_id: Uuid([5; 16]), kind: PartKind::Member, number: 3 };
         let group = Snapshot { version, ..snapshot_of(&opened, "consumer") };
         let written =

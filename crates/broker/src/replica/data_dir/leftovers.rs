@@ -56,7 +56,7 @@ impl LogDir {
 
     fn rename_leftover(&self, (topic, index): &TopicPartition, leftover: Leftover) -> io::Result<()> {
         let dir = partition_dir(&self.path, topic, *index);
-        if files::read_topic_id(&dir)? != Some(leftover.topic_id) {
+        if files::read_topic_id(&dir)?.known() != Some(leftover.topic_id) {
             return Ok(());
         }
         let away = |unique| retired_dir(&self.path, topic, *index, unique, files::DELETED_DIR);

@@ -1,0 +1,54 @@
+//! Finds the partitions of which one broker has the only complete replica. Such a broker does not start with a new data
+//! directory, which it also has if its volume is not mounted.
+//!
+//! The decision itself is in `members`, and `fullbore admin check` announces it before the start. Diskless partitions
+//! do not count, because their records are in the object store.
+
+use super::super::image::Image;
+
+/// Partitions of which a broker has the only complete replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OnlyComplete {
+    pub count: usize,
+    /// The name of one of the partitions.
+    pub first: String,
+}
+
+/// Gathers the partitions of which the broker `id` has the only complete replica.
+#[derive(Debug)]
+pub struct OnlyCompletePartitions {
+    id: i32,
+    count: usize,
+    first: Option<String>,
+}
+
+impl OnlyCompletePartitions {
+    pub fn of(id: i32) -> Self {
+        OnlyCompletePartitions { id, count: 0, first: None }
+    }
+
+    /// Counts `count` partitions from `first` on, which have this ISR and ELR.
+    pub fn add(&mut self, topic: &str, first: i32, count: usize, isr: &[i32], elr: &[i32]) {
+        let mut complete = isr.iter().chain(elr).peekable();
+        if complete.peek().is_some() && complete.all(|other| *other == self.id) {
+            self.count += count;
+            self.first.get_or_insert_with(|| format!("{topic}-{first}"));
+        }
+    }
+
+    /// Returns the partitions; `None` if there are none.
+    pub fn found(self) -> Option<OnlyComplete> {
+        self.first.map(|first| OnlyComplete { count: self.count, first })
+    }
+}
+
+/// Returns the partitions of the image of which the broker has the only complete replica.
+pub fn only_complete_replicas(image: &Image, id: i32) -> Option<OnlyComplete> {
+    let mut found = OnlyCompletePartitions::of(id);
+    for topic in image.topics().filter(|topic| !topic.config.diskless) {
+        for (index, partition) in (0..).zip(&topic.partitions) {
+            found.add(&topic.name, index, 1, &partition.isr, &partition.elr);
+        }
+    }
+    found.found()
+}
