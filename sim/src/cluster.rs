@@ -53,7 +53,7 @@ pub enum Command {
     Room(BrokerState),
     Alter {
         from: BrokerState,
-        asked: AlterPartition,
+        requested: AlterPartition,
     },
     ReportEnd(LogEndReport),
     ElectPreferred,
@@ -119,16 +119,17 @@ impl Cluster {
             Command::Stopped(of) => next.of(of)?.registration.is_fenced = true,
             Command::Full(of) => next.of(of)?.registration.is_full = true,
             Command::Room(of) => next.of(of)?.registration.is_full = false,
-            Command::Alter { from, asked } => {
-                let mut asked = asked.clone();
+            Command::Alter { from, requested } => {
+                let mut requested = requested.clone();
                 if fault == Some(Fault::AdmitsOldBrokerEpoch) {
-                    asked.new_isr.iter_mut().for_each(|member| member.broker_epoch = -1);
+                    requested.new_isr.iter_mut().for_each(|member| member.broker_epoch = -1);
                 }
                 if fault == Some(Fault::ComparesNoEpoch) {
-                    asked.leader_epoch = self.partition.leader_epoch;
-                    asked.partition_epoch = self.partition.partition_epoch;
+                    requested.leader_epoch = self.partition.leader_epoch;
+                    requested.partition_epoch = self.partition.partition_epoch;
                 }
-                next.partition = alter_isr(&self.partition, &self.brokers, self.min_insync_replicas, *from, &asked)?;
+                next.partition =
+                    alter_isr(&self.partition, &self.brokers, self.min_insync_replicas, *from, &requested)?;
                 return Ok((next.partition != self.partition).then_some(next));
             }
             Command::ReportEnd(end) => {

@@ -145,7 +145,7 @@ impl Context {
     }
 
     /// Handles a message to the database.
-    pub fn ask_database(&mut self, connection: ConnectionId, message: Message) {
+    pub fn query_database(&mut self, connection: ConnectionId, message: Message) {
         if self.database.is_down {
             return self.close(connection, Node::Database);
         }

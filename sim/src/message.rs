@@ -62,7 +62,7 @@ pub struct Fetch {
     pub leader_epoch: i32,
     /// The end of the follower's log.
     pub position: Position,
-    pub ask: Ask,
+    pub request: Ask,
     /// The fetch's number on its connection.
     pub number: i32,
     /// How many responses of this connection the follower has handled.
@@ -74,12 +74,12 @@ pub struct Fetch {
 pub struct Fetched {
     pub leader_epoch: i32,
     /// The number of the last fetch that named the follower's log end.
-    pub asked_in: i32,
+    pub requested_in: i32,
     /// The offset of the first returned record.
     pub from: i64,
     pub high_watermark: i64,
     /// The end of the follower's log when it sent the fetch.
-    pub asked: Position,
+    pub requested: Position,
     pub found: Result<Found, ErrorCode>,
 }
 

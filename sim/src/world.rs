@@ -46,7 +46,7 @@ impl World {
             }
             Event::Deliver { to, connection, .. } if !context.network.is_open(connection, to) => return Ok(()),
             Event::Deliver { to: Node::Database, connection, message } => {
-                context.ask_database(connection, message);
+                context.query_database(connection, message);
                 return self.check_whole();
             }
             Event::Closed { to: Node::Database, .. } | Event::Timer { of: Node::Database, .. } => return Ok(()),

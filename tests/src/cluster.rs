@@ -207,8 +207,8 @@ impl Cluster {
         let wanted: BTreeSet<i32> = ids.iter().copied().collect();
         for id in ids {
             wait_until(&format!("broker {id} tells of {wanted:?}"), CHANGE_MAX, || {
-                let told = Client::connect(self.address(*id)).metadata(&[]);
-                told.brokers.iter().map(|broker| broker.node_id).collect::<BTreeSet<_>>() == wanted
+                let reported = Client::connect(self.address(*id)).metadata(&[]);
+                reported.brokers.iter().map(|broker| broker.node_id).collect::<BTreeSet<_>>() == wanted
             });
         }
     }
@@ -217,8 +217,8 @@ impl Cluster {
     /// of it by then.
     pub fn wait_for_same_topic(&self, topic: &str) {
         wait_until(&format!("all brokers tell of the same {topic}"), CHANGE_MAX, || {
-            let told = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
-            let ids: BTreeSet<_> = self.ids().map(|id| told(id).topic_id.0).collect();
+            let reported = |id| Client::connect(self.address(id)).metadata(&[topic]).topics.remove(0);
+            let ids: BTreeSet<_> = self.ids().map(|id| reported(id).topic_id.0).collect();
             ids.len() == 1 && !ids.contains(&[0; 16])
         });
     }

@@ -299,7 +299,7 @@ impl<'a> Copier<'a> {
 
     /// Returns how each broker describes the partitions and the transaction, for the message of a failed test.
     fn described(&self) -> String {
-        let ask = |address: &SocketAddr, arguments: &[&str]| {
+        let find = |address: &SocketAddr, arguments: &[&str]| {
             let mut command = std::process::Command::new("timeout");
             command.arg("5").arg(crate::binary()).args(arguments).args(["--bootstrap-server", &address.to_string()]);
             let output = command.output().expect("it runs");
@@ -307,7 +307,7 @@ impl<'a> Copier<'a> {
         };
         let of = |address| {
             let transaction = ["transactions", "describe", "--transactional-id", &self.id];
-            ask(address, &["topics", "describe"]) + &ask(address, &transaction)
+            find(address, &["topics", "describe"]) + &find(address, &transaction)
         };
         self.known.iter().map(of).collect()
     }
@@ -328,7 +328,7 @@ impl<'a> Copier<'a> {
         let mut known = self.known.clone();
         known.sort_by_key(|address| self.silent.contains(address));
         known.into_iter().find_map(|address| {
-            let found = self.ask(address, to);
+            let found = self.find(address, to);
             if found.is_none() {
                 self.connections.remove(&address);
                 self.silent.insert(address);
@@ -339,7 +339,7 @@ impl<'a> Copier<'a> {
         })
     }
 
-    fn ask(&mut self, address: SocketAddr, to: To) -> Option<SocketAddr> {
+    fn find(&mut self, address: SocketAddr, to: To) -> Option<SocketAddr> {
         let (id, topic) = (self.id.clone(), self.topic.clone());
         let client = self.connection(address)?;
         let key_type = match to {

@@ -26,23 +26,23 @@ fn run(bootstrap: &str, arguments: &[&str]) -> String {
 /// A running copier.
 pub struct CopyProcess {
     child: Child,
-    told: NamedTempFile,
+    reported: NamedTempFile,
 }
 
 impl CopyProcess {
     /// Starts a copier from the topic `from` to the topic `to`.
     pub fn start(bootstrap: &str, (from, to): (&str, &str), more: &[&str]) -> CopyProcess {
-        let told = NamedTempFile::new().expect("a file");
-        let file = || Stdio::from(told.as_file().try_clone().expect("a descriptor"));
+        let reported = NamedTempFile::new().expect("a file");
+        let file = || Stdio::from(reported.as_file().try_clone().expect("a descriptor"));
         let mut command = Command::new(binary());
         command.args(["copy", "--from", from, "--to", to, "--bootstrap-server", bootstrap]).args(more);
         let child = command.stdout(file()).stderr(file()).spawn().expect("the binary starts");
-        CopyProcess { child, told }
+        CopyProcess { child, reported }
     }
 
     /// Returns everything that the copier has printed so far.
-    pub fn told(&self) -> String {
-        std::fs::read_to_string(self.told.path()).expect("text")
+    pub fn reported(&self) -> String {
+        std::fs::read_to_string(self.reported.path()).expect("text")
     }
 
     /// Kills the copier with SIGKILL.
@@ -86,8 +86,8 @@ impl CopyProcess {
             status = self.child.try_wait().expect("our child");
             status.is_some()
         });
-        assert_eq!(status.map(|status| status.success()), Some(well), "{}", self.told());
-        self.told()
+        assert_eq!(status.map(|status| status.success()), Some(well), "{}", self.reported());
+        self.reported()
     }
 }
 
@@ -97,7 +97,7 @@ impl Drop for CopyProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("a copier ({ended:?}) printed: {}", self.told());
+            eprintln!("a copier ({ended:?}) printed: {}", self.reported());
         }
     }
 }

@@ -27,7 +27,7 @@ pub struct Attempt {
 }
 
 /// A leader's response: its broker id, partition and leader epoch, then the last stable offset and the high watermark.
-pub type Told = ((i32, i32, i32), (i64, i64));
+pub type Reported = ((i32, i32, i32), (i64, i64));
 
 /// The history of one transactional id.
 #[derive(Clone, Debug, Default)]
@@ -45,7 +45,7 @@ pub struct History {
     /// The last stable offset and end offset of each partition at the end.
     pub ends: BTreeMap<i32, (i64, i64)>,
     /// The offsets that leaders have reported, in the order of their responses.
-    pub told: Vec<Told>,
+    pub reported: Vec<Reported>,
 }
 
 impl History {
@@ -131,7 +131,7 @@ impl History {
     fn unstable(&self) -> Vec<String> {
         let mut latest: BTreeMap<_, (i64, i64)> = BTreeMap::new();
         let mut violations = Vec::new();
-        for (of, (stable, high_watermark)) in &self.told {
+        for (of, (stable, high_watermark)) in &self.reported {
             let before = latest.insert(*of, (*stable, *high_watermark));
             if stable > high_watermark || before.is_some_and(|before| before.0 > *stable) {
                 violations.push(format!("{of:?} was stable up to {stable} of {high_watermark}, and before {before:?}"));
@@ -157,9 +157,9 @@ mod tests {
         };
         let attempts: Vec<Attempt> = outcomes.into_iter().enumerate().map(attempt).collect();
         let found: Vec<_> = [0, 2].into_iter().flat_map(|at: usize| attempts[at].records.clone()).collect();
-        let told = [(0, 2), (2, 4), (4, 4)].map(|marks| ((1, 0, 0), marks)).to_vec();
+        let reported = [(0, 2), (2, 4), (4, 4)].map(|marks| ((1, 0, 0), marks)).to_vec();
         let ends = BTreeMap::from([(0, (6, 6)), (1, (6, 6))]);
-        History { polled: found[..5].to_vec(), found, attempts, offset: 8, ends, told }
+        History { polled: found[..5].to_vec(), found, attempts, offset: 8, ends, reported }
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
             ("was read otherwise", |seen| _ = seen.polled.remove(0)),
             ("the offset is", |seen| seen.offset = 12),
             ("the offset is", |seen| seen.offset = 4),
-            ("was stable up to", |seen| seen.told.swap(0, 1)),
+            ("was stable up to", |seen| seen.reported.swap(0, 1)),
             ("is stable up to", |seen| seen.ends = BTreeMap::from([(0, (5, 6))])),
         ];
         for (said, plant) in plants {
@@ -197,7 +197,7 @@ mod tests {
             assert!(violations.iter().any(|line| line.contains(said)), "{said}: {violations:?}");
         }
         let mut seen = seen();
-        seen.told[1].1 = (5, 4);
+        seen.reported[1].1 = (5, 4);
         assert!(!seen.violations().is_empty(), "stable past the high watermark");
     }
 }

@@ -30,7 +30,7 @@ pub use copies::{Copied, CopyProcess};
 pub use disk::{Disk, Frozen, another_boot};
 pub use fixture::{Fixture, WAITING};
 pub use fullbore_schedules::Random;
-pub use history::{Attempt, History, Outcome, Told};
+pub use history::{Attempt, History, Outcome, Reported};
 pub use process::{Broker, Refused, binary, serve_refused};
 pub use proxy::Proxy;
 pub use relay::{Link, Links, Relay};
@@ -90,7 +90,7 @@ mod tests {
     /// A crate that is missing in `checked.toml` would be tested without debug assertions.
     #[test]
     fn checked_toml_has_every_crate_of_the_workspace() {
-        let told = include_str!("../checked.toml");
+        let reported = include_str!("../checked.toml");
         let crates = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates");
         let directories = std::fs::read_dir(crates).expect("the crates").map(|entry| entry.expect("readable").path());
         let manifests = directories.map(|directory| directory.join("Cargo.toml")).filter(|manifest| manifest.exists());
@@ -102,7 +102,7 @@ mod tests {
         names.extend([env!("CARGO_PKG_NAME"), "fullbore-sim"].map(str::to_owned));
         assert!(names.len() > 5, "{names:?}");
         for name in names {
-            let (_, section) = told.split_once(&format!("[profile.release.package.{name}]\n")).expect(&name);
+            let (_, section) = reported.split_once(&format!("[profile.release.package.{name}]\n")).expect(&name);
             let own = section.split("\n[").next().expect("split gives one at least");
             for flag in ["debug-assertions = true", "overflow-checks = true"] {
                 assert!(own.lines().any(|line| line == flag), "{name}: {flag}");

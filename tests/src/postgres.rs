@@ -238,7 +238,7 @@ impl PostgresServer {
 
 impl SuperSession {
     /// Runs a statement and waits until it is done.
-    pub fn ask(&mut self, statement: &str) {
+    pub fn query(&mut self, statement: &str) {
         writeln!(self.statements, "{statement};\n\\echo done").expect("psql reads");
         let mut line = String::new();
         while line.trim() != "done" {

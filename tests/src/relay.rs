@@ -107,9 +107,9 @@ impl Shared {
         if server.write_all(&first[..len]).is_err() {
             return;
         }
-        let (mut answers, mut asker) = (copy(&server), copy(&client));
+        let (mut answers, mut requester) = (copy(&server), copy(&client));
         std::thread::scope(|scope| {
-            scope.spawn(|| self.pass(from, true, &mut answers, &mut asker));
+            scope.spawn(|| self.pass(from, true, &mut answers, &mut requester));
             self.pass(from, false, &mut client, &mut server);
         });
     }

@@ -290,8 +290,8 @@ impl Client {
 
     /// Sends ListOffsets for one partition.
     pub fn list_offset(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
-        let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
-        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
+        let requested = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![requested], ..Default::default() };
         let request = ListOffsetsRequest { replica_id: -1, topics: vec![topic], ..Default::default() };
         self.call(&request, LIST_OFFSETS).topics.remove(0).partitions.remove(0)
     }

@@ -324,8 +324,8 @@ impl Client {
 
     /// Sends ListOffsets with read_committed.
     pub fn list_stable(&mut self, topic: &str, partition: i32, timestamp: i64) -> ListOffsetsPartitionResponse {
-        let asked = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
-        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![asked], ..Default::default() };
+        let requested = ListOffsetsPartition { partition_index: partition, timestamp, ..Default::default() };
+        let topic = ListOffsetsTopic { name: Text::from(topic), partitions: vec![requested], ..Default::default() };
         let request = ListOffsetsRequest {
             replica_id: -1,
             isolation_level: READ_COMMITTED,

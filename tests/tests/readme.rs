@@ -103,7 +103,7 @@ impl Place {
         let script = format!("set -euo pipefail; fullbore() {{ \"$FULLBORE\" \"$@\"; }}; {line}");
         let mut bash = Command::new("bash");
         bash.args(["-c", &script]).env("FULLBORE", binary()).current_dir(&self.directory);
-        bash.env("FULLBORE_BOOTSTRAP_SERVER", self.asked());
+        bash.env("FULLBORE_BOOTSTRAP_SERVER", self.requested());
         let output = bash.output().expect("bash starts");
         let printed = String::from_utf8_lossy(&output.stdout).into_owned();
         let said = String::from_utf8_lossy(&output.stderr);
@@ -125,14 +125,14 @@ impl Place {
     }
 
     /// Returns the real address of the broker that the pages call 127.0.0.1:9092.
-    fn asked(&self) -> String {
+    fn requested(&self) -> String {
         self.cluster.map_or_else(|| self.broker.addr().to_string(), |port| format!("127.0.0.1:{port}"))
     }
 
     /// Replaces the addresses of the pages by those of the test's brokers.
-    fn told(&self, command: &str) -> String {
+    fn reported(&self, command: &str) -> String {
         let old = self.old.addr().to_string();
-        command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.asked())
+        command.replace("127.0.0.1:19092", &old).replace("127.0.0.1:9092", &self.requested())
     }
 
     /// Does `cp -a fullbore-data backup` while the broker is stopped.
@@ -157,7 +157,7 @@ impl Place {
     /// Runs a command against a broker and checks that its output contains the text on the page.
     fn run(&self, command: &ShownCommand) {
         let ShownCommand { line, prints } = command;
-        let printed = self.shell(&self.told(line));
+        let printed = self.shell(&self.reported(line));
         // A consume command must print something, unless its output is piped or written to a file.
         let reads = line.starts_with("fullbore consume") && !line.contains(['|', '>']);
         assert!(!reads || !printed.is_empty(), "{line} reads nothing");

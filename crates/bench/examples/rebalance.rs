@@ -95,7 +95,7 @@ impl Board {
         self.ordered.notify_all();
     }
 
-    fn tell(&self, change: impl FnOnce(&mut State)) {
+    fn report(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state.lock().expect("no holder panics"));
         self.changed.notify_all();
     }
@@ -117,14 +117,14 @@ impl Member {
     fn run(mut self) -> Result<(), ClientError> {
         self.rejoins = self.board.state.lock().expect("no holder panics").rejoins;
         loop {
-            self.board.tell(|state| _ = state.stable.remove(&self.number));
+            self.board.report(|state| _ = state.stable.remove(&self.number));
             let joined = self.join()?;
             let generation = joined.generation_id;
             if joined.error_code.is_err() || !self.sync(&joined)? {
                 continue;
             }
             let size = joined.members.len();
-            self.board.tell(|state| {
+            self.board.report(|state| {
                 if size > 0 {
                     state.sizes.insert(generation, size);
                 }
@@ -203,7 +203,7 @@ impl Member {
                 return Ok(false);
             }
             if is_leaving || is_over {
-                self.board.tell(|state| _ = state.stable.remove(&self.number));
+                self.board.report(|state| _ = state.stable.remove(&self.number));
                 let members = vec![MemberIdentity { member_id: self.id.clone(), ..Default::default() }];
                 self.connection.call(&LeaveGroupRequest {
                     group_id: self.group.clone(),
@@ -280,7 +280,7 @@ impl Plan {
             let board = Arc::clone(&board);
             threads.push(thread::spawn(move || {
                 if let Err(error) = member.run() {
-                    board.tell(|state| state.failed = Some(error.to_string()));
+                    board.report(|state| state.failed = Some(error.to_string()));
                 }
             }));
         };

@@ -24,13 +24,18 @@ struct Load {
     until: Instant,
 }
 
-/// Waits for a commit that began at `asked`. If the commit falls into the interval of the load, records how many
+/// Waits for a commit that began at `requested`. If the commit falls into the interval of the load, records how many
 /// nanoseconds it took.
-async fn settle(ending: Ending<'_>, asked: Instant, load: &Load, taken: &mut Histogram<u64>) -> Result<(), Failure> {
+async fn settle(
+    ending: Ending<'_>,
+    requested: Instant,
+    load: &Load,
+    taken: &mut Histogram<u64>,
+) -> Result<(), Failure> {
     ending.await?;
     let now = Instant::now();
-    if asked >= load.from && now <= load.until {
-        taken.record(u64::try_from((now - asked).as_nanos())?)?;
+    if requested >= load.from && now <= load.until {
+        taken.record(u64::try_from((now - requested).as_nanos())?)?;
     }
     Ok(())
 }
@@ -45,12 +50,12 @@ async fn drive(producer: Producer, load: Load) -> Result<Histogram<u64>, Failure
             drop(transaction.send(ProducerRecord::new(&load.topic, &load.payload)).await?);
         }
         let next = (transaction.commit(), Instant::now());
-        if let Some((ending, asked)) = before.replace(next) {
-            settle(ending, asked, &load, &mut taken).await?;
+        if let Some((ending, requested)) = before.replace(next) {
+            settle(ending, requested, &load, &mut taken).await?;
         }
     }
-    if let Some((ending, asked)) = before {
-        settle(ending, asked, &load, &mut taken).await?;
+    if let Some((ending, requested)) = before {
+        settle(ending, requested, &load, &mut taken).await?;
     }
     producer.close(Duration::from_secs(10)).await;
     Ok(taken)

@@ -67,9 +67,9 @@ impl LogEndReporter {
     fn update_wanted(&self, before: &Image, image: &Image, wanted: &mut Vec<TopicIdPartition>) {
         let own = self.control.broker_state();
         let waits = |topic: &Topic, index: i32, partition: &PartitionRegistration| {
-            let is_asked = contenders(partition).contains(&own.broker_id);
+            let is_requested = contenders(partition).contains(&own.broker_id);
             let mut reported = image.log_ends(topic.id, index).iter();
-            is_asked && !reported.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
+            is_requested && !reported.any(|end| (end.broker_id, end.broker_epoch) == (own.broker_id, own.broker_epoch))
         };
         let is_same = |topic: &Uuid| match (before.topic_by_id(*topic), image.topic_by_id(*topic)) {
             (Some(before), Some(now)) => Arc::ptr_eq(before, now),
@@ -90,8 +90,8 @@ impl LogEndReporter {
     /// reported.
     async fn report(&self, mut wanted: Vec<TopicIdPartition>) -> Vec<TopicIdPartition> {
         let later = wanted.split_off(wanted.len().min(REPORTED_MAX));
-        let (partitions, asked) = (Arc::clone(&self.partitions), wanted.clone());
-        let looked = tokio::task::spawn_blocking(move || positions(&partitions, asked)).await;
+        let (partitions, requested) = (Arc::clone(&self.partitions), wanted.clone());
+        let looked = tokio::task::spawn_blocking(move || positions(&partitions, requested)).await;
         let (ends, unopened) = looked.unwrap_or_default();
         if let Some((_, error)) = unopened.first()
             && let Some(left_out) = self.unopened.due()
@@ -120,10 +120,10 @@ type LogEnd = (Uuid, i32, Position);
 /// partition was deleted, it is skipped, since another replica may lead.
 fn positions(
     partitions: &Partitions,
-    asked: Vec<TopicIdPartition>,
+    requested: Vec<TopicIdPartition>,
 ) -> (Vec<LogEnd>, Vec<(TopicIdPartition, StorageError)>) {
     let (mut ends, mut unopened) = (Vec::new(), Vec::new());
-    for (topic, index) in asked {
+    for (topic, index) in requested {
         match partitions.find(&topic, index).map(|partition| partition.position()) {
             Some(Ok(position)) => ends.push((topic, index, position)),
             Some(Err(error @ StorageError::Io { .. })) => unopened.push(((topic, index), error)),

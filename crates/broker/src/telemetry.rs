@@ -21,7 +21,7 @@ const INTERVAL_MS: i32 = 300_000;
 const EVERY_METRIC: &str = "*";
 
 /// A client that requests its subscription or pushes metrics.
-pub struct Asking<'a> {
+pub struct Requesting<'a> {
     /// The id that the first response has assigned to this client.
     pub instance: Uuid,
     pub client_id: &'a str,
@@ -58,9 +58,9 @@ impl Telemetry {
     ///
     /// # Errors
     /// Fails with [`TelemetryRefusal::TooEarly`] if the client's interval is not over yet.
-    pub fn ask(&self, image: &Image, asking: &Asking<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
-        let wanted = wanted(image, asking);
-        self.clients.lock().ask(id(asking.instance), wanted.subscription(), self.now_ms())?;
+    pub fn request(&self, image: &Image, requesting: &Requesting<'_>) -> Result<ClientSubscription, TelemetryRefusal> {
+        let wanted = wanted(image, requesting);
+        self.clients.lock().request(id(requesting.instance), wanted.subscription(), self.now_ms())?;
         Ok(wanted)
     }
 
@@ -68,9 +68,15 @@ impl Telemetry {
     ///
     /// # Errors
     /// Returns a [`TelemetryRefusal`] if the client may not push now, or not this push.
-    pub fn push(&self, image: &Image, asking: &Asking<'_>, push: Push, bytes: usize) -> Result<(), TelemetryRefusal> {
-        let wanted = wanted(image, asking).subscription();
-        self.clients.lock().push(id(asking.instance), push, wanted, self.now_ms())?;
+    pub fn push(
+        &self,
+        image: &Image,
+        requesting: &Requesting<'_>,
+        push: Push,
+        bytes: usize,
+    ) -> Result<(), TelemetryRefusal> {
+        let wanted = wanted(image, requesting).subscription();
+        self.clients.lock().push(id(requesting.instance), push, wanted, self.now_ms())?;
         self.metrics.telemetry_pushed(bytes);
         Ok(())
     }
@@ -91,10 +97,10 @@ impl ClientSubscription {
 }
 
 /// Combines the subscriptions that match the client: all of their metrics, at the shortest interval.
-fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
+fn wanted(image: &Image, requesting: &Requesting<'_>) -> ClientSubscription {
     let mut interval_ms = None;
     let mut metrics = BTreeSet::new();
-    for (_, subscription) in image.client_metrics().filter(|(_, subscription)| fits(subscription, asking)) {
+    for (_, subscription) in image.client_metrics().filter(|(_, subscription)| fits(subscription, requesting)) {
         let shorter = interval_ms.map_or(subscription.interval_ms, |known: i32| known.min(subscription.interval_ms));
         interval_ms = Some(shorter);
         metrics.extend(subscription.metrics.iter().map(String::as_str));
@@ -104,18 +110,18 @@ fn wanted(image: &Image, asking: &Asking<'_>) -> ClientSubscription {
     }
     let interval_ms = interval_ms.unwrap_or(INTERVAL_MS);
     let metrics: Vec<String> = metrics.into_iter().map(str::to_owned).collect();
-    let subscription_id = subscription_id(asking.instance, interval_ms, &metrics);
+    let subscription_id = subscription_id(requesting.instance, interval_ms, &metrics);
     ClientSubscription { subscription_id, interval_ms, metrics }
 }
 
-fn fits(subscription: &ClientMetricsConfig, asking: &Asking<'_>) -> bool {
+fn fits(subscription: &ClientMetricsConfig, requesting: &Requesting<'_>) -> bool {
     subscription.patterns.iter().all(|(which, pattern)| match which {
-        ClientTrait::InstanceId => pattern.is_match(&asking.instance.to_string()),
-        ClientTrait::Id => pattern.is_match(asking.client_id),
-        ClientTrait::SoftwareName => pattern.is_match(asking.software_name),
-        ClientTrait::SoftwareVersion => pattern.is_match(asking.software_version),
-        ClientTrait::SourceAddress => pattern.is_match(&asking.peer.ip().to_canonical().to_string()),
-        ClientTrait::SourcePort => pattern.is_match(&asking.peer.port().to_string()),
+        ClientTrait::InstanceId => pattern.is_match(&requesting.instance.to_string()),
+        ClientTrait::Id => pattern.is_match(requesting.client_id),
+        ClientTrait::SoftwareName => pattern.is_match(requesting.software_name),
+        ClientTrait::SoftwareVersion => pattern.is_match(requesting.software_version),
+        ClientTrait::SourceAddress => pattern.is_match(&requesting.peer.ip().to_canonical().to_string()),
+        ClientTrait::SourcePort => pattern.is_match(&requesting.peer.port().to_string()),
     })
 }
 

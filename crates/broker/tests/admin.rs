@@ -28,7 +28,7 @@ fn config(directory: &Path, admin: &str) -> BrokerConfig {
 }
 
 async fn get(addr: SocketAddr, path: &str) -> String {
-    let asking = async {
+    let requesting = async {
         let mut stream = TcpStream::connect(addr).await.expect("the admin page listens");
         let request = format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n");
         stream.write_all(request.as_bytes()).await.expect("the broker reads");
@@ -36,7 +36,7 @@ async fn get(addr: SocketAddr, path: &str) -> String {
         stream.read_to_string(&mut answer).await.expect("the broker answers");
         answer
     };
-    timeout(PATIENCE, asking).await.expect("an answer in time")
+    timeout(PATIENCE, requesting).await.expect("an answer in time")
 }
 
 async fn send(stream: &mut TcpStream, frame: &Frame) {
@@ -46,7 +46,7 @@ async fn send(stream: &mut TcpStream, frame: &Frame) {
     }
 }
 
-async fn ask<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> R::Response {
+async fn request<R: Request>(stream: &mut TcpStream, request: &R, version: i16) -> R::Response {
     send(stream, &encode_request(request, version, 1, None).expect("a request")).await;
     let len = stream.read_u32().await.expect("a length");
     let mut answer = vec![0; len as usize];
@@ -124,20 +124,20 @@ async fn counts_records_errors_and_refusals() {
     let mut client = TcpStream::connect(broker.addr()).await.expect("the broker listens");
     let name = Text::from_static("t");
     let topic = CreatableTopic { name, num_partitions: 2, replication_factor: 1, ..Default::default() };
-    let created = ask(&mut client, &CreateTopicsRequest { topics: vec![topic], ..Default::default() }, 7).await;
+    let created = request(&mut client, &CreateTopicsRequest { topics: vec![topic], ..Default::default() }, 7).await;
     assert_eq!(created.topics[0].error_code, ErrorCode::NONE);
 
     let batch = two_records();
     // The request with acks=0 comes first. The later responses on this connection then show that it was processed.
     send(&mut client, &encode_request(&produce("t", 0, &batch), 9, 1, None).expect("a request")).await;
-    let taken = ask(&mut client, &produce("t", 1, &batch), 9).await;
+    let taken = request(&mut client, &produce("t", 1, &batch), 9).await;
     assert_eq!(taken.responses[0].partition_responses[0].base_offset, 2);
-    let refused = ask(&mut client, &produce("nowhere", 1, &batch), 9).await;
+    let refused = request(&mut client, &produce("nowhere", 1, &batch), 9).await;
     assert_eq!(refused.responses[0].partition_responses[0].error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-    let fetched = ask(&mut client, &fetch("t", 0), 12).await;
+    let fetched = request(&mut client, &fetch("t", 0), 12).await;
     let records = fetched.responses[0].partitions[0].records.as_ref().expect("records");
     assert_eq!(records.len(), 2 * batch.len());
-    let past = ask(&mut client, &fetch("t", 99), 12).await;
+    let past = request(&mut client, &fetch("t", 99), 12).await;
     assert_eq!(past.responses[0].partitions[0].error_code, ErrorCode::OFFSET_OUT_OF_RANGE);
     let mut second = TcpStream::connect(broker.addr()).await.expect("the system accepts");
     assert!(timeout(PATIENCE, second.read_u8()).await.expect("closed in time").is_err());

@@ -59,15 +59,15 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// A client of the broker. It allocates nothing while it waits for a response.
-struct Asking {
+struct Requesting {
     client: TcpStream,
     scratch: Vec<u8>,
     failures: Vec<String>,
 }
 
-impl Asking {
+impl Requesting {
     /// Sends a request and compares the memory that it takes with the memory that is reserved for it.
-    fn ask<R: Request>(&mut self, request: &R, version: i16) {
+    fn request<R: Request>(&mut self, request: &R, version: i16) {
         let frame = encode_request(request, version, 1, None).expect("a request");
         let mut bytes = Vec::new();
         for part in &frame.parts {
@@ -117,35 +117,39 @@ async fn requests_with_many_entries_take_no_more_memory_than_reserved() {
     let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
     let broker = Broker::start(config).await.expect("started");
     let client = TcpStream::connect(broker.addr()).expect("connected");
-    let asking = Asking { client, scratch: vec![0; 64 << 10], failures: Vec::new() };
-    let failures = tokio::task::spawn_blocking(move || ask_all(asking)).await.expect("asked");
+    let requesting = Requesting { client, scratch: vec![0; 64 << 10], failures: Vec::new() };
+    let failures = tokio::task::spawn_blocking(move || request_all(requesting)).await.expect("asked");
     assert!(failures.is_empty(), "{failures:#?}");
 }
 
-fn ask_all(mut asking: Asking) -> Vec<String> {
+fn request_all(mut requesting: Requesting) -> Vec<String> {
     let all = || (0..MANY).collect::<Vec<i32>>();
     let partition_data = all().into_iter().map(|index| PartitionProduceData { index, ..Default::default() }).collect();
     let topic_data = vec![TopicProduceData { name: TOPIC, partition_data, ..Default::default() }];
-    asking.ask(&ProduceRequest { acks: 1, topic_data, ..Default::default() }, 9);
+    requesting.request(&ProduceRequest { acks: 1, topic_data, ..Default::default() }, 9);
     let partition = |partition_index| ListOffsetsPartition { partition_index, ..Default::default() };
     let partitions = all().into_iter().map(partition).collect();
     let topics = vec![ListOffsetsTopic { name: TOPIC, partitions, ..Default::default() }];
-    asking.ask(&ListOffsetsRequest { topics, ..Default::default() }, 6);
+    requesting.request(&ListOffsetsRequest { topics, ..Default::default() }, 6);
     let topic = |name| MetadataRequestTopic { name: Some(name), ..Default::default() };
-    asking.ask(&MetadataRequest { topics: Some(names().map(topic).collect()), ..Default::default() }, 9);
-    asking.ask(&DeleteTopicsRequest { topic_names: names().collect(), timeout_ms: 1000, ..Default::default() }, 3);
+    requesting.request(&MetadataRequest { topics: Some(names().map(topic).collect()), ..Default::default() }, 9);
+    requesting
+        .request(&DeleteTopicsRequest { topic_names: names().collect(), timeout_ms: 1000, ..Default::default() }, 3);
     let topics = vec![TopicPartitions { topic: TOPIC, partitions: all(), ..Default::default() }];
-    asking.ask(&ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() }, 1);
+    requesting.request(&ElectLeadersRequest { topic_partitions: Some(topics), ..Default::default() }, 1);
     let topic = |topic| TopicPartitions { topic, partitions: vec![0], ..Default::default() };
-    asking.ask(&ElectLeadersRequest { topic_partitions: Some(names().map(topic).collect()), ..Default::default() }, 1);
+    requesting.request(
+        &ElectLeadersRequest { topic_partitions: Some(names().map(topic).collect()), ..Default::default() },
+        1,
+    );
     let topics = vec![TopicRequest { name: TOPIC, partition_indexes: all(), ..Default::default() }];
-    asking.ask(&DescribeProducersRequest { topics, ..Default::default() }, 0);
-    asking.ask(&DescribeGroupsRequest { groups: names().collect(), ..Default::default() }, 3);
-    asking.ask(&ConsumerGroupDescribeRequest { group_ids: names().collect(), ..Default::default() }, 0);
+    requesting.request(&DescribeProducersRequest { topics, ..Default::default() }, 0);
+    requesting.request(&DescribeGroupsRequest { groups: names().collect(), ..Default::default() }, 3);
+    requesting.request(&ConsumerGroupDescribeRequest { group_ids: names().collect(), ..Default::default() }, 0);
     let topic = |name| CreatableTopic { name, num_partitions: 1, replication_factor: 1, ..Default::default() };
-    asking.ask(&CreateTopicsRequest { topics: names().map(topic).collect(), ..Default::default() }, 4);
+    requesting.request(&CreateTopicsRequest { topics: names().map(topic).collect(), ..Default::default() }, 4);
     let topic = |name| CreatePartitionsTopic { name, count: 2, ..Default::default() };
-    asking.ask(&CreatePartitionsRequest { topics: names().map(topic).collect(), ..Default::default() }, 1);
+    requesting.request(&CreatePartitionsRequest { topics: names().map(topic).collect(), ..Default::default() }, 1);
     let configs = || vec![AlterableConfig { name: "a".into(), value: Some("b".into()), ..Default::default() }];
     let of_topic = 2;
     let resource = |resource_name| AlterConfigsResource {
@@ -155,9 +159,9 @@ fn ask_all(mut asking: Asking) -> Vec<String> {
         ..Default::default()
     };
     let resources = names().map(resource).collect();
-    asking.ask(&IncrementalAlterConfigsRequest { resources, ..Default::default() }, 0);
+    requesting.request(&IncrementalAlterConfigsRequest { resources, ..Default::default() }, 0);
     let resource =
         |resource_name| DescribeConfigsResource { resource_type: of_topic, resource_name, ..Default::default() };
-    asking.ask(&DescribeConfigsRequest { resources: names().map(resource).collect(), ..Default::default() }, 1);
-    asking.failures
+    requesting.request(&DescribeConfigsRequest { resources: names().map(resource).collect(), ..Default::default() }, 1);
+    requesting.failures
 }

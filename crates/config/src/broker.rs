@@ -212,15 +212,15 @@ mod tests {
         let nothing = Properties::default();
         let values = reader(BrokerValues::at_start(&nothing));
         BrokerConfig::read(&values, &nothing).expect("valid");
-        let asked = values.asked();
+        let requested = values.requested();
         let by_synonym = |name: &str| {
             let readers =
-                honoured_keys().filter(|key| asked.contains(key.name)).chain(TOPIC_KEYS).chain(GROUP_CONFIG_KEYS);
+                honoured_keys().filter(|key| requested.contains(key.name)).chain(TOPIC_KEYS).chain(GROUP_CONFIG_KEYS);
             readers.flat_map(|key| key.synonyms).any(|synonym| *synonym == name)
         };
         for key in honoured_keys() {
             assert!(
-                key.is_fixed() || asked.contains(key.name) || by_synonym(key.name),
+                key.is_fixed() || requested.contains(key.name) || by_synonym(key.name),
                 "{} is stored and ignored",
                 key.name
             );

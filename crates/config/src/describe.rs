@@ -160,19 +160,19 @@ mod tests {
     #[test]
     fn a_topic_shows_whether_it_is_diskless_and_not_what_the_next_one_would_be() {
         let broker = broker("log.diskless.enable=true\ndiskless.producer.state.batches.to.retain=70");
-        let told = |value: Option<&str>, name: &str| {
+        let reported = |value: Option<&str>, name: &str| {
             let set = value.map(|value| ("diskless.enable".to_owned(), value.to_owned()));
             let entries = describe_topic(&broker, &NOTHING, &set.into_iter().collect()).expect("valid");
             let entry = find(&entries, name);
             (entry.value.clone().expect("a value"), entry.source, entry.synonyms[0].name)
         };
         let (enable, retain) = ("diskless.enable", "producer.state.batches.to.retain");
-        assert_eq!(told(None, enable), ("false".into(), Source::Default, enable));
-        assert_eq!(told(Some("True"), enable), ("true".into(), Source::Topic, enable));
-        assert_eq!(told(Some("false"), enable), ("false".into(), Source::Topic, enable));
+        assert_eq!(reported(None, enable), ("false".into(), Source::Default, enable));
+        assert_eq!(reported(Some("True"), enable), ("true".into(), Source::Topic, enable));
+        assert_eq!(reported(Some("false"), enable), ("false".into(), Source::Topic, enable));
         let of_diskless = ("70".into(), Source::StaticBroker, "diskless.producer.state.batches.to.retain");
-        assert_eq!(told(Some("true"), retain), of_diskless);
-        assert_eq!(told(None, retain), ("5".into(), Source::Default, "max.idempotence.batches.to.retain"));
+        assert_eq!(reported(Some("true"), retain), of_diskless);
+        assert_eq!(reported(None, retain), ("5".into(), Source::Default, "max.idempotence.batches.to.retain"));
     }
 
     #[test]

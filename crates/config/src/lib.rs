@@ -70,7 +70,7 @@ pub use resources::{
     ClientMetricsConfig, ClientTrait, GroupTimeouts, Resource, check_dynamic_limits, check_resource, check_values,
 };
 pub use storage::StorageConfig;
-pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, asked_diskless};
+pub use topic::{CleanupPolicy, ProduceValidation, Ratio, StoredAs, TimestampType, TopicConfig, requested_diskless};
 pub use topic_keys::{DISKLESS_ENABLE, INKLESS_ENABLE, TOPIC_KEYS};
 pub use topics::TopicsConfig;
 pub use transaction_keys::{TransactionConfig, TransactionLogConfig};

@@ -8,17 +8,17 @@ use std::collections::BTreeSet;
 /// Reads typed values by name. Remembers the names, so that a test can find keys that are never read.
 pub(super) struct ConfigReader<F> {
     value_of: F,
-    asked: RefCell<BTreeSet<&'static str>>,
+    requested: RefCell<BTreeSet<&'static str>>,
 }
 
 impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
     pub fn new(value_of: F) -> Self {
-        Self { value_of, asked: RefCell::default() }
+        Self { value_of, requested: RefCell::default() }
     }
 
     /// Returns the text of a key; None if the key is unset and has no default.
     pub fn text(&self, name: &'static str) -> Option<String> {
-        self.asked.borrow_mut().insert(name);
+        self.requested.borrow_mut().insert(name);
         (self.value_of)(name)
     }
 
@@ -55,7 +55,7 @@ impl<F: Fn(&str) -> Option<String>> ConfigReader<F> {
     }
 
     #[cfg(test)]
-    pub fn asked(&self) -> BTreeSet<&'static str> {
-        self.asked.borrow().clone()
+    pub fn requested(&self) -> BTreeSet<&'static str> {
+        self.requested.borrow().clone()
     }
 }

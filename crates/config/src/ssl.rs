@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn a_listener_needs_a_certificate_and_with_client_auth_a_truststore() {
         assert!(refusal("listeners=SSL://h:1").starts_with("ssl.keystore.location: must be set for listener SSL"));
-        let asks = refusal("listeners=SSL://h:1\nssl.keystore.location=/k\nssl.client.auth=requested");
-        assert!(asks.starts_with("ssl.truststore.location: must be set for listener SSL"), "{asks}");
+        let requests = refusal("listeners=SSL://h:1\nssl.keystore.location=/k\nssl.client.auth=requested");
+        assert!(requests.starts_with("ssl.truststore.location: must be set for listener SSL"), "{requests}");
         assert!(parse("listeners=SSL://h:1\nssl.keystore.key=k\nssl.keystore.certificate.chain=c").is_ok());
     }
 

@@ -234,7 +234,7 @@ pub(super) fn chain(
 
 /// Returns true if `overrides` request a diskless topic, and false if they request a topic on disk. None if they leave
 /// the choice to the broker.
-pub fn asked_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
+pub fn requested_diskless(overrides: &BTreeMap<String, String>) -> Result<Option<bool>, ConfigError> {
     let key = topic_key(DISKLESS_ENABLE).expect("it is in the table");
     let value = overrides.get(DISKLESS_ENABLE).map(|value| key.check_change(value)).transpose()?;
     Ok(value.map(|value| value == "true"))
@@ -297,7 +297,7 @@ mod tests {
         TopicConfig::read(&values);
         for key in TOPIC_KEYS {
             assert!(
-                key.effect != Effect::Honoured || key.is_fixed() || values.asked().contains(key.name),
+                key.effect != Effect::Honoured || key.is_fixed() || values.requested().contains(key.name),
                 "{} is stored and ignored",
                 key.name
             );

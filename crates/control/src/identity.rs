@@ -347,9 +347,9 @@ mod tests {
         let (images, watched) = watch::channel(Arc::new(Image::default()));
         let (thread, mut notes) = of.follow(directory.path(), watched).expect("starts");
         for _ in 0..100 {
-            let told = notes.next().await;
+            let reported = notes.next().await;
             let said = ClusterDirectory::read(directory.path()).expect("readable").expect("there");
-            assert!(told >= 5 && said.noted >= told && said.users == of.users, "{told}: {said:?}");
+            assert!(reported >= 5 && said.noted >= reported && said.users == of.users, "{reported}: {said:?}");
         }
         while notes.next().await < 7 {}
         drop((images, notes));

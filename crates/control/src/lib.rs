@@ -31,12 +31,12 @@ mod pieces;
 mod plane;
 mod postgres;
 mod queue;
+mod reporting;
 mod resources;
 mod sqlite;
 mod startup;
 mod store;
 mod takeover;
-mod telling;
 #[cfg(any(test, feature = "test-util"))]
 pub mod test_util;
 #[cfg(test)]
@@ -88,10 +88,10 @@ pub use lock::DirectoryLock;
 pub use node::{Endpoint, RegisteredBroker};
 pub use postgres::{BrokerFound, Finding, Migrated, UnusableDatabase, check, find_offline, migrate};
 pub use postgres::{DirectoryInDatabase, RegisteredDirectory, identity_of, look_up_directory};
+pub use reporting::{CHANGES, shown};
 pub use resources::ConfiguredResource;
 pub use sqlite::FILE as SINGLE_BROKERS_FILE;
 pub use startup::RegistrationInfo;
-pub use telling::{CHANGES, shown};
 pub use writer::ImageListener;
 
 /// A handle on the control plane, which is cheap to clone. [`Control::close`] finishes the queued commands and closes
@@ -213,7 +213,7 @@ impl Control {
             move |version| queue.catch_up_to(version),
         );
         let beats = beats.map_err(OpenError::Thread)?;
-        let _ = shared.beats.set(beats.heard());
+        let _ = shared.beats.set(beats.received());
         *shared.beating.lock() = Some(beats);
         Ok(())
     }
@@ -262,7 +262,7 @@ impl Control {
     }
 
     /// Returns a handle whose commands are logged as sent by `who`.
-    pub fn asked_by(&self, who: &str) -> Control {
+    pub fn requested_by(&self, who: &str) -> Control {
         Control { shared: Arc::clone(&self.shared), by: Some(Arc::from(who)) }
     }
 

@@ -27,11 +27,11 @@ impl Control {
     ///
     /// If the store fails, the rest is refused without another attempt. If the caller stops waiting, the rest is not
     /// carried out.
-    pub async fn elect_leaders(&self, asked: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
-        let count = asked.partition_count();
-        let (mut pieces, mut asked) = (Pieces::default(), asked.split());
+    pub async fn elect_leaders(&self, requested: ElectLeaders) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
+        let count = requested.partition_count();
+        let (mut pieces, mut requested) = (Pieces::default(), requested.split());
         let mut outcomes = Vec::with_capacity(count);
-        while let Some(piece) = asked.next(pieces.partitions()) {
+        while let Some(piece) = requested.next(pieces.partitions()) {
             let (size, began) = (piece.partition_count(), Instant::now());
             let decided = self.submit(PartitionsCommand::ElectLeaders(piece)).await;
             let failure =

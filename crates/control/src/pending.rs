@@ -60,8 +60,8 @@ impl CommandKind for PartitionsCommand {
 
     fn refused(&self, refusal: &Refusal) -> Self::Answer {
         let count = match self {
-            Self::AlterIsr(asked) => asked.partitions.len(),
-            Self::ElectLeaders(asked) => asked.partition_count(),
+            Self::AlterIsr(requested) => requested.partitions.len(),
+            Self::ElectLeaders(requested) => requested.partition_count(),
         };
         vec![Err(refusal.clone()); count]
     }

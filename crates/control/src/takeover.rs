@@ -41,12 +41,12 @@ pub(super) fn fence_if_silent<S: Store>(
     let mut since = Instant::now();
     while since.elapsed() < session {
         std::thread::sleep(between);
-        let asked = Instant::now();
+        let requested = Instant::now();
         if owner.store.beats_of(id, process)? != Some(before) {
             return Ok(false);
         }
         // A slow store also delays heartbeats, so wait for a whole session again.
-        if asked.elapsed() > between {
+        if requested.elapsed() > between {
             since = Instant::now();
         }
     }

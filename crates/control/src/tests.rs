@@ -111,10 +111,10 @@ async fn closed_control_plane_finishes_earlier_commands_and_refuses_later_ones()
     let opened = open(directory.path());
     assert_eq!(codes(&create(&opened.control, vec![wanted("t")]).await), [None]);
     let control = opened.control.clone();
-    let asked = tokio::spawn(async move { create(&control, vec![wanted("v")]).await });
+    let requested = tokio::spawn(async move { create(&control, vec![wanted("v")]).await });
     tokio::task::yield_now().await;
     opened.control.close();
-    assert_eq!(codes(&asked.await.expect("no panic")), [None], "it was asked before");
+    assert_eq!(codes(&requested.await.expect("no panic")), [None], "it was asked before");
     let late = opened.control.delete_topics(vec![TopicRef::Name("t".into())]).await;
     assert_eq!(codes(&late), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
     assert_eq!(codes(&create(&opened.control, vec![wanted("u")]).await), [Some(ErrorCode::KAFKA_STORAGE_ERROR)]);
@@ -441,17 +441,17 @@ fn failed_write_changes_nothing_and_later_ones_succeed() {
     let directory = tempfile::tempdir().expect("tempdir");
     let lock = DirectoryLock::take(directory.path()).expect("free");
     let (mut owner, image) = owner(&lock);
-    let mut ask = |refuse: bool| {
+    let mut request = |refuse: bool| {
         owner.store.refuse_writes(refuse);
         let ((create, mut topics), (take, mut id)) = (queued(create_command("t")), queued(InitProducerId));
         owner.serve(vec![create, take]);
         (topics.try_recv().expect("answered").remove(0), id.try_recv().expect("answered"))
     };
     let storage = |refusal: &Refusal| refusal.code == ErrorCode::KAFKA_STORAGE_ERROR;
-    let (topic, id) = ask(true);
+    let (topic, id) = request(true);
     assert!(topic.as_ref().is_err_and(storage) && id.as_ref().is_err_and(storage));
     assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (1, 0));
-    let (topic, id) = ask(false);
+    let (topic, id) = request(false);
     assert!(topic.is_ok());
     assert_eq!(id, Ok(0));
     assert_eq!((image.borrow().epoch(), image.borrow().topics().len()), (2, 1));

@@ -18,8 +18,8 @@ use super::decide::{ChangeBudget, Draft, Drafted, PRODUCER_ID_BLOCK};
 use super::image::{Image, Inapplicable, TopicChange};
 use super::pending::{CommandKind, PendingCommand};
 use super::pieces::Pieces;
+use super::reporting;
 use super::store::{Progress, Store, Transaction};
-use super::telling;
 use fullbore_config::BrokerConfig;
 use fullbore_db::{CommitError, StoreError};
 use fullbore_host::log_rate_limit::LogRateLimit;
@@ -168,7 +168,7 @@ impl<S: Store> MetadataWriter<S> {
             return waiting.into_iter().for_each(|queued| self.answer_without_store(queued.command, &refusal));
         }
         for QueuedCommand { command, by, at } in waiting {
-            telling::log(&command, by.as_deref().unwrap_or("this broker"));
+            reporting::log(&command, by.as_deref().unwrap_or("this broker"));
             if let Some(command) = command.finish() {
                 self.unfinished.push(QueuedCommand { command, by, at });
             }

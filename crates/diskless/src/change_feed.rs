@@ -22,10 +22,10 @@ const VAIN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Spawns the task, which polls until the topics are dropped. Must be called within a tokio runtime.
 pub fn start(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
-    task::spawn(hear(topics, changes, reader));
+    task::spawn(receive(topics, changes, reader));
 }
 
-async fn hear(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
+async fn receive(topics: Weak<DisklessTopics>, changes: IndexChanges, reader: Reader) {
     let failures = LogRateLimit::default();
     let mut interval = INTERVAL;
     loop {

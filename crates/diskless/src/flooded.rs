@@ -69,7 +69,7 @@ async fn carry_out(mut index: ManualIndex<SqliteIndex>) {
     loop {
         match index.turn().await {
             Turn::Commit(objects, answer) => drop(answer.send(index.commit(&objects, 0))),
-            Turn::Other(asked) => index.carry_out(asked, 0),
+            Turn::Other(requested) => index.carry_out(requested, 0),
             Turn::Idle => index.tidy(0),
         }
     }

@@ -189,7 +189,7 @@ impl DisklessPartition {
         let (offsets, end) = (bounds.offsets, bounds.end(isolation));
         if offset > offsets.log_end && self.services.others_commit && !self.known.is_refreshed_since(since) {
             // The client may have learned of commits that this broker has not seen yet.
-            return self.ask(failed, |reader, known| reader.ask_to_refresh(known));
+            return self.request(failed, |reader, known| reader.request_refresh(known));
         }
         if offset < offsets.log_start || offset > offsets.log_end {
             return Err(ReadError::OffsetOutOfRange);
@@ -205,10 +205,10 @@ impl DisklessPartition {
         };
         let none_aborted = (isolation == Isolation::ReadCommitted).then(Vec::new);
         if offset >= end {
-            let is_heard_of = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
-            if !is_heard_of {
+            let is_known = !self.services.others_commit || self.known.was_refreshed() || failed.is_some();
+            if !is_known {
                 // Commits from before this broker knew the partition's id are missing from the change feed.
-                self.services.reader.ask_to_refresh(&self.known);
+                self.services.reader.request_refresh(&self.known);
                 return Ok(None);
             }
             return Ok(Some(read(Records::default(), offset, none_aborted)));
@@ -217,7 +217,8 @@ impl DisklessPartition {
         let has_aborted = isolation == Isolation::ReadCommitted && offset <= bounds.aborted_to;
         let range = if has_aborted { reader.aborted(&self.known, offset) } else { None };
         if has_aborted && range.is_none() {
-            return self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask_aborted(known, offset));
+            return self
+                .request(failed.map(|why| why.at(offset)), |reader, known| reader.request_aborted(known, offset));
         }
         let end = range.as_ref().map_or(end, |range| range.end().min(end));
         match reader.find(&self.known, offset..end, max_bytes, at_least_one) {
@@ -225,21 +226,23 @@ impl DisklessPartition {
                 let aborted = range.map_or(none_aborted, |range| Some(range.of(offset..end_offset)));
                 Ok(Some(read(records, end_offset, aborted)))
             }
-            Found::Missing => self.ask(failed.map(|why| why.at(offset)), |reader, known| reader.ask(known, offset)),
+            Found::Missing => {
+                self.request(failed.map(|why| why.at(offset)), |reader, known| reader.request(known, offset))
+            }
         }
     }
 
-    /// Requests the search, fetch or refresh that a read needs by calling `ask`, and returns `None`. If `failed` has
+    /// Requests the search, fetch or refresh that a read needs by calling `request`, and returns `None`. If `failed` has
     /// the error of an earlier request, returns this error instead.
-    fn ask(
+    fn request(
         &self,
         failed: Option<ReadError>,
-        ask: impl FnOnce(&Reader, &Arc<PartitionView>),
+        request: impl FnOnce(&Reader, &Arc<PartitionView>),
     ) -> Result<Option<Read>, ReadError> {
         match failed {
             Some(why) => Err(why),
             None => {
-                ask(&self.services.reader, &self.known);
+                request(&self.services.reader, &self.known);
                 Ok(None)
             }
         }
@@ -319,18 +322,21 @@ impl DisklessPartition {
 
     /// Deletes the records before an offset in each of many partitions of one broker; see
     /// [`DisklessPartition::delete_records_before`]. One transaction of the index moves up to [`MOVED_MAX`] log starts.
-    /// After each transaction, its outcomes are added in the order of `asked`, so that a caller that gives up keeps
+    /// After each transaction, its outcomes are added in the order of `requested`, so that a caller that gives up keeps
     /// them.
-    pub async fn delete_records(asked: &[(Arc<DisklessPartition>, i64)], outcomes: &mut Vec<Result<i64, ReadError>>) {
-        for piece in asked.chunks(MOVED_MAX) {
+    pub async fn delete_records(
+        requested: &[(Arc<DisklessPartition>, i64)],
+        outcomes: &mut Vec<Result<i64, ReadError>>,
+    ) {
+        for piece in requested.chunks(MOVED_MAX) {
             outcomes.extend(Box::pin(DisklessPartition::delete_piece(piece)).await);
         }
     }
 
-    async fn delete_piece(asked: &[(Arc<DisklessPartition>, i64)]) -> Vec<Result<i64, ReadError>> {
-        let partitions: Vec<_> = asked.iter().map(|(partition, _)| Arc::clone(partition)).collect();
+    async fn delete_piece(requested: &[(Arc<DisklessPartition>, i64)]) -> Vec<Result<i64, ReadError>> {
+        let partitions: Vec<_> = requested.iter().map(|(partition, _)| Arc::clone(partition)).collect();
         let refreshed = DisklessPartition::refresh(&partitions).await;
-        let checked = asked.iter().map(|(partition, offset)| {
+        let checked = requested.iter().map(|(partition, offset)| {
             refreshed?;
             let number = partition.known.number().ok_or(ReadError::Storage)?;
             let log_end = partition.known.offsets().log_end;
@@ -340,7 +346,7 @@ impl DisklessPartition {
         });
         let checked: Vec<_> = checked.collect();
         let moves: Vec<_> = checked.iter().filter_map(|checked| checked.as_ref().ok().copied()).collect();
-        let Some((first, _)) = asked.first().filter(|_| !moves.is_empty()) else {
+        let Some((first, _)) = requested.first().filter(|_| !moves.is_empty()) else {
             return checked.into_iter().map(|checked| checked.and(Err(ReadError::Storage))).collect();
         };
         let index = first.services.index.clone();
@@ -359,7 +365,7 @@ impl DisklessPartition {
             };
             partitions.into_iter().zip(checked).map(known_once_moved).collect::<Vec<_>>()
         }));
-        moving.await.unwrap_or_else(|_| asked.iter().map(|_| Err(ReadError::Storage)).collect())
+        moving.await.unwrap_or_else(|_| requested.iter().map(|_| Err(ReadError::Storage)).collect())
     }
 
     /// Deletes whole extents that retention no longer keeps. The records of an open transaction are kept, and so are

@@ -231,15 +231,15 @@ impl PartitionView {
         }
     }
 
-    /// Records that the view has the state that the index had at `asked`, or a newer one.
-    pub(super) fn refreshed(&self, asked: Instant) {
+    /// Records that the view has the state that the index had at `requested`, or a newer one.
+    pub(super) fn refreshed(&self, requested: Instant) {
         let mut known = self.records.lock();
-        known.refreshed = known.refreshed.max(Some(asked));
+        known.refreshed = known.refreshed.max(Some(requested));
     }
 
     /// Returns true if the view has the state that the index had at `time`, or a newer one.
     pub(super) fn is_refreshed_since(&self, time: Instant) -> bool {
-        self.records.lock().refreshed.is_some_and(|asked| asked >= time)
+        self.records.lock().refreshed.is_some_and(|requested| requested >= time)
     }
 
     /// Returns true if the view was refreshed at least once.

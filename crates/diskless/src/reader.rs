@@ -289,12 +289,12 @@ impl Reader {
     }
 
     /// Requests a refresh of a partition and returns at once. After the refresh, the partition's waiters are woken.
-    pub fn ask_to_refresh(&self, partition: &Arc<PartitionView>) {
+    pub fn request_refresh(&self, partition: &Arc<PartitionView>) {
         let Some(number) = partition.number() else { return };
         {
-            let mut asked = self.shared.to_refresh.lock();
-            asked.partitions.insert(number, Arc::clone(partition));
-            if std::mem::replace(&mut asked.is_under_way, true) {
+            let mut requested = self.shared.to_refresh.lock();
+            requested.partitions.insert(number, Arc::clone(partition));
+            if std::mem::replace(&mut requested.is_under_way, true) {
                 return;
             }
         }
@@ -386,7 +386,7 @@ impl Reader {
             let (found, next) = self.shared.windows.lock().runs_from(number, offset);
             runs = found;
             if let Some(next) = next.filter(|next| *next < log_end) {
-                self.ask(partition, next);
+                self.request(partition, next);
             }
         }
         let (mut places, mut bytes, mut next) = (Vec::new(), 0_u64, offset);
@@ -414,7 +414,7 @@ impl Reader {
     ///
     /// If `ASKED_MAX` requests of the partition are already under way, the request is dropped. The waiter is woken when
     /// one of those requests ends, and then repeats its own.
-    pub fn ask(&self, partition: &Arc<PartitionView>, offset: i64) {
+    pub fn request(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
         {
             let mut under_way = self.shared.under_way.lock();
@@ -449,13 +449,13 @@ impl ReaderShared {
     /// Returns the partitions whose refresh was requested since the last call. Returns `None` if there are none, and
     /// the task then ends.
     fn next_to_refresh(&self) -> Option<Vec<Arc<PartitionView>>> {
-        let mut asked = self.to_refresh.lock();
-        asked.is_under_way = !asked.partitions.is_empty();
-        asked.is_under_way.then(|| std::mem::take(&mut asked.partitions).into_values().collect())
+        let mut requested = self.to_refresh.lock();
+        requested.is_under_way = !requested.partitions.is_empty();
+        requested.is_under_way.then(|| std::mem::take(&mut requested.partitions).into_values().collect())
     }
 
     async fn refresh(&self, partitions: &[Arc<PartitionView>]) -> Result<(), ReadError> {
-        let asked = Instant::now();
+        let requested = Instant::now();
         let of = |partition: &Arc<PartitionView>| Some((partition.number()?, Arc::clone(partition)));
         let partitions: HashMap<_, _> = partitions.iter().filter_map(of).collect();
         let found = self.finder.partitions(partitions.keys().copied().collect()).await;
@@ -465,7 +465,7 @@ impl ReaderShared {
             match found.get(number) {
                 Some(row) => {
                     partition.moved(row, Vec::new());
-                    partition.refreshed(asked);
+                    partition.refreshed(requested);
                     partition.wake();
                 }
                 // The partition is deleted, which a later metadata image will show. Until that image arrives, this

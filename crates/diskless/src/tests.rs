@@ -92,8 +92,8 @@ impl ByHand {
     /// Answers the requests to the index until there are none left. Returns how many there were.
     async fn carry_out(&mut self) -> usize {
         let mut count = 0;
-        while let Turn::Other(asked) = self.index.turn().await {
-            self.index.carry_out(asked, 0);
+        while let Turn::Other(requested) = self.index.turn().await {
+            self.index.carry_out(requested, 0);
             count += 1;
         }
         count
@@ -133,7 +133,7 @@ impl ByHand {
         while !is_done() {
             match self.index.turn().await {
                 Turn::Commit(objects, answer) => drop(answer.send(self.index.commit(&objects, now_ms))),
-                Turn::Other(asked) => self.index.carry_out(asked, now_ms),
+                Turn::Other(requested) => self.index.carry_out(requested, now_ms),
                 Turn::Idle => yield_now().await,
             }
         }
@@ -293,7 +293,7 @@ async fn missing_batch_is_committed_elsewhere_the_parked_one_is_released() {
     let mut of_second = None;
     while !refreshing.is_finished() {
         match broker.index.turn().await {
-            Turn::Other(asked) => broker.index.carry_out(asked, 0),
+            Turn::Other(requested) => broker.index.carry_out(requested, 0),
             Turn::Commit(objects, answer) => of_second = Some((objects, answer)),
             Turn::Idle => yield_now().await,
         }
@@ -365,9 +365,9 @@ async fn many_refreshes_wait_a_commit_waits_for_few_of_them() {
                 let _ = answer.send(broker.index.commit(&objects, 0));
                 break;
             }
-            Turn::Other(asked) => {
+            Turn::Other(requested) => {
                 before += 1;
-                broker.index.carry_out(asked, 0);
+                broker.index.carry_out(requested, 0);
             }
             Turn::Idle => {}
         }
@@ -402,12 +402,12 @@ async fn request_has_many_partitions_they_are_refreshed_together_and_a_deleted_o
         DisklessPartition::refresh_producers(&all, &mut refreshed).await;
         refreshed
     });
-    let mut asked = 0;
+    let mut requested = 0;
     while !refreshing.is_finished() {
-        asked += broker.carry_out().await;
+        requested += broker.carry_out().await;
         yield_now().await;
     }
-    assert_eq!(asked, 3, "41 partitions, 16 at a time");
+    assert_eq!(requested, 3, "41 partitions, 16 at a time");
     let refreshed = refreshing.await.expect("no panic");
     let failed: Vec<_> = refreshed.iter().filter(|(_, outcome)| outcome.is_err()).map(|(number, _)| *number).collect();
     assert_eq!((refreshed.len(), failed), (41, deleted.known.number().into_iter().collect()));
@@ -430,11 +430,11 @@ async fn refreshed_while_refused(is_refused: impl Fn(usize) -> bool) -> (Vec<usi
     let mut questions = Vec::new();
     while !refreshing.is_finished() {
         match broker.index.turn().await {
-            Turn::Other(asked) => {
-                questions.push(asked.partitions());
+            Turn::Other(requested) => {
+                questions.push(requested.partitions());
                 match is_refused(questions.len() - 1) {
-                    true => asked.refuse_refresh(),
-                    false => broker.index.carry_out(asked, 0),
+                    true => requested.refuse_refresh(),
+                    false => broker.index.carry_out(requested, 0),
                 }
             }
             _ => yield_now().await,

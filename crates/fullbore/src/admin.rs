@@ -211,14 +211,14 @@ mod tests {
         let path = file.path().display().to_string();
         let found = settings(&format!("--config {path}")).expect("valid");
         assert_eq!((found.url(), found.timeout_ms), ("postgres://ann@db/y", 700));
-        for (flags, told) in [
+        for (flags, reported) in [
             ("".to_owned(), "--control-plane"),
             (format!("--config {path} --control-plane postgres://x"), "cannot be used with"),
             ("--config /dev/null".to_owned(), "/dev/null: control.plane names no PostgreSQL"),
             ("--control-plane mysql://ann:secret@db/x".to_owned(), "must be sqlite or"),
         ] {
-            let refused = settings(&flags).expect_err(told);
-            assert!(refused.contains(told) && !refused.contains("secret"), "{refused}");
+            let refused = settings(&flags).expect_err(reported);
+            assert!(refused.contains(reported) && !refused.contains("secret"), "{refused}");
         }
     }
 

@@ -235,13 +235,13 @@ mod tests {
             properties.set(key, "secret");
         }
         let notice = |key: &str| without_effect(key, "this consumer", &["fetch.min.bytes", "fetch.max.bytes"]);
-        let told = [
+        let reported = [
             "fetch.min.byte: has no effect on this consumer; did you mean fetch.min.bytes?",
             "security.protocl: has no effect on this consumer; did you mean security.protocol?",
         ];
         let mut found = notices(&properties, &notice);
         found.sort();
-        assert_eq!(found, told);
+        assert_eq!(found, reported);
     }
 
     #[test]

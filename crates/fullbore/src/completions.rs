@@ -82,8 +82,8 @@ fn groups() -> Vec<CompletionCandidate> {
 
 /// Returns the cluster that the command line to complete names, or `None` if its address or properties cannot be used.
 fn cluster() -> Option<Cluster> {
-    let asked = std::env::args_os().skip_while(|word| word != "--");
-    let words = whole_words(asked.map(|word| word.to_string_lossy().into_owned()));
+    let requested = std::env::args_os().skip_while(|word| word != "--");
+    let words = whole_words(requested.map(|word| word.to_string_lossy().into_owned()));
     let file = value_of(&words, &["--command-config", "--producer.config", "--consumer.config"]).map(PathBuf::from);
     let servers = value_of(&words, &["--bootstrap-server", "-b"]);
     let properties = client::quiet_properties(file.as_deref(), &|key| without_effect(key, "completion", &[])).ok()?;

@@ -193,9 +193,9 @@ mod tests {
     #[test]
     fn a_changed_level_applies_below_its_target_until_it_is_reset() {
         let filters = Arc::new(Mutex::new(Vec::new()));
-        let told = filters.clone();
+        let reported = filters.clone();
         let reload = move |filter: EnvFilter| {
-            told.lock().expect("unbroken").push(filter.to_string());
+            reported.lock().expect("unbroken").push(filter.to_string());
             Ok(())
         };
         let levels = Levels::new("warn,fullbore::changes=info,fullbore_broker::net::tls=info".to_owned(), reload);

@@ -37,8 +37,8 @@ const RUNTIME_STOPPED: &str = "context was found, but it is being shutdown";
 /// A request to stop a command, with its state. Clones share both.
 #[derive(Clone)]
 pub struct Stop {
-    asked: Arc<watch::Sender<bool>>,
-    heard: Arc<AtomicBool>,
+    requested: Arc<watch::Sender<bool>>,
+    received: Arc<AtomicBool>,
     /// How many polls there were since Ctrl-C. 0 before Ctrl-C.
     looks: Arc<AtomicU32>,
     /// How long the command may go on after Ctrl-C, in milliseconds.
@@ -49,8 +49,8 @@ impl Stop {
     /// Creates a request that is not made yet.
     pub fn new() -> Self {
         Stop {
-            asked: Arc::new(watch::Sender::new(false)),
-            heard: Arc::default(),
+            requested: Arc::new(watch::Sender::new(false)),
+            received: Arc::default(),
             looks: Arc::default(),
             allowed: Arc::new(AtomicU64::new(to_ms(INTERRUPTED_WITHIN))),
         }
@@ -60,7 +60,7 @@ impl Stop {
     /// `last_words` runs and the program ends.
     pub fn at_signal(last_words: Box<dyn FnOnce() + Send>) -> Result<Self, Failure> {
         let stop = Stop::new();
-        let asked = stop.clone();
+        let requested = stop.clone();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // The handlers are set before this returns, so that no signal kills work that has begun.
         let (mut interrupt, mut terminate) = {
@@ -68,11 +68,11 @@ impl Stop {
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?)
         };
         let watch = move || {
-            let unheard = runtime.block_on(async {
+            let unnoticed = runtime.block_on(async {
                 if either(&mut interrupt, &mut terminate).await {
-                    asked.look();
+                    requested.look();
                 }
-                asked.ask();
+                requested.request();
                 let repeated_until = Instant::now() + REPEATED_WITHIN;
                 let another = async {
                     loop {
@@ -84,11 +84,11 @@ impl Stop {
                 };
                 tokio::select! {
                     () = another => false,
-                    () = asked.unheard() => true,
+                    () = requested.unnoticed() => true,
                 }
             });
             last_words();
-            if unheard {
+            if unnoticed {
                 output::failure("interrupted while waiting for an answer");
             }
             std::process::exit(i32::from(INTERRUPTED));
@@ -98,22 +98,22 @@ impl Stop {
     }
 
     /// Makes the request.
-    pub fn ask(&self) {
-        self.asked.send_replace(true);
+    pub fn request(&self) {
+        self.requested.send_replace(true);
     }
 
     /// Returns true if the command must stop, because a signal came or standard output has no reader.
-    pub fn is_asked(&self) -> bool {
+    pub fn is_requested(&self) -> bool {
         self.is_signalled() || output::is_lost()
     }
 
     /// Returns true if the request was made. Meant for a command that also works without a reader of its output.
     pub fn is_signalled(&self) -> bool {
-        let is_asked = *self.asked.borrow();
-        if is_asked {
-            self.heard.store(true, Ordering::Relaxed);
+        let is_requested = *self.requested.borrow();
+        if is_requested {
+            self.received.store(true, Ordering::Relaxed);
         }
-        is_asked
+        is_requested
     }
 
     /// Lets the command go on for `time` after Ctrl-C, unless it already may for longer. Meant for work that must not
@@ -145,7 +145,7 @@ impl Stop {
 
     /// Returns once the command has taken too long to notice the signal, or to end after it has noticed it. A command
     /// with a receiver counts as having noticed the signal.
-    async fn unheard(&self) {
+    async fn unnoticed(&self) {
         while let Some(time) = self.since_ctrl_c() {
             if time >= Duration::from_millis(self.allowed.load(Ordering::Relaxed)) {
                 return;
@@ -154,14 +154,14 @@ impl Stop {
             self.look();
         }
         tokio::time::sleep(HEARD_WITHIN).await;
-        if self.heard.load(Ordering::Relaxed) || self.asked.receiver_count() > 0 {
+        if self.received.load(Ordering::Relaxed) || self.requested.receiver_count() > 0 {
             tokio::time::sleep(DONE_WITHIN).await;
         }
     }
 
     /// Returns a receiver whose value becomes true with the request. The caller must check for lost output itself.
     pub fn receiver(&self) -> watch::Receiver<bool> {
-        self.asked.subscribe()
+        self.requested.subscribe()
     }
 }
 
@@ -245,7 +245,7 @@ mod tests {
     fn ctrl_c_leaves_only_a_share_of_the_time() {
         let (full, share) = (Duration::from_secs(10), Duration::from_millis(300));
         let stop = Stop::new();
-        stop.ask();
+        stop.request();
         assert_eq!(stop.time_left(full, share), full, "SIGTERM leaves all of it");
         stop.look();
         assert_eq!(stop.time_left(full, share), share);

@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn an_obstacle_is_printed_after_a_moment_and_then_once_a_minute() {
         let (mut troubles, start) = (Troubles::default(), Instant::now());
-        let mut told = |ms: u64, trouble: &str| {
+        let mut reported = |ms: u64, trouble: &str| {
             let trouble = (!trouble.is_empty()).then(|| trouble.to_owned());
             troubles.due(trouble, start + Duration::from_millis(ms)).unwrap_or_default()
         };
@@ -104,7 +104,7 @@ mod tests {
             (62_599, "a", ""),
             (63_000, "c", "c"),
         ] {
-            assert_eq!(told(ms, trouble), line, "{ms}");
+            assert_eq!(reported(ms, trouble), line, "{ms}");
         }
     }
 }

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn told(line: &str) -> String {
+    fn reported(line: &str) -> String {
         let typed: Vec<OsString> = line.split(' ').map(OsString::from).collect();
         let mut error = crate::tests::parse(line).expect_err(line);
         tip::add(&mut error, &action::with_words(typed.into_iter()), &crate::Cli::command());
@@ -50,14 +50,14 @@ mod tests {
 
     #[test]
     fn a_mistake_in_json_is_one_sentence() {
-        assert_eq!(told("fullbore groups list --json --nope"), "unexpected argument '--nope' found");
-        let missing = told("fullbore topics create --json");
+        assert_eq!(reported("fullbore groups list --json --nope"), "unexpected argument '--nope' found");
+        let missing = reported("fullbore topics create --json");
         let start = "the following required arguments were not provided: ";
         assert!(missing.starts_with(start) && missing.contains("--topic <TOPIC>"), "{missing}");
-        let near = told("fullbore topics create --topic t --partition 3 --json");
+        let near = reported("fullbore topics create --topic t --partition 3 --json");
         let tip = "unexpected argument '--partition' found; tip: a similar argument exists: '--partitions'";
         assert_eq!(near, tip);
-        let value = told("fullbore topics create --topic t --partitions many --json");
+        let value = reported("fullbore topics create --topic t --partitions many --json");
         assert!(value.starts_with("invalid value 'many' for '--partitions") && !value.contains('\n'), "{value}");
     }
 
@@ -83,7 +83,7 @@ mod tests {
                  --bootstrap-server HOST:PORT",
             ),
         ] {
-            assert_eq!(told(line), tip);
+            assert_eq!(reported(line), tip);
         }
     }
 
@@ -94,7 +94,7 @@ mod tests {
             ("fullbore perf consume --num-records 1 foo", Some("write --topic foo")),
             ("fullbore cluster up foo", None),
         ] {
-            let found = told(line);
+            let found = reported(line);
             assert!(found.starts_with("unexpected argument 'foo' found"), "{line}: {found}");
             assert_eq!(found.split("tip: ").nth(1), tip, "{line}");
         }
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn the_tip_on_names_with_and_without_flag_is_quotes() {
-        let found = told("fullbore topics delete --topic foo.1 foo");
+        let found = reported("fullbore topics delete --topic foo.1 foo");
         let tip = "; tip: a pattern needs quotes, as in --topic 'test-.*', or the shell makes it names of files";
         assert!(found.contains("cannot be used with") && found.ends_with(tip), "{found}");
     }
@@ -113,9 +113,9 @@ mod tests {
             ("fullbore topics create --topic t --partitions abc", "write a whole number, in digits"),
             ("fullbore topics create --topic t --partitions 99999999999999999999", "write a smaller number"),
         ] {
-            assert!(told(line).ends_with(&format!("; tip: {tip}")), "{line}: {}", told(line));
+            assert!(reported(line).ends_with(&format!("; tip: {tip}")), "{line}: {}", reported(line));
         }
-        assert!(told("fullbore cluster up --port 99999").ends_with("99999 is not in 1..=65535"));
+        assert!(reported("fullbore cluster up --port 99999").ends_with("99999 is not in 1..=65535"));
     }
 
     #[test]
@@ -137,7 +137,7 @@ mod tests {
                 "'-5' for '--max-messages <COUNT>': invalid digit found in string; tip: write a number that is not negative",
             ),
         ] {
-            assert!(told(line).starts_with(&format!("invalid value {refusal}")), "{line}: {}", told(line));
+            assert!(reported(line).starts_with(&format!("invalid value {refusal}")), "{line}: {}", reported(line));
         }
     }
 

@@ -130,13 +130,13 @@ mod tests {
         let mut wait = Wait::begin();
         wait.observe(|| unreachable!("it has just begun"));
         wait.next = Instant::now();
-        let mut told = 0;
+        let mut reported = 0;
         wait.observe(|| {
-            told += 1;
+            reported += 1;
             "for the test".to_owned()
         });
         wait.observe(|| unreachable!("it was just told"));
-        assert_eq!(told, 1);
+        assert_eq!(reported, 1);
     }
 
     #[test]

@@ -57,16 +57,19 @@ fn offsets_of_a_topic_are_those_of_kafkas_tool() {
     assert_eq!(place.ok("topics offsets orders --time 9999999999999"), "");
     let one = "{\"offsets\":[{\"topic\":\"orders\",\"partition\":0,\"offset\":3}],\"failed\":[]}\n";
     assert_eq!(place.ok("topics offsets orders --partitions 0 --json"), one);
-    let told = place.refused("topics offsets other");
-    assert!(told.contains("Topic 'other' does not exist"), "{told}");
+    let reported = place.refused("topics offsets other");
+    assert!(reported.contains("Topic 'other' does not exist"), "{reported}");
 }
 
 #[test]
 fn a_name_without_a_topic_changes_nothing() {
     let place = Place::new();
     for command in ["delete", "alter --partitions 3", "describe", "offsets"] {
-        let told = place.refused(&format!("topics {command} orders ordres"));
-        assert!(told.contains("Topic 'ordres' does not exist as expected; `fullbore topics list` shows"), "{told}");
+        let reported = place.refused(&format!("topics {command} orders ordres"));
+        assert!(
+            reported.contains("Topic 'ordres' does not exist as expected; `fullbore topics list` shows"),
+            "{reported}"
+        );
     }
     assert_eq!(place.ok("topics offsets orders"), "orders:0:3\norders:1:0\n");
     assert_eq!(place.ok("topics delete orders ordres --if-exists"), "Deleted topic orders.\n");
@@ -75,9 +78,9 @@ fn a_name_without_a_topic_changes_nothing() {
 #[test]
 fn a_partition_starts_after_its_deleted_records() {
     let place = Place::new();
-    let told = "Executing records delete operation\nRecords delete operation completed:\n\
+    let reported = "Executing records delete operation\nRecords delete operation completed:\n\
                 partition: orders-0\tlow_watermark: 2\n";
-    assert_eq!(place.ok("topics delete-records orders --partition 0 --offset 2"), told);
+    assert_eq!(place.ok("topics delete-records orders --partition 0 --offset 2"), reported);
     assert_eq!(place.ok("topics offsets orders --time earliest"), "orders:0:2\norders:1:0\n");
     let refused = place.refused("topics delete-records orders --partition 0 --offset 9");
     assert!(refused.starts_with("fullbore: cannot delete records of partition 0 of topic 'orders'"), "{refused}");
@@ -95,8 +98,8 @@ fn a_partition_starts_after_its_deleted_records() {
 #[test]
 fn an_election_reports_that_the_preferred_replica_leads() {
     let place = Place::new();
-    let told = place.ok("topics elect-leaders orders --partition 0");
-    assert_eq!(told, "Valid replica already elected for partitions orders-0\n");
+    let reported = place.ok("topics elect-leaders orders --partition 0");
+    assert_eq!(reported, "Valid replica already elected for partitions orders-0\n");
     let all = place.ok("topics elect-leaders --all-topic-partitions --election-type UNCLEAN");
     assert_eq!(all, "Valid replica already elected for all partitions\n");
     let document = place.ok("topics elect-leaders orders --partition 1 --json");
@@ -128,7 +131,7 @@ fn brokers_topics_directories_and_apis_are_printed() {
 #[test]
 fn absent_broker_topic_or_partition_is_refused_instead_of_an_empty_list() {
     let place = Place::new();
-    for (line, told) in [
+    for (line, reported) in [
         ("transactions find-hanging --broker-id 9", "broker '9' does not exist or is not running"),
         ("transactions find-hanging --broker-id 9 --topic orders", "broker '9' does not exist or is not running"),
         ("transactions find-hanging --topic other", "topic 'other' does not exist"),
@@ -142,7 +145,7 @@ fn absent_broker_topic_or_partition_is_refused_instead_of_an_empty_list() {
             place.ok("topics create more");
         }
         let (status, stdout, stderr) = place.run(line);
-        assert!(status == Some(1) && stdout.is_empty() && stderr.contains(told), "{line}: {stdout}{stderr}");
+        assert!(status == Some(1) && stdout.is_empty() && stderr.contains(reported), "{line}: {stdout}{stderr}");
     }
     assert!(place.ok("transactions find-hanging --broker-id 1").starts_with("Topic"));
 }
@@ -166,7 +169,7 @@ fn file_of_settings_has_no_end_it_is_refused() {
 #[test]
 fn a_cluster_is_named_by_property_variable_or_profile() {
     let place = Place::new();
-    let asks = |line: &str, variables: &[(&str, &str)]| {
+    let requests = |line: &str, variables: &[(&str, &str)]| {
         let mut command = command(line);
         let (status, stdout, stderr) = said(command.envs(variables.iter().copied()).output().expect("it starts"));
         (status, stdout, complaints(&stderr))
@@ -174,14 +177,14 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
     let found = |stdout: &str| (Some(0), stdout.to_owned(), String::new());
     let address = place.broker.address.as_str();
     let own = format!("-X bootstrap.servers={address}");
-    assert_eq!(asks(&format!("topics list {own}"), &[]), found("orders\n"));
+    assert_eq!(requests(&format!("topics list {own}"), &[]), found("orders\n"));
     let variable = ("FULLBORE_BOOTSTRAP_SERVER", address);
     for (line, printed) in [
         ("topics list", "orders\n"),
         ("consume orders -o beginning -e", "a\nb\nc\n"),
         ("perf produce --topic orders --num-records 1 --record-size 1 --throughput -1 --json", ""),
     ] {
-        let (status, stdout, stderr) = asks(line, &[variable]);
+        let (status, stdout, stderr) = requests(line, &[variable]);
         assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
         assert!(stdout.starts_with(printed), "{line}: {stdout}");
     }
@@ -193,11 +196,11 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
         path.display().to_string()
     };
     let profile = write("mine.properties", &format!("bootstrap.servers={address}\nlinger.ms=1\nfetch.min.bytes=1\n"));
-    assert_eq!(asks("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
+    assert_eq!(requests("topics list", &[("FULLBORE_PROFILE", &profile)]), found("orders\n"));
     // The broker in this profile does not exist. A flag, the variable and a file must each override the profile.
     let nobodys = write("fullbore/profile.properties", &format!("bootstrap.servers={NO_LISTENER}\nlinger.msec=1\n"));
     let home = directory.path().display().to_string();
-    let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
+    let (status, _, stderr) = requests("topics list", &[("FULLBORE_PROFILE", &nobodys)]);
     assert!(
         status == Some(1) && stderr.contains(NO_LISTENER) && stderr.contains("linger.msec: has no effect"),
         "{stderr}"
@@ -207,7 +210,7 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
         ("topics list".to_owned(), vec![("FULLBORE_PROFILE", nobodys.as_str()), variable]),
         (format!("topics list --command-config {profile}"), vec![("FULLBORE_PROFILE", nobodys.as_str())]),
     ] {
-        let (status, stdout, _) = asks(&line, &variables);
+        let (status, stdout, _) = requests(&line, &variables);
         assert_eq!((status, stdout.as_str()), (Some(0), "orders\n"), "{line}");
     }
     let (status, _, stderr) = said(
@@ -218,17 +221,17 @@ fn a_cluster_is_named_by_property_variable_or_profile() {
             .expect("it starts"),
     );
     assert!(status == Some(1) && stderr.contains(NO_LISTENER), "{stderr}");
-    let (status, _, stderr) = asks("topics list", &[("FULLBORE_PROFILE", "/no/such.properties")]);
+    let (status, _, stderr) = requests("topics list", &[("FULLBORE_PROFILE", "/no/such.properties")]);
     assert!(status == Some(1) && stderr.contains("/no/such.properties"), "{stderr}");
 }
 
 /// Returns what bash would complete for the last of these words.
 fn completed(line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
-    let mut asked = command("--");
-    asked.args(&words).env("FULLBORE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
-    asked.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
-    let (status, stdout, stderr) = said(asked.output().expect("it starts"));
+    let mut requested = command("--");
+    requested.args(&words).env("FULLBORE_COMPLETE", "bash").env("_CLAP_IFS", "\n");
+    requested.env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    let (status, stdout, stderr) = said(requested.output().expect("it starts"));
     assert_eq!((status, stderr.as_str()), (Some(0), ""), "{line}");
     stdout.lines().map(|word| word.trim().to_owned()).collect()
 }

@@ -100,12 +100,12 @@ fn a_bypassed_relay_is_reported_once() {
     for _ in 0..2 {
         assert_eq!(run(&["topics", "list", "--bootstrap-server", at]).0, Some(0));
     }
-    let mut told = String::new();
+    let mut reported = String::new();
     let mut lines = BufReader::new(relay.0.stderr.take().expect("piped"));
-    lines.read_line(&mut told).expect("it says something");
+    lines.read_line(&mut reported).expect("it says something");
     let expected =
         format!("clients go around this relay, which then measures nothing: brokers send them to {broker}; ");
-    assert!(told.starts_with(&expected) && told.contains(&format!("PLAINTEXT://{at}")), "{told}");
+    assert!(reported.starts_with(&expected) && reported.contains(&format!("PLAINTEXT://{at}")), "{reported}");
     signal(&relay.0, "INT");
     let mut rest = String::new();
     lines.read_to_string(&mut rest).expect("read");
@@ -151,12 +151,12 @@ fn an_unreachable_far_end_is_reported_once() {
         let _ = client.read(&mut [0]);
     }
     signal(&relay.0, "INT");
-    let mut told = String::new();
-    relay.0.stderr.take().expect("piped").read_to_string(&mut told).expect("read");
+    let mut reported = String::new();
+    relay.0.stderr.take().expect("piped").read_to_string(&mut reported).expect("read");
     let expected = format!(
         "{{\"note\":\"cannot connect to {nobody}: Connection refused (os error 111); connections are refused until"
     );
-    assert!(told.starts_with(&expected) && told.lines().count() == 1, "{told}");
+    assert!(reported.starts_with(&expected) && reported.lines().count() == 1, "{reported}");
     let mut totals = String::new();
     lines.read_to_string(&mut totals).expect("read");
     assert!(totals.starts_with("{\"kind\":\"totals\",\"connections\":3,\"refused\":3,"), "{totals}");

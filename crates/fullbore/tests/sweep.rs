@@ -247,7 +247,7 @@ fn the_tables_are_printed_in_their_documents_layout() {
 #[test]
 fn an_impossible_sweep_is_one_line_and_leaves_no_file() {
     let place = Place::new();
-    for (arguments, status, told) in [
+    for (arguments, status, reported) in [
         (&["--over", "akcs=1"][..], 2, "did you mean acks?"),
         (&["--over", "rtt=-1"], 2, "rtt=-1: must be"),
         (&["--over", "acks=1", "--against", "kafka"], 2, "must be NAME=HOST:PORT"),
@@ -264,7 +264,7 @@ fn an_impossible_sweep_is_one_line_and_leaves_no_file() {
     ] {
         let (found, stdout, stderr) = place.sweep(arguments);
         assert_eq!((found, stdout.as_str()), (Some(status), ""), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(told) && stderr.trim_end().lines().count() <= 3, "{arguments:?}: {stderr}");
+        assert!(stderr.contains(reported) && stderr.trim_end().lines().count() <= 3, "{arguments:?}: {stderr}");
         assert!(!place.path().join("report").exists(), "{arguments:?}");
     }
     place.assert_nothing_temporary_is_left();

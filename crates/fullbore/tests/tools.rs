@@ -41,8 +41,8 @@ fn no_tool_sends_secrets_in_clear() {
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1"];
     for tool in [&[&PRODUCE[..], &["1"]].concat()[..], &consume, &["topics", "list"], &["topics", "--list"]] {
         let (status, _, stderr) = run(&[tool, &secure].concat());
-        let told = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT or SSL; SASL is not offered yet\n";
-        assert_eq!((status, stderr.as_str()), (Some(1), told), "{tool:?}");
+        let reported = "fullbore: security.protocol=SASL_SSL: must be PLAINTEXT or SSL; SASL is not offered yet\n";
+        assert_eq!((status, stderr.as_str()), (Some(1), reported), "{tool:?}");
     }
 }
 
@@ -94,9 +94,12 @@ fn a_command_fails_if_standard_output_fails() {
         {
             let line = line.replace("create --topic t", &format!("create --topic {topic}"));
             let (status, _, stderr) = shell(&format!("\"$0\" {line} {redirection}"));
-            let told = complaints(&stderr);
-            assert_eq!(status, Some(1), "{line} {redirection}: {told}");
-            assert!(told.contains("cannot write to standard output: ") && told.contains(reason), "{line}: {told}");
+            let reported = complaints(&stderr);
+            assert_eq!(status, Some(1), "{line} {redirection}: {reported}");
+            assert!(
+                reported.contains("cannot write to standard output: ") && reported.contains(reason),
+                "{line}: {reported}"
+            );
         }
         let line = line.replace("create --topic t", "create --topic v");
         let (_, _, stderr) = shell(&format!("{{ \"$0\" {line}; echo status $? >&2; }} | true"));
@@ -120,7 +123,7 @@ fn a_broker_without_standard_output_serves_and_stops() {
 
 #[test]
 fn a_broker_whose_log_has_lost_its_reader_serves_and_stops() {
-    let mut broker = Broker::start_telling(&[], unread());
+    let mut broker = Broker::start_reporting(&[], unread());
     for topic in ["a", "b"] {
         let create = ["topics", "create", "--topic", topic, "--bootstrap-server", &broker.address];
         let (status, _, stderr) = run(&create);
@@ -187,10 +190,10 @@ fn a_broker_on_an_ipv6_address_is_reached_by_every_tool() {
     let mut relay = fullbore(&["perf", "link", "--rtt", "1ms", "--listen", "[::1]:0", "--to", &broker.address])
         .spawn()
         .expect("it starts");
-    let mut told = String::new();
-    BufReader::new(relay.stdout.take().expect("piped")).read_line(&mut told).expect("a line");
-    assert!(told.contains("on [::1]:") && told.contains(&format!(", to {}", broker.address)), "{told}");
-    let through = told.split_whitespace().find(|word| word.starts_with("[::1]:")).expect("its address");
+    let mut reported = String::new();
+    BufReader::new(relay.stdout.take().expect("piped")).read_line(&mut reported).expect("a line");
+    assert!(reported.contains("on [::1]:") && reported.contains(&format!(", to {}", broker.address)), "{reported}");
+    let through = reported.split_whitespace().find(|word| word.starts_with("[::1]:")).expect("its address");
     assert_eq!(run(&["topics", "list", "--bootstrap-server", through.trim_end_matches(',')]).0, Some(0));
     relay.kill().and_then(|()| relay.wait()).expect("it ends");
 }
@@ -222,8 +225,8 @@ fn both_perf_tools_name_an_unreachable_leader() {
     let consume = ["perf", "consume", "--topic", "t", "--num-records", "1", "--timeout", "5000"];
     let (status, _, stderr) = run(&[&consume[..], &at].concat());
     assert_eq!(status, Some(1));
-    let told = complaints(&stderr);
-    assert!(told.starts_with("fullbore: no record came in 5000 ms: ") && told.contains(&cause), "{stderr}");
+    let reported = complaints(&stderr);
+    assert!(reported.starts_with("fullbore: no record came in 5000 ms: ") && reported.contains(&cause), "{stderr}");
 }
 
 #[test]
@@ -321,13 +324,13 @@ fn a_signal_ends_a_perf_tool_between_two_distant_records() {
     let slow = ["--topic", "t", "--record-size", "100", "--throughput", "0.01", "--num-records", "5"];
     let tool = [&["perf", "produce", "--debug", "protocol"][..], &slow, &at].concat();
     let mut child = fullbore(&tool).spawn().expect("it starts");
-    let mut told = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
-    assert!(told.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
+    let mut reported = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(reported.any(|line| line.contains("Produce") && line.contains("rtt_us")), "the first is answered");
     // This command reads the record, so the tool has also processed the response to it by then.
     let consume = ["consume", "--topic", "t", "--from-beginning", "--max-messages", "1"];
     assert_eq!(run(&[&consume[..], &at].concat()).0, Some(0));
     signal(&child, "INT");
-    let stderr: Vec<String> = told.collect();
+    let stderr: Vec<String> = reported.collect();
     let (status, stdout, _) = said(child.wait_with_output().expect("it ends"));
     assert_eq!(status, Some(130), "{stderr:?}");
     assert!(stdout.starts_with("1 records sent") && stdout.contains(" ms 99.9th."), "{stdout}");

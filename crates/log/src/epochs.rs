@@ -183,14 +183,14 @@ mod tests {
         for (epoch, offset) in [(1, 0), (1, 5), (3, 10), (4, 20), (6, 20)] {
             epochs.assign(epoch, offset).expect("written");
         }
-        let ask = |epochs: &Epochs, epoch| {
+        let request = |epochs: &Epochs, epoch| {
             let EpochEnd { leader_epoch, end_offset } = epochs.end_of(epoch, 6, 30);
             (leader_epoch, end_offset)
         };
         let answers =
             [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (7, (-1, -1))];
         for (epoch, expected) in answers {
-            assert_eq!(ask(&epochs, epoch), expected, "epoch {epoch}");
+            assert_eq!(request(&epochs, epoch), expected, "epoch {epoch}");
         }
         let text = fs::read_to_string(epochs.path()).expect("read");
         assert_eq!(text, "0\n3\n1 0\n3 10\n6 20\n");

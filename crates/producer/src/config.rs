@@ -167,14 +167,14 @@ compares this page with them. To write it again: `UPDATE_DOCS=1 cargo test -p fu
     #[test]
     fn notice_of_a_setting_without_effect_differs_from_that_of_an_unknown_one() {
         assert_eq!(notice("linger.ms"), None);
-        let told = |name: &str| notice(name).unwrap_or_default();
-        assert_eq!(told("linger.m"), "is not a producer setting and has no effect; did you mean linger.ms?");
-        assert_eq!(told("no.such.key"), "is not a producer setting and has no effect");
+        let reported = |name: &str| notice(name).unwrap_or_default();
+        assert_eq!(reported("linger.m"), "is not a producer setting and has no effect; did you mean linger.ms?");
+        assert_eq!(reported("no.such.key"), "is not a producer setting and has no effect");
         for key in ["interceptor.classes", "ssl.provider"] {
-            assert_eq!(told(key), "has no effect on this producer");
+            assert_eq!(reported(key), "has no effect on this producer");
         }
         let misspelt = "has no effect on this producer; did you mean ssl.truststore.location?";
-        assert_eq!(told("ssl.truststore.locaton"), misspelt);
+        assert_eq!(reported("ssl.truststore.locaton"), misspelt);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! identity stays the same. If an aborted transaction left a gap in the sequences of a partition, InitProducerId raises
 //! the epoch (KIP-360).
 
-mod ask;
+mod call;
 mod offsets;
 
 use crate::core::Core;
@@ -19,7 +19,7 @@ use crate::partition::Partition;
 use crate::scope::{TransactionScope, Wish};
 use crate::transaction_pass::TransactionPass;
 use crate::window::ProducerIdAndEpoch;
-use ask::{Coordinator, Refusal, worst};
+use call::{Coordinator, Refusal, worst};
 use fullbore_client::tokio::CoordinatorKind;
 use fullbore_wire::apis::add_partitions_to_txn::{AddPartitionsToTxnRequest, AddPartitionsToTxnTopic};
 use fullbore_wire::apis::end_txn::EndTxnRequest;
@@ -212,11 +212,11 @@ impl TransactionTask {
             ..Default::default()
         };
         let gives_up = || scope.has_failed() || scope.wish() == Some(Wish::Abort);
-        let asked = self.coordinator.ask(&request, ADD_PARTITIONS_MAX, gives_up, |answer| {
+        let requested = self.coordinator.call(&request, ADD_PARTITIONS_MAX, gives_up, |answer| {
             let topics = answer.results_by_topic_v3_and_below.iter();
             worst(topics.flat_map(|topic| &topic.results_by_partition).map(|of| of.partition_error_code))
         });
-        asked.await?;
+        requested.await?;
         scope.start();
         joining.iter().for_each(|partition| partition.joined(scope.number));
         Ok(())
@@ -277,7 +277,7 @@ impl TransactionTask {
             scope.set_possibly_committed(true);
         }
         let action = if committed { "commit the transaction" } else { "abort the transaction" };
-        let answer = self.coordinator.ask(&request, max, || false, |answer| answer.error_code).await;
+        let answer = self.coordinator.call(&request, max, || false, |answer| answer.error_code).await;
         let answer = answer.map_err(|refusal| {
             scope.set_possibly_committed(committed && refusal.is_lost);
             let possibly_committed = scope.is_possibly_committed();
@@ -301,7 +301,7 @@ impl TransactionTask {
             producer_epoch: present.epoch,
             ..Default::default()
         };
-        let answer = self.coordinator.ask(&request, INIT_MAX, || false, |answer| answer.error_code).await;
+        let answer = self.coordinator.call(&request, INIT_MAX, || false, |answer| answer.error_code).await;
         let answer = answer.map_err(|refusal| refusal.into_error("get a producer id", false))?;
         self.identity = ProducerIdAndEpoch { producer_id: answer.producer_id, epoch: answer.producer_epoch };
         Ok(())

@@ -556,7 +556,7 @@ impl Core {
 
     async fn fetch_identity(&self) -> bool {
         let request = InitProducerIdRequest { transaction_timeout_ms: i32::MAX, ..Default::default() };
-        match self.cluster.ask(request).await {
+        match self.cluster.call(request).await {
             Ok(given) if !given.error_code.is_err() && given.producer_id >= 0 => {
                 let identity = ProducerIdAndEpoch { producer_id: given.producer_id, epoch: given.producer_epoch };
                 *self.identity.lock() = Some(identity);

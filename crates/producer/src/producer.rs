@@ -381,12 +381,12 @@ mod tests {
         });
         begun.recv().expect("it begins");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let (tells, told) = std::sync::mpsc::channel();
+        let (reports, reported) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             runtime.block_on(producer.close(Duration::ZERO));
-            tells.send(())
+            reports.send(())
         });
-        told.recv_timeout(Duration::from_secs(30)).expect("closed, while the look-up goes on");
+        reported.recv_timeout(Duration::from_secs(30)).expect("closed, while the look-up goes on");
         drop(ends);
     }
 }

@@ -66,7 +66,7 @@ struct Sender {
     binding: Binding,
     connect_failures: u32,
     /// When metadata was last requested because a response was overdue.
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
     /// The value of [`Lanes::changes`] when the status was last published.
     published: u64,
 }
@@ -86,7 +86,7 @@ async fn run(core: Arc<Core>, broker: Arc<Broker>) {
     let demand = (setting.is_none() && in_flight == InFlight::Auto).then(Demand::new);
     let (active, binding) = (Vec::new(), Binding::default());
     let mut sender =
-        Sender { core, broker, active, lanes, demand, binding, connect_failures: 0, asked_at: None, published: 0 };
+        Sender { core, broker, active, lanes, demand, binding, connect_failures: 0, requested_at: None, published: 0 };
     while !sender.core.is_stopped() {
         sender.broker.turns.fetch_add(1, Ordering::Relaxed);
         sender.active.append(&mut sender.broker.work.incoming.lock());
@@ -151,11 +151,11 @@ impl Sender {
             self.give_away();
             return None;
         }
-        let again = self.asked_at.map_or(now, |at| at + OVERDUE);
+        let again = self.requested_at.map_or(now, |at| at + OVERDUE);
         if now < again {
             return Some(again);
         }
-        self.asked_at = Some(now);
+        self.requested_at = Some(now);
         self.core.want_metadata();
         Some(now + OVERDUE)
     }

@@ -55,7 +55,7 @@ struct Client {
     /// interval.
     may_push: bool,
     /// True if the client must request its subscription again, without waiting for the interval.
-    may_ask: bool,
+    may_request: bool,
     has_ended: bool,
 }
 
@@ -91,9 +91,9 @@ impl Clients {
     ///
     /// # Errors
     /// Returns [`TelemetryRefusal::TooEarly`] if the client's interval is not over.
-    pub fn ask(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), TelemetryRefusal> {
-        let client = self.heard_of(id);
-        if client.is_early(now_ms, subscription.interval_ms) && !client.may_ask {
+    pub fn request(&mut self, id: u128, subscription: Subscription, now_ms: u64) -> Result<(), TelemetryRefusal> {
+        let client = self.known_of(id);
+        if client.is_early(now_ms, subscription.interval_ms) && !client.may_request {
             return Err(TelemetryRefusal::TooEarly);
         }
         *client = Client { turn: client.turn, last_ms: Some(now_ms), may_push: true, ..Client::default() };
@@ -112,7 +112,7 @@ impl Clients {
         subscription: Subscription,
         now_ms: u64,
     ) -> Result<(), TelemetryRefusal> {
-        let client = self.heard_of(id);
+        let client = self.known_of(id);
         if client.has_ended {
             return Err(TelemetryRefusal::Ended);
         }
@@ -122,7 +122,7 @@ impl Clients {
         }
         client.last_ms = Some(now_ms);
         client.may_push = false;
-        client.may_ask = push.subscription_id != subscription.id || !push.is_known_codec;
+        client.may_request = push.subscription_id != subscription.id || !push.is_known_codec;
         if push.subscription_id != subscription.id {
             return Err(TelemetryRefusal::UnknownSubscription);
         }
@@ -146,7 +146,7 @@ impl Clients {
         self.by_id.is_empty()
     }
 
-    fn heard_of(&mut self, id: u128) -> &mut Client {
+    fn known_of(&mut self, id: u128) -> &mut Client {
         self.turns += 1;
         if !self.by_id.contains_key(&id)
             && self.by_id.len() >= self.limit
@@ -172,15 +172,15 @@ mod tests {
     #[test]
     fn first_push_comes_at_any_time_and_later_ones_once_an_interval() {
         let mut clients = Clients::default();
-        assert_eq!(clients.ask(1, WANTED, 0), Ok(()));
-        assert_eq!(clients.ask(1, WANTED, 999), Err(TelemetryRefusal::TooEarly));
+        assert_eq!(clients.request(1, WANTED, 0), Ok(()));
+        assert_eq!(clients.request(1, WANTED, 999), Err(TelemetryRefusal::TooEarly));
         assert_eq!(clients.push(1, PUSH, WANTED, 500), Ok(()));
         assert_eq!(clients.push(1, PUSH, WANTED, 1499), Err(TelemetryRefusal::TooEarly));
         assert_eq!(clients.push(1, PUSH, WANTED, 1500), Ok(()));
-        assert_eq!(clients.ask(1, WANTED, 2499), Err(TelemetryRefusal::TooEarly));
-        assert_eq!(clients.ask(1, WANTED, 2500), Ok(()));
+        assert_eq!(clients.request(1, WANTED, 2499), Err(TelemetryRefusal::TooEarly));
+        assert_eq!(clients.request(1, WANTED, 2500), Ok(()));
         assert_eq!(clients.push(1, PUSH, WANTED, 2500), Ok(()));
-        assert_eq!(clients.ask(2, WANTED, 2500), Ok(()), "another client has its own times");
+        assert_eq!(clients.request(2, WANTED, 2500), Ok(()), "another client has its own times");
     }
 
     #[test]
@@ -201,29 +201,29 @@ mod tests {
             [(PUSH, changed, TelemetryRefusal::UnknownSubscription), (unknown, WANTED, TelemetryRefusal::UnknownCodec)]
         {
             let mut clients = Clients::default();
-            assert_eq!(clients.ask(1, WANTED, 0), Ok(()));
+            assert_eq!(clients.request(1, WANTED, 0), Ok(()));
             assert_eq!(clients.push(1, push, subscription, 10), Err(refusal));
-            assert_eq!(clients.ask(1, subscription, 11), Ok(()));
-            assert_eq!(clients.ask(1, subscription, 12), Err(TelemetryRefusal::TooEarly), "but once");
+            assert_eq!(clients.request(1, subscription, 11), Ok(()));
+            assert_eq!(clients.request(1, subscription, 12), Err(TelemetryRefusal::TooEarly), "but once");
             let follows = Push { subscription_id: subscription.id, ..PUSH };
             assert_eq!(clients.push(1, follows, subscription, 13), Ok(()));
         }
         let mut clients = Clients::default();
         let large = Push { fits: false, ..PUSH };
         assert_eq!(clients.push(1, large, WANTED, 0), Err(TelemetryRefusal::TooLarge));
-        assert_eq!(clients.ask(1, WANTED, 1), Err(TelemetryRefusal::TooEarly));
+        assert_eq!(clients.request(1, WANTED, 1), Err(TelemetryRefusal::TooEarly));
     }
 
     #[test]
     fn longest_silent_client_is_forgotten_at_the_limit() {
         let mut clients = Clients::bounded(2);
         for (id, now_ms) in [(1, 0), (2, 1)] {
-            assert_eq!(clients.ask(id, WANTED, now_ms), Ok(()));
+            assert_eq!(clients.request(id, WANTED, now_ms), Ok(()));
         }
-        assert_eq!(clients.ask(1, WANTED, 2), Err(TelemetryRefusal::TooEarly), "heard of all the same");
-        assert_eq!(clients.ask(3, WANTED, 3), Ok(()));
+        assert_eq!(clients.request(1, WANTED, 2), Err(TelemetryRefusal::TooEarly), "heard of all the same");
+        assert_eq!(clients.request(3, WANTED, 3), Ok(()));
         assert_eq!(clients.len(), 2);
-        assert_eq!(clients.ask(1, WANTED, 4), Err(TelemetryRefusal::TooEarly), "still remembered");
-        assert_eq!(clients.ask(2, WANTED, 5), Ok(()), "forgotten");
+        assert_eq!(clients.request(1, WANTED, 4), Err(TelemetryRefusal::TooEarly), "still remembered");
+        assert_eq!(clients.request(2, WANTED, 5), Ok(()), "forgotten");
     }
 }

@@ -50,12 +50,13 @@ impl Acceptor {
             .map_err(|error| MaterialError::new("ssl.cipher.suites", error.to_string()))?;
         let builder = match client_auth {
             ClientAuth::None => builder.with_no_client_auth(),
-            asked => {
+            requested => {
                 let missing = || MaterialError::new("ssl.truststore.location", "must be set: ssl.client.auth needs it");
                 let (trusted, setting) = pem::trusted(settings)?.ok_or_else(missing)?;
                 let roots = Arc::new(roots(trusted.clone(), &setting)?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                let verifier = if asked == ClientAuth::Requested { verifier.allow_unauthenticated() } else { verifier };
+                let verifier =
+                    if requested == ClientAuth::Requested { verifier.allow_unauthenticated() } else { verifier };
                 let chains = verifier.build().map_err(|error| MaterialError::new(setting, error.to_string()))?;
                 builder.with_client_cert_verifier(Arc::new(ClientVerifier { chains, trusted }))
             }

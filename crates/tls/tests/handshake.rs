@@ -62,7 +62,7 @@ async fn shake(
     let connector = Connector::load(&client, check_name).expect("the client's material");
     let (listener, addr) = listen().await;
     let serving = tokio::spawn(echo(listener, acceptor));
-    let asking = async {
+    let requesting = async {
         let socket = TcpStream::connect(addr).await?;
         let stream = Stream::connect(socket, &connector, &addr.to_string()).await?;
         stream.write(&mut [IoSlice::new(b"x")]).await?;
@@ -76,9 +76,9 @@ async fn shake(
             }
         }
     };
-    let asked = asking.await.map_err(|error: io::Error| error.to_string());
+    let requested = requesting.await.map_err(|error: io::Error| error.to_string());
     let served = serving.await.expect("no panic").map_err(|error| error.to_string());
-    (served, asked)
+    (served, requested)
 }
 
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
@@ -119,7 +119,7 @@ async fn a_blocking_client_sends_and_receives_megabytes() {
     let (listener, addr) = listen().await;
     let serving = tokio::spawn(echo(listener, acceptor));
     let client = of_client(&authority.pem(), &[]);
-    let asking = tokio::task::spawn_blocking(move || {
+    let requesting = tokio::task::spawn_blocking(move || {
         let connector = Connector::load(&client, true).expect("the client's material");
         let socket = std::net::TcpStream::connect(addr)?;
         let mut stream = BlockingStream::connect(
@@ -135,7 +135,7 @@ async fn a_blocking_client_sends_and_receives_megabytes() {
         assert!(found == sent);
         io::Result::Ok(())
     });
-    asking.await.expect("no panic").expect("trusted");
+    requesting.await.expect("no panic").expect("trusted");
     serving.await.expect("no panic").expect("an orderly end");
 }
 
@@ -160,9 +160,9 @@ async fn a_client_reports_the_fault_of_the_brokers_certificate() {
             "cipher suite",
         ),
     ] {
-        let (served, asked) = shake(broker, ClientAuth::None, client, true).await;
-        let asked = asked.expect_err(says);
-        assert!(asked.contains(says), "{asked}");
+        let (served, requested) = shake(broker, ClientAuth::None, client, true).await;
+        let requested = requested.expect_err(says);
+        assert!(requested.contains(says), "{requested}");
         served.expect_err("told by an alert");
     }
 }
@@ -182,29 +182,30 @@ async fn a_client_distrusts_the_broker_and_the_broker_reports_the_alert() {
 async fn the_check_of_host_names_off_still_checks_authority_and_dates() {
     let authority = Authority::new("ca");
     let broker = || of_broker(&authority.broker(&["kafka.example"]), &[]);
-    let (_, asked) = shake(broker(), ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
-    asked.expect("the name is not looked at");
-    let (_, asked) = shake(broker(), ClientAuth::None, of_client(&Authority::new("other").pem(), &[]), false).await;
-    assert!(asked.expect_err("the authority still is").contains("unknown CA"));
+    let (_, requested) = shake(broker(), ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
+    requested.expect("the name is not looked at");
+    let (_, requested) = shake(broker(), ClientAuth::None, of_client(&Authority::new("other").pem(), &[]), false).await;
+    assert!(requested.expect_err("the authority still is").contains("unknown CA"));
     let expired = of_broker(&authority.expired_broker(&["kafka.example"]), &[]);
-    let (_, asked) = shake(expired, ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
-    assert!(asked.expect_err("so are the dates").contains("has expired"));
+    let (_, requested) = shake(expired, ClientAuth::None, of_client(&authority.pem(), &[]), false).await;
+    assert!(requested.expect_err("so are the dates").contains("has expired"));
 }
 
 #[tokio::test]
 async fn a_self_signed_certificate_is_trusted_where_it_is_in_the_truststore() {
     let own = self_signed(&NAMES, false);
-    let (_, asked) = shake(of_broker(&own, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
-    asked.expect("it is in the truststore");
+    let (_, requested) = shake(of_broker(&own, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
+    requested.expect("it is in the truststore");
     let stranger = self_signed(&NAMES, false);
-    let (_, asked) = shake(of_broker(&stranger, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
-    assert!(asked.is_err(), "another is not, by the same name");
+    let (_, requested) = shake(of_broker(&stranger, &[]), ClientAuth::None, of_client(&own.chain, &[]), true).await;
+    assert!(requested.is_err(), "another is not, by the same name");
     let elsewhere = self_signed(&["kafka.example"], false);
-    let (_, asked) = shake(of_broker(&elsewhere, &[]), ClientAuth::None, of_client(&elsewhere.chain, &[]), true).await;
-    assert!(asked.expect_err("its name counts").contains("host name mismatch"));
+    let (_, requested) =
+        shake(of_broker(&elsewhere, &[]), ClientAuth::None, of_client(&elsewhere.chain, &[]), true).await;
+    assert!(requested.expect_err("its name counts").contains("host name mismatch"));
     let old = self_signed(&NAMES, true);
-    let (_, asked) = shake(of_broker(&old, &[]), ClientAuth::None, of_client(&old.chain, &[]), true).await;
-    assert!(asked.expect_err("so do its dates").contains("expired"));
+    let (_, requested) = shake(of_broker(&old, &[]), ClientAuth::None, of_client(&old.chain, &[]), true).await;
+    assert!(requested.expect_err("so do its dates").contains("expired"));
 }
 
 #[tokio::test]
@@ -219,21 +220,24 @@ async fn client_certificates_are_checked_as_ssl_client_auth_demands() {
         };
         let with = |issued: &Issued| of_client(&pem, &identity(issued));
         for auth in [ClientAuth::Requested, ClientAuth::Required] {
-            let (served, asked) = shake(broker(), auth, with(&good), true).await;
-            asked.expect("a good certificate");
+            let (served, requested) = shake(broker(), auth, with(&good), true).await;
+            requested.expect("a good certificate");
             served.expect("a good certificate");
-            let (served, asked) = shake(broker(), auth, with(&bad), true).await;
+            let (served, requested) = shake(broker(), auth, with(&bad), true).await;
             let served = served.expect_err("of another authority");
             assert!(served.contains("the client's certificate is of an authority that is not trusted"), "{served}");
-            let asked = asked.expect_err("of another authority");
-            assert!(asked.contains("does not trust the authority of this client's certificate"), "{version}: {asked}");
+            let requested = requested.expect_err("of another authority");
+            assert!(
+                requested.contains("does not trust the authority of this client's certificate"),
+                "{version}: {requested}"
+            );
         }
-        let (_, asked) = shake(broker(), ClientAuth::Requested, of_client(&pem, &[]), true).await;
-        asked.expect("none is needed");
-        let (served, asked) = shake(broker(), ClientAuth::Required, of_client(&pem, &[]), true).await;
+        let (_, requested) = shake(broker(), ClientAuth::Requested, of_client(&pem, &[]), true).await;
+        requested.expect("none is needed");
+        let (served, requested) = shake(broker(), ClientAuth::Required, of_client(&pem, &[]), true).await;
         assert_eq!(served, Err("TLS: the client showed no certificate, and ssl.client.auth=required".to_owned()));
-        let asked = asked.expect_err("none is shown");
-        assert!(asked.contains("requires a client certificate"), "{version}: {asked}");
+        let requested = requested.expect_err("none is shown");
+        assert!(requested.contains("requires a client certificate"), "{version}: {requested}");
     }
 }
 
@@ -247,12 +251,12 @@ async fn a_self_signed_certificate_of_a_client_is_trusted_where_it_is_in_the_tru
             let broker = of_broker(&authority.broker(&NAMES), &more);
             shake(broker, ClientAuth::Required, of_client(&authority.pem(), &identity(shown)), true)
         };
-        let (served, asked) = shake_with(&own, &own).await;
-        assert_eq!((served, asked), (Ok(()), Ok(())), "{version}");
-        let (served, asked) = shake_with(&own, &stranger).await;
+        let (served, requested) = shake_with(&own, &own).await;
+        assert_eq!((served, requested), (Ok(()), Ok(())), "{version}");
+        let (served, requested) = shake_with(&own, &stranger).await;
         let served = served.expect_err("another is not, by the same name");
         assert!(served.contains("the client's certificate"), "{version}: {served}");
-        asked.expect_err("so it is told");
+        requested.expect_err("so it is told");
         let (served, _) = shake_with(&old, &old).await;
         assert_eq!(served, Err("TLS: the client's certificate has expired".to_owned()), "{version}");
     }

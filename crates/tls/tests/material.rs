@@ -92,16 +92,16 @@ fn the_warning_names_the_certificate_that_expires_first() {
     for (key, value) in [("ssl.keystore.key", &issued.key), ("ssl.keystore.certificate.chain", &chain)] {
         settings.set(key, value).expect(key);
     }
-    let told = |now| {
+    let reported = |now| {
         let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("ends are not looked at there");
         acceptor.expiry().expect("it has an end").warning(now, days(30))
     };
-    assert_eq!(told(ends - days(31)), None);
-    let soon = told(ends - days(30)).expect("in time");
+    assert_eq!(reported(ends - days(31)), None);
+    let soon = reported(ends - days(30)).expect("in time");
     assert!(soon.contains("2 of 3 expires at 2001-01-01T00:00:00Z, in 30 days"), "{soon}");
-    assert!(told(ends - days(1) / 2).is_some_and(|words| words.contains("in 0 days")));
+    assert!(reported(ends - days(1) / 2).is_some_and(|words| words.contains("in 0 days")));
     let ended = "ssl.keystore.certificate.chain: certificate 2 of 3 expired at 2001-01-01T00:00:00Z: clients may refuse the chain";
-    assert_eq!(told(ends + days(9999)).as_deref(), Some(ended));
+    assert_eq!(reported(ends + days(9999)).as_deref(), Some(ended));
 
     settings.set("ssl.keystore.certificate.chain", &issued.chain).expect("PEM");
     let acceptor = Acceptor::load(&settings, ClientAuth::None).expect("good");

@@ -111,19 +111,19 @@ impl Broker {
             };
             if is_dead {
                 let whom = BrokerState { broker_id: id, broker_epoch: broker.epoch };
-                self.ask(context, Command::Fence(whom));
+                self.request(context, Command::Fence(whom));
             }
         }
         self.settle_what_is_left(context);
         self.check_disk(context);
-        self.ask_for_oneself(context);
+        self.request_for_oneself(context);
     }
 
     /// Requests the next part of a change of brokers if the change is not fully decided yet. Any broker may request it.
     fn settle_what_is_left(&mut self, context: &mut Context) {
         let image = self.process.as_ref().and_then(|process| process.image.as_ref());
         if image.is_some_and(|image| !image.cluster.is_settled()) && context.rng.u8(0..4) == 0 {
-            self.ask(context, Command::Settle);
+            self.request(context, Command::Settle);
         }
     }
 
@@ -137,14 +137,14 @@ impl Broker {
         let disk = if self.disk.is_full { DiskRoom::Full } else { DiskRoom::Ample };
         let is_missed = || is_missed(&image.cluster.partition, self.id, image.cluster.min_insync_replicas);
         match room.report(context.now / LEASE_MS_US, disk, own.is_full, is_missed) {
-            Some(RoomReport::Full) => self.ask(context, Command::Full(state)),
-            Some(RoomReport::Room) => self.ask(context, Command::Room(state)),
+            Some(RoomReport::Full) => self.request(context, Command::Full(state)),
+            Some(RoomReport::Room) => self.request(context, Command::Room(state)),
             None => {}
         }
     }
 
     /// Requests changes of this broker's own state that the metadata does not show yet.
-    fn ask_for_oneself(&mut self, context: &mut Context) {
+    fn request_for_oneself(&mut self, context: &mut Context) {
         let Some(state) = self.state() else { return };
         let Some(Process { image: Some(image), partition: Some(partition), is_stopping, .. }) = &self.process else {
             return;
@@ -169,7 +169,7 @@ impl Broker {
         } else {
             return;
         };
-        self.ask(context, command);
+        self.request(context, command);
     }
 
     /// Stops the process cleanly. It first hands over its leaderships.
@@ -179,22 +179,22 @@ impl Broker {
         }
     }
 
-    pub(super) fn propose(&mut self, context: &mut Context, asked: AlterPartition) {
+    pub(super) fn propose(&mut self, context: &mut Context, requested: AlterPartition) {
         let Some(from) = self.state() else { return };
         if context.settings.fault == Some(Fault::ShrinksBeforeCommit) {
-            self.shrink_at_once(context, &asked);
+            self.shrink_at_once(context, &requested);
         }
-        self.ask(context, Command::Alter { from, asked });
+        self.request(context, Command::Alter { from, requested });
     }
 
-    fn shrink_at_once(&mut self, context: &mut Context, asked: &AlterPartition) {
+    fn shrink_at_once(&mut self, context: &mut Context, requested: &AlterPartition) {
         let Some(Process { partition: Some(partition), image: Some(image), .. }) = &self.process else { return };
-        let isr: Vec<i32> = asked.new_isr.iter().map(|member| member.broker_id).collect();
+        let isr: Vec<i32> = requested.new_isr.iter().map(|member| member.broker_id).collect();
         if isr.len() < partition.isr().len() {
             let believed = PartitionRegistration {
                 isr,
-                leader_epoch: asked.leader_epoch,
-                partition_epoch: asked.partition_epoch + 1,
+                leader_epoch: requested.leader_epoch,
+                partition_epoch: requested.partition_epoch + 1,
                 ..image.cluster.partition.clone()
             };
             self.event(context, |partition, now| partition.apply(&believed, now));
@@ -207,12 +207,12 @@ impl Broker {
     }
 
     /// Returns true if this broker is requesting an ISR for which `is_kept` is false.
-    pub fn asks_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
+    pub fn requests_for_isr_without(&self, is_kept: &dyn Fn(&[i32]) -> bool) -> bool {
         let Some(process) = &self.process else { return false };
         let outstanding = process.outstanding.iter().map(|outstanding| &outstanding.command);
         outstanding.chain(&process.commands).any(|command| match command {
-            Command::Alter { asked, .. } => {
-                let isr: Vec<i32> = asked.new_isr.iter().map(|member| member.broker_id).collect();
+            Command::Alter { requested, .. } => {
+                let isr: Vec<i32> = requested.new_isr.iter().map(|member| member.broker_id).collect();
                 !is_kept(&isr)
             }
             _ => false,
@@ -220,14 +220,14 @@ impl Broker {
     }
 
     /// Queues a command for the database unless a command of the same kind is already waiting.
-    pub fn ask(&mut self, context: &mut Context, command: Command) {
+    pub fn request(&mut self, context: &mut Context, command: Command) {
         let Some(process) = &mut self.process else { return };
         let kind = std::mem::discriminant(&command);
         let is_same = |other: &Command| std::mem::discriminant(other) == kind;
-        let is_asked = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
+        let is_requested = process.outstanding.as_ref().is_some_and(|outstanding| is_same(&outstanding.command))
             || process.commands.iter().any(is_same);
         // The queue holds one command of a kind. Changes of the ISR differ from each other, so each one is queued.
-        if (!is_asked || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
+        if (!is_requested || matches!(command, Command::Alter { .. })) && process.commands.len() < COMMANDS_MAX {
             process.commands.push_back(command);
         }
         self.pump(context);
@@ -267,9 +267,9 @@ impl Broker {
         }
         let partition = snapshot.cluster.partition.clone();
         self.image(context, snapshot);
-        if let Command::Alter { asked, .. } = command {
+        if let Command::Alter { requested, .. } = command {
             let answer = result.as_ref().map(|()| &partition).map_err(|error| *error);
-            self.event(context, |partition, now| partition.altered(&asked, answer, now));
+            self.event(context, |partition, now| partition.altered(&requested, answer, now));
         }
         self.pump(context);
     }
@@ -294,7 +294,7 @@ impl Broker {
                     replica_lag_time_max_ms: settings.lag_us,
                 });
                 self.image(context, snapshot);
-                self.ask_for_oneself(context);
+                self.request_for_oneself(context);
             }
         }
     }
@@ -309,12 +309,12 @@ impl Broker {
     pub(super) fn unknown_outcome(&mut self, context: &mut Context) {
         let Some(process) = &mut self.process else { return };
         let Some(Outstanding { command, .. }) = process.outstanding.take() else { return };
-        if let Command::Alter { asked, .. } = command {
+        if let Command::Alter { requested, .. } = command {
             let error = match context.settings.fault {
                 Some(Fault::TakesUnknownForFailure) => ErrorCode::INELIGIBLE_REPLICA,
                 _ => UNKNOWN_OUTCOME,
             };
-            self.event(context, |partition, now| partition.altered(&asked, Err(error), now));
+            self.event(context, |partition, now| partition.altered(&requested, Err(error), now));
         }
     }
 

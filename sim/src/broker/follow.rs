@@ -58,13 +58,13 @@ impl Broker {
             following.partition = (leader_epoch, PartitionPipe::default());
         }
         while following.pipe.may_send(!following.is_idle, following.partition.1.is_from_log_end()) {
-            let Some(ask) = following.partition.1.ask(following.number) else { break };
+            let Some(request) = following.partition.1.request(following.number) else { break };
             let fetch = Fetch {
                 broker_id: self.id,
                 broker_epoch: broker_epoch.unwrap_or(-1),
                 leader_epoch,
                 position: position(&self.disk.log),
-                ask,
+                request,
                 number: following.number,
                 carried_out: following.carried_out,
             };
@@ -92,8 +92,8 @@ impl Broker {
         let fits = is_of_now && answer.from == log_end && matches!(answer.found, Ok(Found::Records(_)));
         following.pipe.answered();
         following.carried_out += 1;
-        let concerns = following.partition.1.concerns(answer.asked_in);
-        let takes = following.partition.1.answered(answer.asked_in, fits);
+        let concerns = following.partition.1.concerns(answer.requested_in);
+        let takes = following.partition.1.answered(answer.requested_in, fits);
         let found = match answer.found {
             Ok(Found::Records(records)) if self.disk.is_full && !records.is_empty() => {
                 Err(ErrorCode::KAFKA_STORAGE_ERROR)
@@ -106,7 +106,7 @@ impl Broker {
                 self.take(context, epoch, records, answer.high_watermark);
             }
             Ok(Found::Diverging(end)) if is_of_now && concerns => {
-                if let Some(to) = truncation(&epochs(&self.disk.log), log_end, answer.asked, end) {
+                if let Some(to) = truncation(&epochs(&self.disk.log), log_end, answer.requested, end) {
                     context.check.truncates(self.id, to);
                     self.truncate(to);
                 }

@@ -348,8 +348,8 @@ impl Broker {
             }
             None => {}
         }
-        if let Some(asked) = effects.propose {
-            self.propose(context, asked);
+        if let Some(requested) = effects.propose {
+            self.propose(context, requested);
         }
         self.answer_tickets(context);
     }

@@ -30,7 +30,7 @@ pub struct Session {
     /// The follower has been sent all records below this offset.
     cursor: i64,
     /// The number of the last fetch that named the follower's log end.
-    asked_in: i32,
+    requested_in: i32,
     answered: i64,
     spacing: Spacing,
     waiting: VecDeque<(Fetch, i64)>,
@@ -152,7 +152,7 @@ impl Broker {
         };
         partition.check_leader_epoch(leader_epoch).map_err(Err)?;
         let log_end = self.disk.log.len() as i64;
-        if fetch.ask == Ask::FromLogEnd {
+        if fetch.request == Ask::FromLogEnd {
             match divergence(&epochs(&self.disk.log), log_end, fetch.position) {
                 Divergence::None => {}
                 Divergence::At(end) => return Err(Ok(Found::Diverging(end))),
@@ -160,9 +160,9 @@ impl Broker {
             }
             let session = sessions.entry(connection).or_insert_with(|| {
                 let spacing = Spacing::new(context.settings.fetches, 0);
-                Session { cursor: 0, asked_in: 0, answered: 0, spacing, waiting: VecDeque::new() }
+                Session { cursor: 0, requested_in: 0, answered: 0, spacing, waiting: VecDeque::new() }
             });
-            (session.cursor, session.asked_in) = (fetch.position.offset, fetch.number);
+            (session.cursor, session.requested_in) = (fetch.position.offset, fetch.number);
         }
         let session = sessions.get_mut(&connection).ok_or(Err(ErrorCode::FETCH_SESSION_ID_NOT_FOUND))?;
         session.spacing.acknowledged(fetch.carried_out, context.now);
@@ -210,7 +210,7 @@ impl Broker {
                 let from = session.cursor;
                 let end = log.len().min(from as usize + FETCHED_MAX);
                 let records = log[from as usize..end].to_vec();
-                answers.push((*connection, *fetch, (session.asked_in, from), records));
+                answers.push((*connection, *fetch, (session.requested_in, from), records));
                 session.cursor = end as i64;
                 session.answered += 1;
                 if has_more {
@@ -220,10 +220,10 @@ impl Broker {
             }
         }
         let life = *life;
-        for (connection, fetch, (asked_in, from), records) in answers {
+        for (connection, fetch, (requested_in, from), records) in answers {
             let found = Ok(Found::Records(records));
             let leader_epoch = fetch.leader_epoch;
-            let answer = Fetched { leader_epoch, asked_in, from, high_watermark, asked: fetch.position, found };
+            let answer = Fetched { leader_epoch, requested_in, from, high_watermark, requested: fetch.position, found };
             context.send(connection, node, Message::Fetched(answer));
         }
         if wait_us != i64::MAX {
@@ -241,8 +241,8 @@ impl Broker {
     ) {
         let high_watermark = self.partition().map_or(0, Partition::high_watermark);
         let leader_epoch = fetch.leader_epoch;
-        let asked_in = fetch.number;
-        let answer = Fetched { leader_epoch, asked_in, from, high_watermark, asked: fetch.position, found };
+        let requested_in = fetch.number;
+        let answer = Fetched { leader_epoch, requested_in, from, high_watermark, requested: fetch.position, found };
         context.send(connection, self.node(), Message::Fetched(answer));
     }
 

@@ -58,7 +58,7 @@ pub struct Coordinator {
 /// A batch that waits until the coordinator confirms that its partition is in the transaction.
 #[derive(Debug)]
 pub struct Parked {
-    pub asked: ClientRequest,
+    pub requested: ClientRequest,
     /// The producer's state at this broker before it sent the request to the coordinator.
     pub since: Moment,
 }

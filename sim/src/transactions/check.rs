@@ -16,7 +16,7 @@ pub struct Truth {
     /// The numbers that the transaction wrote, each with its partition and the partition's `life` at that time.
     pub written: BTreeMap<u64, (PartitionId, u32)>,
     /// The outcome that the client has requested. `None` before the request.
-    pub asked: Option<bool>,
+    pub requested: Option<bool>,
     /// The outcome that the client got as response. `None` before the response.
     pub answered: Option<bool>,
     /// The outcome in the first marker after a record of the transaction. `None` before any marker.
@@ -140,7 +140,7 @@ impl Check {
     pub fn ended(&mut self, number: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[number];
         let outcome = *truth.outcome.get_or_insert(is_commit);
-        let is_wanted = !is_commit || truth.asked == Some(true);
+        let is_wanted = !is_commit || truth.requested == Some(true);
         if outcome != is_commit || !is_wanted || truth.answered.is_some_and(|answered| answered != is_commit) {
             return Err(format!("transaction {number} ends with commit {is_commit}: {truth:?}"));
         }

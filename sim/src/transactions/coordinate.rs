@@ -60,9 +60,9 @@ impl World {
     fn follow(&mut self, place: Place, effect: Effect) -> Result<(), String> {
         match effect {
             Effect::Answer(ticket, answer) => {
-                let asker = self.machine(place).and_then(|machine| machine.waiting.remove(&ticket));
-                let asker = asker.ok_or_else(|| format!("{ticket:?} of {place:?} is answered twice"))?;
-                self.answer(asker, answer)
+                let requester = self.machine(place).and_then(|machine| machine.waiting.remove(&ticket));
+                let requester = requester.ok_or_else(|| format!("{ticket:?} of {place:?} is answered twice"))?;
+                self.answer(requester, answer)
             }
             Effect::NeedProducerId => {
                 self.machine(place).into_iter().for_each(|machine| machine.needs_id = true);
@@ -76,19 +76,20 @@ impl World {
         }
     }
 
-    fn answer(&mut self, asker: Asker, answer: TransactionAnswer) -> Result<(), String> {
-        match asker {
+    fn answer(&mut self, requester: Asker, answer: TransactionAnswer) -> Result<(), String> {
+        match requester {
             Asker::Broker(to, waits, epoch) => {
                 let TransactionAnswer::AddPartitions(outcome) = answer else { return Err(format!("{answer:?}")) };
                 self.send(Message::Verified { to, waits, outcome: outcome.map(|()| epoch) });
             }
-            Asker::Client(asked) => {
-                if let (TransactionAnswer::EndTxn(Ok(_)), Request::End(producer, is_commit)) = (answer, &asked.request)
+            Asker::Client(requested) => {
+                if let (TransactionAnswer::EndTxn(Ok(_)), Request::End(producer, is_commit)) =
+                    (answer, &requested.request)
                 {
-                    let bumps = asked.version.supports_epoch_bump() && self.fault != Some(Fault::BumpsNoEpoch);
-                    self.check.answered(asked.transaction, *producer, bumps, *is_commit)?;
+                    let bumps = requested.version.supports_epoch_bump() && self.fault != Some(Fault::BumpsNoEpoch);
+                    self.check.answered(requested.transaction, *producer, bumps, *is_commit)?;
                 }
-                self.send(Message::Answer(asked, Answer::Transaction(answer)));
+                self.send(Message::Answer(requested, Answer::Transaction(answer)));
             }
         }
         Ok(())
@@ -135,11 +136,12 @@ impl World {
 
     fn answer_early(&mut self, place: Place, record: &TransactionMetadata) -> Result<(), String> {
         let Some(machine) = self.machine(place) else { return Ok(()) };
-        let is_end = |asker: &&Asker| matches!(asker, Asker::Client(ClientRequest { request: Request::End(..), .. }));
-        let Some(asker) = machine.waiting.values().find(is_end).cloned() else { return Ok(()) };
+        let is_end =
+            |requester: &&Asker| matches!(requester, Asker::Client(ClientRequest { request: Request::End(..), .. }));
+        let Some(requester) = machine.waiting.values().find(is_end).cloned() else { return Ok(()) };
         let next = ProducerIdAndEpoch { id: record.producer_id, epoch: record.producer_epoch };
         let next = record.client_version.supports_epoch_bump().then_some(next);
-        self.answer(asker, TransactionAnswer::EndTxn(Ok(next)))
+        self.answer(requester, TransactionAnswer::EndTxn(Ok(next)))
     }
 
     fn write_markers(&mut self, place: Place, markers: &Markers) {
@@ -189,23 +191,23 @@ impl World {
     }
 
     /// Handles a client's request about its transactional id.
-    pub fn ask(&mut self, broker: BrokerId, asked: ClientRequest) -> Result<(), String> {
-        let place = match self.serving(broker, asked.id) {
+    pub fn request(&mut self, broker: BrokerId, requested: ClientRequest) -> Result<(), String> {
+        let place = match self.serving(broker, requested.id) {
             Ok(place) => place,
             Err(code) => {
-                let answer = match asked.request {
+                let answer = match requested.request {
                     Request::Init(_) => TransactionAnswer::InitProducerId(Err(code)),
                     Request::Add(..) => TransactionAnswer::AddPartitions(Err(code)),
                     _ => TransactionAnswer::EndTxn(Err(code)),
                 };
-                self.send(Message::Answer(asked, Answer::Transaction(answer)));
+                self.send(Message::Answer(requested, Answer::Transaction(answer)));
                 return Ok(());
             }
         };
         let wait_until = self.random.one_in(2).then_some(self.now + 20);
-        let version = self.version_of(&asked);
-        let ticket = self.ticket(place, Asker::Client(asked.clone()));
-        self.event(place, |transaction, turn| match asked.request {
+        let version = self.version_of(&requested);
+        let ticket = self.ticket(place, Asker::Client(requested.clone()));
+        self.event(place, |transaction, turn| match requested.request {
             Request::Init(current) => {
                 let request = InitProducerId { current, timeout_ms: TIMEOUT_MS, wait_until };
                 transaction.init_producer_id(request, ticket, turn);
@@ -221,17 +223,17 @@ impl World {
         })
     }
 
-    fn version_of(&self, asked: &ClientRequest) -> TransactionVersion {
-        if self.fault == Some(Fault::BumpsNoEpoch) { TransactionVersion::V0 } else { asked.version }
+    fn version_of(&self, requested: &ClientRequest) -> TransactionVersion {
+        if self.fault == Some(Fault::BumpsNoEpoch) { TransactionVersion::V0 } else { requested.version }
     }
 
-    fn ticket(&mut self, place: Place, asker: Asker) -> RequestTicket {
+    fn ticket(&mut self, place: Place, requester: Asker) -> RequestTicket {
         self.tickets += 1;
         let ticket = RequestTicket(self.tickets);
         if let Some(coordinator) = self.brokers[place.broker].coordinators.get_mut(&place.partition) {
             let epoch = coordinator.epoch;
             let machine = coordinator.machines.entry(place.id).or_insert_with(|| Machine::new(Transaction::new(epoch)));
-            machine.waiting.insert(ticket, asker);
+            machine.waiting.insert(ticket, requester);
         }
         ticket
     }
@@ -243,11 +245,11 @@ impl World {
         broker: BrokerId,
         by: BrokerProcess,
         waits: u64,
-        asked: &ClientRequest,
+        requested: &ClientRequest,
     ) -> Result<(), String> {
-        let Request::Write(write) = &asked.request else { return Ok(()) };
+        let Request::Write(write) = &requested.request else { return Ok(()) };
         let producer = ProducerIdAndEpoch { id: write.stamp.producer_id, epoch: write.stamp.producer_epoch };
-        let place = match self.serving(broker, asked.id) {
+        let place = match self.serving(broker, requested.id) {
             Ok(place) => place,
             Err(code) => {
                 self.send(Message::Verified { to: by, waits, outcome: Err(code) });
@@ -256,8 +258,8 @@ impl World {
         };
         let name = name_of(write.partition);
         let epoch = self.brokers[broker].coordinators.get(&place.partition).map_or(0, |coordinator| coordinator.epoch);
-        if asked.version.supports_epoch_bump() {
-            let (ticket, version) = (self.ticket(place, Asker::Broker(by, waits, epoch)), self.version_of(asked));
+        if requested.version.supports_epoch_bump() {
+            let (ticket, version) = (self.ticket(place, Asker::Broker(by, waits, epoch)), self.version_of(requested));
             let wait_until = self.random.one_in(2).then_some(self.now + 100);
             let request = AddPartitions { producer, partitions: vec![name], version, wait_until };
             return self.event(place, |transaction, turn| transaction.add_partitions(request, ticket, turn));

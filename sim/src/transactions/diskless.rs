@@ -186,27 +186,33 @@ impl World {
     pub fn write_diskless(
         &mut self,
         broker: BrokerId,
-        asked: ClientRequest,
+        requested: ClientRequest,
         confirmation: Confirmation,
     ) -> Result<(), String> {
-        let Request::Write(write) = asked.request.clone() else { return Ok(()) };
-        let answer = match self.take(broker, &asked, &write, confirmation) {
+        let Request::Write(write) = requested.request.clone() else { return Ok(()) };
+        let answer = match self.take(broker, &requested, &write, confirmation) {
             Taken::Pending => return Ok(()),
             Taken::Unverified => {
-                self.park(broker, asked, &write);
+                self.park(broker, requested, &write);
                 return Ok(());
             }
             Taken::Answered(answer) => answer,
         };
-        self.send(Message::Answer(asked, Answer::Written(answer)));
+        self.send(Message::Answer(requested, Answer::Written(answer)));
         Ok(())
     }
 
-    fn take(&mut self, broker: BrokerId, asked: &ClientRequest, write: &Write, confirmation: Confirmation) -> Taken {
+    fn take(
+        &mut self,
+        broker: BrokerId,
+        requested: &ClientRequest,
+        write: &Write,
+        confirmation: Confirmation,
+    ) -> Taken {
         let (now, stamp) = (self.clock(), write.stamp);
         let is_transactional = !matches!(write.payload, Payload::Plain);
         // The broker has read the commits of other brokers half of the time.
-        let hears = self.is_quiet || self.random.one_in(2);
+        let receives = self.is_quiet || self.random.one_in(2);
         let pipeline = &mut self.brokers[broker].pipeline;
         for freshness in [Freshness::MayBeStale, Freshness::Current] {
             let is_current = freshness == Freshness::Current;
@@ -228,7 +234,7 @@ impl World {
             let mut verified = confirmation.verified();
             if is_transactional {
                 match pipeline.admission.transaction_of(&stamp, &pipeline.known) {
-                    Opening::Open { verified: None } if !is_current && hears => continue,
+                    Opening::Open { verified: None } if !is_current && receives => continue,
                     Opening::Open { verified: of } => verified = verified.or(of),
                     Opening::Unverified if verified.is_none() => return Taken::Unverified,
                     Opening::Unverified => {}
@@ -237,7 +243,7 @@ impl World {
             let kind = if is_transactional { BatchKind::Transactional } else { BatchKind::Plain };
             let batch = placed(stamp, kind, verified);
             let entry = Entry { leader_epoch: 0, stamp, is_transactional, payload: write.payload.clone() };
-            pipeline.queue(batch, entry, Some(Waiter::Client(asked.clone())));
+            pipeline.queue(batch, entry, Some(Waiter::Client(requested.clone())));
             return Taken::Pending;
         }
         Taken::Answered(Err(ErrorCode::NOT_ENOUGH_REPLICAS))
@@ -375,12 +381,12 @@ impl World {
     fn answer_queued(&mut self, queued: Queued, result: Result<(), Refusal>) {
         let is_past = result == Err(Refusal::Sequence(SequenceRefusal::InvalidProducerEpoch));
         match queued.whom {
-            Some(Waiter::Client(asked)) => {
+            Some(Waiter::Client(requested)) => {
                 let code = |why| match why {
                     Refusal::Sequence(why) => why.code(),
                     _ => ErrorCode::NOT_ENOUGH_REPLICAS,
                 };
-                self.send(Message::Answer(asked, Answer::Written(result.map_err(code))));
+                self.send(Message::Answer(requested, Answer::Written(result.map_err(code))));
             }
             // The coordinator resends a marker that is not written.
             Some(Waiter::Coordinator(to, marking)) if result.is_ok() || is_past => {
@@ -403,13 +409,15 @@ impl World {
         let Some(written) = self.index.log.iter().rposition(is_it).filter(|_| marking.partition == DISKLESS) else {
             return;
         };
-        let is_untold = |queued: &Queued| {
+        let is_unreported = |queued: &Queued| {
             let since = queued.batch.verified.map(|since| since.next_offset);
             is_it(&queued.entry) && since.is_some_and(|since| since > written as i64)
         };
         for pipeline in self.brokers.iter_mut().map(|broker| &mut broker.pipeline) {
             let objects = pipeline.objects.iter_mut().map(|object| &mut object.batches);
-            objects.chain([&mut pipeline.gathering]).for_each(|batches| batches.retain(|queued| !is_untold(queued)));
+            objects
+                .chain([&mut pipeline.gathering])
+                .for_each(|batches| batches.retain(|queued| !is_unreported(queued)));
         }
     }
 

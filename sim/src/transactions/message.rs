@@ -72,7 +72,7 @@ pub enum Message {
         to: BrokerProcess,
         by: BrokerProcess,
         waits: u64,
-        asked: ClientRequest,
+        requested: ClientRequest,
     },
     Verified {
         to: BrokerProcess,

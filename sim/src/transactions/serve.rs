@@ -38,19 +38,19 @@ impl World {
             }
         }
         match message {
-            Message::Ask(to, asked) => match asked.request {
-                Request::Write(_) => self.write(to.broker, asked, Confirmation::None),
+            Message::Ask(to, requested) => match requested.request {
+                Request::Write(_) => self.write(to.broker, requested, Confirmation::None),
                 Request::FetchOffset => {
-                    self.fetch_offset(to.broker, asked);
+                    self.fetch_offset(to.broker, requested);
                     Ok(())
                 }
-                _ => self.ask(to.broker, asked),
+                _ => self.request(to.broker, requested),
             },
-            Message::Answer(asked, answer) => {
-                self.client_answered(&asked, answer);
+            Message::Answer(requested, answer) => {
+                self.client_answered(&requested, answer);
                 Ok(())
             }
-            Message::Verify { to, by, waits, asked } => self.verify(to.broker, by, waits, &asked),
+            Message::Verify { to, by, waits, requested } => self.verify(to.broker, by, waits, &requested),
             Message::Verified { to, waits, outcome } => self.verified(to.broker, waits, outcome),
             Message::Mark { to, by, marking } => self.mark(to.broker, by, marking),
             Message::Marked { to, marking } => self.marked(to.broker, marking),
@@ -81,8 +81,8 @@ impl World {
         let (over, waiting): (Vec<_>, Vec<_>) = waiting.into_iter().partition(|waiting| waiting.partition == at);
         self.brokers[broker].waiting = waiting;
         for waiting in over {
-            if let Waiter::Client(asked) = waiting.whom {
-                self.send(Message::Answer(asked, Answer::Written(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER))));
+            if let Waiter::Client(requested) = waiting.whom {
+                self.send(Message::Answer(requested, Answer::Written(Err(ErrorCode::NOT_LEADER_OR_FOLLOWER))));
             }
         }
         if at == OFFSETS {
@@ -92,14 +92,14 @@ impl World {
     }
 
     /// Handles a batch that has arrived. `confirmation` is that of the coordinator.
-    fn write(&mut self, broker: BrokerId, asked: ClientRequest, confirmation: Confirmation) -> Result<(), String> {
-        let Request::Write(write) = asked.request.clone() else { return Ok(()) };
+    fn write(&mut self, broker: BrokerId, requested: ClientRequest, confirmation: Confirmation) -> Result<(), String> {
+        let Request::Write(write) = requested.request.clone() else { return Ok(()) };
         if write.partition == DISKLESS {
-            return self.write_diskless(broker, asked, confirmation);
+            return self.write_diskless(broker, requested, confirmation);
         }
         let answer = match self.offer(broker, &write, confirmation) {
             Ok(Offer::Written(end)) => {
-                self.wait(broker, write.partition, end, Waiter::Client(asked));
+                self.wait(broker, write.partition, end, Waiter::Client(requested));
                 return Ok(());
             }
             // Offsets that are still unverified after the coordinator has responded get this error.
@@ -107,13 +107,13 @@ impl World {
                 Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS)
             }
             Ok(Offer::Unverified) => {
-                self.park(broker, asked, &write);
+                self.park(broker, requested, &write);
                 return Ok(());
             }
             Ok(Offer::Refused(refusal)) => Err(code_of(refusal)),
             Err(code) => Err(code),
         };
-        self.send(Message::Answer(asked, Answer::Written(answer)));
+        self.send(Message::Answer(requested, Answer::Written(answer)));
         Ok(())
     }
 
@@ -139,28 +139,30 @@ impl World {
         Ok(offer)
     }
 
-    pub fn park(&mut self, broker: BrokerId, asked: ClientRequest, write: &Write) {
+    pub fn park(&mut self, broker: BrokerId, requested: ClientRequest, write: &Write) {
         self.parked += 1;
         let (waits, by) = (self.parked, self.brokers[broker].process());
         let since = match write.partition {
             DISKLESS => Moment::of_index(self.brokers[broker].pipeline.known.next_offset),
             at => self.partitions[at].replicas[broker].moment(write.stamp.producer_id),
         };
-        let coordinator = self.brokers[broker].known[state_of(asked.id)].1;
+        let coordinator = self.brokers[broker].known[state_of(requested.id)].1;
         let to = self.brokers[coordinator].process();
-        self.brokers[broker].parked.insert(waits, Parked { asked: asked.clone(), since });
-        self.send(Message::Verify { to, by, waits, asked });
+        self.brokers[broker].parked.insert(waits, Parked { requested: requested.clone(), since });
+        self.send(Message::Verify { to, by, waits, requested });
     }
 
     fn verified(&mut self, broker: BrokerId, waits: u64, outcome: Result<i32, ErrorCode>) -> Result<(), String> {
-        let Some(Parked { asked, since }) = self.brokers[broker].parked.remove(&waits) else { return Ok(()) };
-        let is_of_offsets = matches!(&asked.request, Request::Write(write) if write.partition == OFFSETS);
+        let Some(Parked { requested, since }) = self.brokers[broker].parked.remove(&waits) else { return Ok(()) };
+        let is_of_offsets = matches!(&requested.request, Request::Write(write) if write.partition == OFFSETS);
         let since = since.of_coordinator(outcome.ok().filter(|_| is_of_offsets));
         match outcome {
-            Ok(_) if asked.version.supports_epoch_bump() => self.write(broker, asked, Confirmation::Added(since)),
-            Ok(_) => self.write(broker, asked, Confirmation::Found(since)),
+            Ok(_) if requested.version.supports_epoch_bump() => {
+                self.write(broker, requested, Confirmation::Added(since))
+            }
+            Ok(_) => self.write(broker, requested, Confirmation::Found(since)),
             Err(code) => {
-                self.send(Message::Answer(asked, Answer::Written(Err(code_of_confirmation(code)))));
+                self.send(Message::Answer(requested, Answer::Written(Err(code_of_confirmation(code)))));
                 Ok(())
             }
         }
@@ -206,7 +208,7 @@ impl World {
         self.brokers[broker].waiting.push(Waiting { partition, epoch: leads.epoch, end, whom });
     }
 
-    fn fetch_offset(&mut self, broker: BrokerId, asked: ClientRequest) {
+    fn fetch_offset(&mut self, broker: BrokerId, requested: ClientRequest) {
         let partition = &self.partitions[OFFSETS];
         let replica = &partition.replicas[broker];
         // A replaced leader returns no offset, because its lease has ended before another broker leads.
@@ -215,11 +217,11 @@ impl World {
         let is_served = partition.is_led_by(broker) && is_whole;
         let found = match &self.brokers[broker].groups {
             Some(groups) if is_served && groups.has(end) => {
-                groups.stable(asked.id).ok_or(ErrorCode::UNSTABLE_OFFSET_COMMIT)
+                groups.stable(requested.id).ok_or(ErrorCode::UNSTABLE_OFFSET_COMMIT)
             }
             _ => Err(ErrorCode::NOT_COORDINATOR),
         };
-        self.send(Message::Answer(asked, Answer::Offset(found)));
+        self.send(Message::Answer(requested, Answer::Offset(found)));
     }
 
     /// Replicates more of a partition and responds to the requests that waited for this.
@@ -261,7 +263,7 @@ impl World {
         self.brokers[broker].waiting = waiting;
         for waiting in done {
             let message = match waiting.whom {
-                Waiter::Client(asked) => Message::Answer(asked, Answer::Written(Ok(()))),
+                Waiter::Client(requested) => Message::Answer(requested, Answer::Written(Ok(()))),
                 Waiter::Coordinator(to, marking) => {
                     if marking.marker.is_commit {
                         self.flush(at, waiting.end);

@@ -233,8 +233,9 @@ impl World {
         let to = self.brokers[self.partitions[partition].leader].process();
         let by = ClientProcess { slot: usize::MAX, incarnation: 0 };
         let request = Request::Write(write);
-        let asked = ClientRequest { by, number: 0, id: 0, version: TransactionVersion::V0, transaction: None, request };
-        self.deliver(Message::Ask(to, asked))
+        let requested =
+            ClientRequest { by, number: 0, id: 0, version: TransactionVersion::V0, transaction: None, request };
+        self.deliver(Message::Ask(to, requested))
     }
 
     fn chaos(&mut self) -> Result<(), String> {
@@ -353,7 +354,7 @@ impl World {
         let client = &mut self.clients[slot];
         client.call = Some((number, request.clone()));
         if let (Request::End(_, is_commit), Some(open)) = (&request, &client.open) {
-            self.check.transactions[open.number].asked = Some(*is_commit);
+            self.check.transactions[open.number].requested = Some(*is_commit);
         }
         self.transmit(slot, number, request);
     }
@@ -388,11 +389,11 @@ impl World {
         let mut requests: Vec<_> = client.call.clone().into_iter().collect();
         requests.extend(client.unanswered.iter().map(|(number, write)| (*number, Request::Write(write.clone()))));
         for (number, request) in requests {
-            let of_it = |asked: &ClientRequest| asked.by.slot == slot && asked.number == number;
+            let of_it = |requested: &ClientRequest| requested.by.slot == slot && requested.number == number;
             let is_under_way = self
                 .network
                 .iter()
-                .any(|message| matches!(message, Message::Ask(_, asked) | Message::Answer(asked, _) if of_it(asked)));
+                .any(|message| matches!(message, Message::Ask(_, requested) | Message::Answer(requested, _) if of_it(requested)));
             if !is_under_way || self.random.one_in(8) {
                 self.transmit(slot, number, request);
             }
@@ -411,37 +412,37 @@ impl World {
         let broker = if strays { self.random.below(BROKERS) } else { leader };
         let transaction = self.clients[slot].open.as_ref().map(|open| open.number);
         let by = ClientProcess { slot, incarnation };
-        let asked = ClientRequest { by, number, id, version, transaction, request };
+        let requested = ClientRequest { by, number, id, version, transaction, request };
         let to: BrokerProcess = self.brokers[broker].process();
-        self.send(Message::Ask(to, asked));
+        self.send(Message::Ask(to, requested));
     }
 
-    pub fn client_answered(&mut self, asked: &ClientRequest, answer: Answer) {
-        let ClientProcess { slot, incarnation } = asked.by;
+    pub fn client_answered(&mut self, requested: &ClientRequest, answer: Answer) {
+        let ClientProcess { slot, incarnation } = requested.by;
         if self.clients.get(slot).is_none_or(|client| client.incarnation != incarnation) {
             return;
         }
         let client = &mut self.clients[slot];
-        let goes_on = match (&asked.request, answer) {
-            _ if client.call.as_ref().is_some_and(|(number, _)| *number == asked.number) => {
-                client.answered(&asked.request, answer)
+        let goes_on = match (&requested.request, answer) {
+            _ if client.call.as_ref().is_some_and(|(number, _)| *number == requested.number) => {
+                client.answered(&requested.request, answer)
             }
-            (Request::Write(_), Answer::Written(result)) => client.written(asked.number, result),
+            (Request::Write(_), Answer::Written(result)) => client.written(requested.number, result),
             _ => true,
         };
         if !goes_on {
             return self.restart(slot);
         }
-        let is_end = matches!(asked.request, Request::End(..) | Request::Init(_)) && client.call.is_none();
-        if is_end && !asked.version.supports_epoch_bump() {
-            self.forget_late(asked.by);
+        let is_end = matches!(requested.request, Request::End(..) | Request::Init(_)) && client.call.is_none();
+        if is_end && !requested.version.supports_epoch_bump() {
+            self.forget_late(requested.by);
         }
     }
 
     /// Drops the client's late requests. In the old protocol they look like requests of the next transaction.
     fn forget_late(&mut self, by: ClientProcess) {
-        self.forget(|message| matches!(message, Message::Ask(_, asked) if asked.by == by));
-        self.brokers.iter_mut().for_each(|broker| broker.parked.retain(|_, parked| parked.asked.by != by));
+        self.forget(|message| matches!(message, Message::Ask(_, requested) if requested.by == by));
+        self.brokers.iter_mut().for_each(|broker| broker.parked.retain(|_, parked| parked.requested.by != by));
     }
 
     /// Drops the messages that `which` selects.

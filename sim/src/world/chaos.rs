@@ -68,7 +68,7 @@ impl World {
             ChaosEvent::RestoreOlder(by) if self.all_know_more(by) => self.context.database.restore_older(by),
             ChaosEvent::RestoreOlder(_) => {}
             ChaosEvent::RestoreNewest => self.context.database.restore_newest(),
-            ChaosEvent::Prefer(id) => self.of(id, |broker, context| broker.ask(context, Command::ElectPreferred)),
+            ChaosEvent::Prefer(id) => self.of(id, |broker, context| broker.request(context, Command::ElectPreferred)),
         }
     }
 
@@ -114,7 +114,7 @@ impl World {
         let partition: &PartitionRegistration = &newest.cluster.partition;
         let is_kept = |ids: &[i32]| ids.iter().any(|other| *other != id && self.brokers[other].disk.is_whole());
         let may_lead = [&partition.isr[..], &partition.elr].concat();
-        let is_alone_soon = self.brokers.values().any(|broker| broker.asks_for_isr_without(&is_kept));
+        let is_alone_soon = self.brokers.values().any(|broker| broker.requests_for_isr_without(&is_kept));
         let is_one = self.brokers.values().all(|broker| broker.id == id || broker.disk.is_whole());
         !self.context.database.is_older() && is_one && is_kept(&may_lead) && !is_alone_soon
     }

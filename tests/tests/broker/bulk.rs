@@ -59,9 +59,9 @@ fn bearable_within<R: Request>(rss_max: u64, broker: &Broker, request: &R, versi
         })
         .collect();
     while !waiting.iter().all(std::thread::JoinHandle::is_finished) {
-        let asked = Instant::now();
+        let requested = Instant::now();
         assert_serves(broker);
-        let (elapsed, grown) = (asked.elapsed(), broker.rss().saturating_sub(before));
+        let (elapsed, grown) = (requested.elapsed(), broker.rss().saturating_sub(before));
         assert!(elapsed < HONEST_MAX, "an honest client waited {elapsed:?} for {:?}", R::KEY);
         assert!(grown < rss_max, "{} MiB for {:?}", grown / MIB, R::KEY);
     }
@@ -314,8 +314,8 @@ fn offsets_of_a_topic_that_is_named_twice_are_all_deleted() {
     let topics = vec![topic(0), topic(1)];
     let response = client.call(&OffsetDeleteRequest { group_id: "g".into(), topics, ..Default::default() }, 0);
     let answered: Vec<_> = response.topics.iter().flat_map(|topic| &topic.partitions).collect();
-    let told: Vec<_> = answered.iter().map(|answer| (answer.partition_index, answer.error_code)).collect();
-    assert_eq!(told, [(0, ErrorCode::NONE), (1, ErrorCode::NONE)]);
+    let reported: Vec<_> = answered.iter().map(|answer| (answer.partition_index, answer.error_code)).collect();
+    assert_eq!(reported, [(0, ErrorCode::NONE), (1, ErrorCode::NONE)]);
     let group = OffsetFetchRequestGroup { group_id: "g".into(), topics: None, ..Default::default() };
     let fetched = client.call(&OffsetFetchRequest { groups: vec![group], ..Default::default() }, 8);
     assert!(fetched.groups[0].topics.is_empty(), "{:?}", fetched.groups[0].topics);

@@ -25,7 +25,7 @@ fn broker_with_topic() -> (Broker, Client) {
 fn elect(
     client: &mut Client,
     election_type: i8,
-    asked: Option<&[(&str, &[i32])]>,
+    requested: Option<&[(&str, &[i32])]>,
     version: i16,
 ) -> ElectLeadersResponse {
     let topic = |(name, partitions): &(&str, &[i32])| TopicPartitions {
@@ -33,7 +33,7 @@ fn elect(
         partitions: partitions.to_vec(),
         ..Default::default()
     };
-    let topic_partitions = asked.map(|asked| asked.iter().map(topic).collect());
+    let topic_partitions = requested.map(|requested| requested.iter().map(topic).collect());
     let request = ElectLeadersRequest { election_type, topic_partitions, timeout_ms: 30_000, ..Default::default() };
     client.call(&request, version)
 }
@@ -42,8 +42,8 @@ fn elect(
 fn no_partition_needs_an_election() {
     let (_broker, mut client) = broker_with_topic();
     for (version, election_type) in [(0, 0), (1, 0), (1, 1), (2, 0), (2, 1)] {
-        let asked: &[(&str, &[i32])] = &[(TOPIC, &[0, 1, 7]), ("nowhere", &[0])];
-        let response = elect(&mut client, election_type, Some(asked), version);
+        let requested: &[(&str, &[i32])] = &[(TOPIC, &[0, 1, 7]), ("nowhere", &[0])];
+        let response = elect(&mut client, election_type, Some(requested), version);
         assert_eq!(response.error_code, ErrorCode::NONE);
         let mut codes: Vec<_> = response
             .replica_election_results
@@ -114,7 +114,7 @@ fn a_reassignment_to_this_broker_is_done_and_any_other_refused() {
 #[test]
 fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
     let (mut broker, mut client) = broker_with_topic();
-    let ask = |client: &mut Client, topic: &str, partition_index: i32, version: i16| {
+    let request = |client: &mut Client, topic: &str, partition_index: i32, version: i16| {
         let partitions = vec![PartitionRequest { partition_index, ..Default::default() }];
         let topics = vec![TopicRequest { topic_name: topic.into(), partitions, ..Default::default() }];
         let mut response = client.call(&DescribeQuorumRequest { topics, ..Default::default() }, version);
@@ -122,7 +122,7 @@ fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
         (response.topics.remove(0).partitions.remove(0), response.nodes)
     };
     for version in 0..=2 {
-        let (quorum, nodes) = ask(&mut client, "__cluster_metadata", 0, version);
+        let (quorum, nodes) = request(&mut client, "__cluster_metadata", 0, version);
         assert_eq!((quorum.error_code, quorum.leader_id), (ErrorCode::NONE, 1));
         let [voter] = &quorum.current_voters[..] else { panic!("one voter") };
         assert_eq!((voter.replica_id, voter.log_end_offset), (1, quorum.high_watermark));
@@ -130,15 +130,15 @@ fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
         assert_eq!(voter.last_fetch_timestamp > 0, version >= 1);
         assert_eq!(nodes.len(), usize::from(version >= 2));
         for (topic, partition) in [("__cluster_metadata", 1), (TOPIC, 0)] {
-            let (unknown, _) = ask(&mut client, topic, partition, version);
+            let (unknown, _) = request(&mut client, topic, partition, version);
             assert_eq!(unknown.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
         }
     }
-    let (before, _) = ask(&mut client, "__cluster_metadata", 0, 2);
+    let (before, _) = request(&mut client, "__cluster_metadata", 0, 2);
     client.create_topic("another", 1, &[]);
     broker.stop();
     broker.restart();
-    let (after, nodes) = ask(&mut broker.client(), "__cluster_metadata", 0, 2);
+    let (after, nodes) = request(&mut broker.client(), "__cluster_metadata", 0, 2);
     assert!(after.leader_epoch > before.leader_epoch && after.high_watermark > before.high_watermark);
     assert_eq!(nodes[0].listeners[0].port, broker.addr().port());
 }
@@ -147,15 +147,15 @@ fn the_quorum_is_this_node_and_its_epoch_and_offset_go_up() {
 fn features_and_their_epoch_are_returned_and_the_epoch_grows() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
-    let ask = |client: &mut Client, version| -> ApiVersionsResponse {
+    let request = |client: &mut Client, version| -> ApiVersionsResponse {
         let software = ("test".into(), "1".into());
         let (client_software_name, client_software_version) = software;
         let request = ApiVersionsRequest { client_software_name, client_software_version, ..Default::default() };
         client.call(&request, version)
     };
-    assert!(ask(&mut client, 2).supported_features.is_empty());
+    assert!(request(&mut client, 2).supported_features.is_empty());
     for version in 3..=4 {
-        let response = ask(&mut client, version);
+        let response = request(&mut client, version);
         let finalized: Vec<_> = response
             .finalized_features
             .iter()
@@ -163,8 +163,8 @@ fn features_and_their_epoch_are_returned_and_the_epoch_grows() {
             .collect();
         assert!(finalized.contains(&("metadata.version", 30)), "{finalized:?}");
         assert!(finalized.contains(&("transaction.version", 2)), "{finalized:?}");
-        let untold = ["share.version", "streams.version"];
-        assert!(finalized.iter().all(|(name, _)| !untold.contains(name)), "{finalized:?}");
+        let unreported = ["share.version", "streams.version"];
+        assert!(finalized.iter().all(|(name, _)| !unreported.contains(name)), "{finalized:?}");
         for (name, level) in finalized {
             let supports = |feature: &&SupportedFeatureKey| feature.name == *name;
             let supported = response.supported_features.iter().find(supports);
@@ -176,10 +176,10 @@ fn features_and_their_epoch_are_returned_and_the_epoch_grows() {
             assert!((supported.min_version..=supported.max_version).contains(&level));
         }
     }
-    let before = ask(&mut client, 4).finalized_features_epoch;
+    let before = request(&mut client, 4).finalized_features_epoch;
     assert!(before >= 0);
     client.create_topic(TOPIC, 1, &[]);
-    assert!(ask(&mut client, 4).finalized_features_epoch > before);
+    assert!(request(&mut client, 4).finalized_features_epoch > before);
 }
 
 /// Sends UpdateFeatures for one feature. Returns the error code and message.
@@ -200,8 +200,8 @@ fn update(
     };
     let request = UpdateFeaturesRequest { feature_updates: vec![update], validate_only, ..Default::default() };
     let response = client.call(&request, version);
-    let are_told = version < 2 && !response.error_code.is_err();
-    assert_eq!(response.results.len(), usize::from(are_told), "version {version}");
+    let are_reported = version < 2 && !response.error_code.is_err();
+    assert_eq!(response.results.len(), usize::from(are_reported), "version {version}");
     (response.error_code, response.error_message.map(|words| words.to_string()).unwrap_or_default())
 }
 

@@ -28,13 +28,13 @@ fn request(group: &str, offset: i64) -> OffsetCommitRequest {
 
 fn committed(client: &mut Client, group: &str) -> i64 {
     let topic = OffsetFetchRequestTopics { name: Text::from("t"), partition_indexes: vec![0], ..Default::default() };
-    let asked = OffsetFetchRequestGroup {
+    let requested = OffsetFetchRequestGroup {
         group_id: Text::from(group),
         member_epoch: -1,
         topics: Some(vec![topic]),
         ..Default::default()
     };
-    let request = OffsetFetchRequest { groups: vec![asked], ..Default::default() };
+    let request = OffsetFetchRequest { groups: vec![requested], ..Default::default() };
     loop {
         let found = client.call(&request, 8).groups.remove(0);
         // The broker may already serve requests while it still loads the group.

@@ -262,8 +262,8 @@ fn records_without_a_key_are_refused_one_by_one_and_only_in_a_compacted_topic() 
     for codec in [Compression::None, Compression::Zstd] {
         let answer = produce(&mut client, "t", batch(codec, Stamp::NONE, rows));
         assert_eq!(answer.error_code, ErrorCode::INVALID_RECORD);
-        let told: Vec<_> = answer.record_errors.iter().map(|error| error.batch_index).collect();
-        assert_eq!(told, [1, 2]);
+        let reported: Vec<_> = answer.record_errors.iter().map(|error| error.batch_index).collect();
+        assert_eq!(reported, [1, 2]);
         let message = answer.record_errors[0].batch_index_error_message.as_deref().unwrap_or_default();
         assert!(message.contains("cannot accept message without key in topic partition t-0"), "{message}");
         assert_eq!(produce(&mut client, "plain", batch(codec, Stamp::NONE, rows)).error_code, ErrorCode::NONE);

@@ -36,7 +36,7 @@ fn produce(client: &mut Client, id: Uuid, version: i16) -> ProduceResponse {
 
 /// Returns the values in the response to Produce 14: the broker's value, the topic's, and the one that a producer
 /// derives from both.
-fn told(client: &mut Client, id: Uuid) -> (i32, i32, i32) {
+fn reported(client: &mut Client, id: Uuid) -> (i32, i32, i32) {
     let response = produce(client, id, 14);
     let topic = &response.responses[0];
     assert_eq!(topic.partition_responses[0].error_code, ErrorCode::NONE);
@@ -102,8 +102,8 @@ fn kip_1269_each_broker_returns_its_own_value() {
         let mut client = broker.client();
         let follows = client.create_topic("follows", 1, &[]);
         let own = client.create_topic("own", 1, &[(OF_TOPIC, "64")]);
-        assert_eq!(told(&mut client, follows), expected);
-        assert_eq!(told(&mut client, own), (expected.0, 64, 64));
+        assert_eq!(reported(&mut client, follows), expected);
+        assert_eq!(reported(&mut client, own), (expected.0, 64, 64));
         let unknown = produce(&mut client, Uuid([3; 16]), 14);
         assert_eq!(unknown.responses[0].producer_state_batches_to_retain, -1, "nothing is known of it");
     }
@@ -165,16 +165,16 @@ fn dynamic_settings_are_sent_described_and_survive_restarts() {
         assert_eq!(line(&mut client, BROKER, "1", OF_BROKER), format!("40@2 {dynamic}"));
         assert_eq!(line(&mut client, TOPIC, "shown", OF_TOPIC), format!("50@1 {OF_TOPIC}=50@1 {dynamic}"));
         assert_eq!(line(&mut client, BROKER, "", OF_BROKER), format!("30@3 {OF_BROKER}=30@3"));
-        assert_eq!(told(&mut client, id), (40, 50, 50));
+        assert_eq!(reported(&mut client, id), (40, 50, 50));
     }
 
     let delete = |key| [(key, DELETE, None)];
     let resources =
         vec![alter_resource(TOPIC, "shown", &delete(OF_TOPIC)), alter_resource(BROKER, "1", &delete(OF_BROKER))];
     assert!(client.alter(resources, false).iter().all(|altered| altered.error_code == ErrorCode::NONE));
-    assert_eq!(told(&mut client, id), (30, 30, 30));
+    assert_eq!(reported(&mut client, id), (30, 30, 30));
     client.alter(vec![alter_resource(BROKER, "", &delete(OF_BROKER))], false);
-    assert_eq!(told(&mut client, id), (20, 20, 20));
+    assert_eq!(reported(&mut client, id), (20, 20, 20));
     assert_eq!(line(&mut client, TOPIC, "shown", OF_TOPIC), format!("20@4 {file}"));
 }
 
@@ -301,9 +301,9 @@ fn each_refusal_has_kafkas_code_and_other_resources_of_the_request_are_altered()
         let good =
             alter_resource(TOPIC, "good", &[("flush.ms", SET, Some("7")), ("cleanup.policy", APPEND, Some("delete"))]);
         let answers = client.alter(vec![alter_resource(kind, name, &changes), good], false);
-        let told = answers[0].error_message.as_deref().unwrap_or_default();
-        assert_eq!((answers[0].error_code, answers[0].resource_name.as_str()), (code, name), "{told}");
-        assert!(told.contains(message), "{told} should say {message}");
+        let reported = answers[0].error_message.as_deref().unwrap_or_default();
+        assert_eq!((answers[0].error_code, answers[0].resource_name.as_str()), (code, name), "{reported}");
+        assert!(reported.contains(message), "{reported} should say {message}");
         assert_eq!(answers[1].error_code, ErrorCode::NONE, "{:?}", answers[1].error_message);
     }
     let twice = vec![alter_resource(TOPIC, "t", &set("1")), alter_resource(TOPIC, "t", &set("2"))];
@@ -351,7 +351,7 @@ fn validate_only_returns_each_result_and_changes_nothing() {
     };
     assert_eq!(codes(&mut client, "9"), [ErrorCode::NONE; 2]);
     assert_eq!(codes(&mut client, "4"), [ErrorCode::INVALID_CONFIG; 2]);
-    assert_eq!(told(&mut client, id), (5, 5, 5));
+    assert_eq!(reported(&mut client, id), (5, 5, 5));
 }
 
 /// No client uses the partition, so retention must notice the change by itself.

@@ -376,8 +376,9 @@ fn commits_are_fenced_by_epoch() {
 
     let mut fetch = |id: Option<&str>, member_epoch: i32| {
         let (group_id, member_id) = (Text::from(group.as_str()), id.map(Text::from));
-        let asked = OffsetFetchRequestGroup { group_id, member_id, member_epoch, topics: None, ..Default::default() };
-        let request = OffsetFetchRequest { groups: vec![asked], ..Default::default() };
+        let requested =
+            OffsetFetchRequestGroup { group_id, member_id, member_epoch, topics: None, ..Default::default() };
+        let request = OffsetFetchRequest { groups: vec![requested], ..Default::default() };
         client.call(&request, 9).groups[0].error_code
     };
     assert_eq!(fetch(None, -1), ErrorCode::NONE);

@@ -57,12 +57,12 @@ fn a_member_that_waits_for_a_slow_revocation_gets_growing_intervals() {
     stuck.join();
     assert_eq!(waits.join().heartbeat_interval_ms, 10);
     stuck.beat();
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     wait_until("the interval has grown twenty times", SOON, || {
-        told.push(waits.beat().heartbeat_interval_ms);
-        told.last().is_some_and(|&last| last >= 200)
+        reported.push(waits.beat().heartbeat_interval_ms);
+        reported.last().is_some_and(|&last| last >= 200)
     });
-    assert!(told.is_sorted(), "{told:?}");
+    assert!(reported.is_sorted(), "{reported:?}");
     assert_eq!(waits.reads.len(), 0);
     let mut client = broker.client();
     wait_until("the one that must give up is not hurried", SOON, || {

@@ -44,12 +44,12 @@ fn topic_copied_to_its_end_has_the_same_records_and_a_second_copy_adds_none() {
         let flags = [&["--group", "g", "--exit"][..], more].concat();
         CopyProcess::start(&bootstrap, ("a", "b"), &flags).finish()
     };
-    let told = copy(&["--transaction-records", "100"]);
-    assert!(told.contains("copied 2000 records in "), "{told}");
+    let reported = copy(&["--transaction-records", "100"]);
+    assert!(reported.contains("copied 2000 records in "), "{reported}");
     copied.check("g");
     copied.fill(500, 2);
-    let told = copy(&["--json"]);
-    assert!(told.contains("\"records\":500"), "{told}");
+    let reported = copy(&["--json"]);
+    assert!(reported.contains("\"records\":500"), "{reported}");
     copied.check("g");
     assert!(copy(&[]).contains("copied 0 records"));
 }
@@ -97,8 +97,8 @@ fn broker_killed_under_a_copy_at_any_window_and_connections_leaves_each_record_o
         broker.kill();
         broker.restart();
         wait_until("everything is copied", SOON, || copied.count() >= 3_000 * (round + 1));
-        let told = copier.terminate();
-        assert!(told.contains("copied 3000 records"), "{window} {connections}: {told}");
+        let reported = copier.terminate();
+        assert!(reported.contains("copied 3000 records"), "{window} {connections}: {reported}");
         copied.check("under-kills");
     }
 }
@@ -171,17 +171,19 @@ fn records_deleted_between_copies_are_listed_and_fail_one_copy() {
         client.delete_records("a", partition, start);
     }
     let deleted = 7 + starts[1] - before[1];
-    let told = copy(&["--group", "g", "--json"]).fails();
+    let reported = copy(&["--group", "g", "--json"]).fails();
     let line = |partition: usize, count: i64| {
         let (first, last) = (before[partition], starts[partition] - 1);
         format!(
             "skipped {count} offsets, {first} to {last}, of partition {partition} of topic 'a': its records were deleted"
         )
     };
-    assert!(told.contains(&line(0, 7)) && told.contains(&line(1, starts[1] - before[1])), "{told}");
-    assert!(told.contains(&format!("\"records\":{},", 300 - deleted)), "{told}");
-    assert!(told.contains(&format!("\"deleted\":{deleted}")), "{told}");
-    assert!(told.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied")));
+    assert!(reported.contains(&line(0, 7)) && reported.contains(&line(1, starts[1] - before[1])), "{reported}");
+    assert!(reported.contains(&format!("\"records\":{},", 300 - deleted)), "{reported}");
+    assert!(reported.contains(&format!("\"deleted\":{deleted}")), "{reported}");
+    assert!(
+        reported.contains(&format!("records at {deleted} offsets of topic 'a' were deleted before they were copied"))
+    );
     // The group's offsets are past the deleted records, although partition 1 has no later record.
     assert!(copy(&["--group", "g"]).finish().contains("copied 0 records"));
 }
@@ -203,10 +205,13 @@ fn deleted_records_with_an_explicit_offset_reset_follow_the_reset() {
         let reset = format!("auto.offset.reset={reset}");
         CopyProcess::start(&bootstrap, ("a", "b"), &["--group", group, "--exit", "-X", &reset])
     };
-    let told = copy(groups[0], "none").fails();
-    assert!(told.contains("cannot go on copying: partition 0 of topic 'a' has no offset "), "{told}");
-    let told = copy(groups[1], "earliest").finish();
-    assert!(told.contains(" of partition 0 of topic 'a': its records were deleted before they were read"), "{told}");
+    let reported = copy(groups[0], "none").fails();
+    assert!(reported.contains("cannot go on copying: partition 0 of topic 'a' has no offset "), "{reported}");
+    let reported = copy(groups[1], "earliest").finish();
+    assert!(
+        reported.contains(" of partition 0 of topic 'a': its records were deleted before they were read"),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -214,8 +219,8 @@ fn target_with_fewer_partitions_is_partitioned_by_key() {
     let (_broker, bootstrap) = started(1);
     let copied = Copied::new(&bootstrap, "a", "b", PARTITIONS);
     copied.fill(1_000, 1);
-    let told = CopyProcess::start(&bootstrap, ("a", "b"), &["--group", "g", "--exit"]).finish();
-    assert!(told.contains("the key of each record chooses its partition"), "{told}");
+    let reported = CopyProcess::start(&bootstrap, ("a", "b"), &["--group", "g", "--exit"]).finish();
+    assert!(reported.contains("the key of each record chooses its partition"), "{reported}");
     copied.check_unordered();
 }
 
@@ -225,12 +230,15 @@ fn copy_that_cannot_begin_prints_the_remedy() {
     let refused = |(from, to), more: &[&str]| {
         CopyProcess::start(&bootstrap, (from, to), &[&["--group", "g", "--exit"][..], more].concat()).fails()
     };
-    let told = refused(("a", "missing"), &[]);
-    assert!(told.contains("topics create --topic missing --partitions 3"), "{told}");
+    let reported = refused(("a", "missing"), &[]);
+    assert!(reported.contains("topics create --topic missing --partitions 3"), "{reported}");
     assert!(refused(("missing", "b"), &[]).contains("topic 'missing' does not exist"));
     assert!(refused(("a", "a"), &[]).contains("to itself"));
-    let told = refused(("a", "b"), &["-X", "transaction.timeout.ms=2000000000"]);
-    assert!(told.contains("cannot get a producer id: ") && told.contains("transaction.max.timeout.ms"), "{told}");
+    let reported = refused(("a", "b"), &["-X", "transaction.timeout.ms=2000000000"]);
+    assert!(
+        reported.contains("cannot get a producer id: ") && reported.contains("transaction.max.timeout.ms"),
+        "{reported}"
+    );
 }
 
 #[test]
@@ -244,7 +252,7 @@ fn copier_whose_transactional_id_is_taken_fails_with_the_reason() {
     let second = CopyProcess::start(&bootstrap, ("a", "b"), &["--group", "other", "--transactional-id", "same"]);
     wait_until("the second one copies", SOON, || copied.count() == 200);
     copied.fill(100, 1);
-    let told = first.fails();
-    assert!(told.contains("cannot go on copying: ") && told.contains("--transactional-id"), "{told}");
+    let reported = first.fails();
+    assert!(reported.contains("cannot go on copying: ") && reported.contains("--transactional-id"), "{reported}");
     second.terminate();
 }

@@ -96,8 +96,8 @@ fn topic_named_twice_has_a_result_for_each_partition() {
     let topics = [0, 1].into_iter().flat_map(|partition| request(TOPIC, partition, 1).topics).collect();
     let deleted = client.call(&DeleteRecordsRequest { topics, ..request(TOPIC, 0, 1) }, 2);
     let partitions = deleted.topics.into_iter().flat_map(|topic| topic.partitions);
-    let told: Vec<_> = partitions.map(|of| (of.partition_index, of.error_code, of.low_watermark)).collect();
-    assert_eq!(told, [(0, ErrorCode::NONE, 1), (1, ErrorCode::NONE, 1)]);
+    let reported: Vec<_> = partitions.map(|of| (of.partition_index, of.error_code, of.low_watermark)).collect();
+    assert_eq!(reported, [(0, ErrorCode::NONE, 1), (1, ErrorCode::NONE, 1)]);
 }
 
 #[test]

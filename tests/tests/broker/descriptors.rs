@@ -77,7 +77,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let refused = broker.partition_dir(TOPIC, 0).join("refused.tmp");
     std::fs::create_dir(&refused).expect("made");
     broker.restart();
-    let told = broker.stderr().matches("cannot open a partition").count();
+    let reported = broker.stderr().matches("cannot open a partition").count();
     let mut client = broker.client();
     let from = [FetchFrom { topic: TOPIC, partition: 0, offset: 0 }];
     // The fetch may wait for much longer than the broker takes to open a log. The failure must end the wait.
@@ -85,7 +85,7 @@ fn waiting_fetch_gets_the_error_of_a_failed_log_open() {
     let max_wait_ms = i32::try_from(SOON.as_millis()).expect("a minute");
     let fetched = client.call::<FetchRequest>(&fetch_request(&from, 1, max_wait_ms), 12);
     assert_eq!(fetched.responses[0].partitions[0].error_code, ErrorCode::KAFKA_STORAGE_ERROR);
-    assert!(broker.stderr().matches("cannot open a partition").count() <= told + 3, "it is tried over and over");
+    assert!(broker.stderr().matches("cannot open a partition").count() <= reported + 3, "it is tried over and over");
     std::fs::remove_dir(&refused).expect("removed");
     assert_eq!(client.fetch_records(TOPIC, 0).len(), 1);
 }

@@ -311,8 +311,8 @@ fn full_disk_is_logged_once_with_the_remedy() {
     }
     filled.broker.wait_for_stderr("the disk is full");
     let stderr = filled.broker.stderr();
-    let told: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
+    let reported: Vec<&str> = stderr.lines().filter(|line| line.contains("ERROR")).collect();
     // The broker may log one line a minute, and a slow machine may take more than a minute.
-    assert!(told.len() <= 3, "{told:?}");
-    assert!(told.iter().all(|line| line.contains("delete topics or records")), "{told:?}");
+    assert!(reported.len() <= 3, "{reported:?}");
+    assert!(reported.iter().all(|line| line.contains("delete topics or records")), "{reported:?}");
 }

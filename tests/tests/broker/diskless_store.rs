@@ -329,6 +329,6 @@ fn container_service_is_far_and_has_no_token_file_the_start_is_refused() {
     let (s3, directory) = (S3::start(), tempfile::tempdir().expect("a directory"));
     let sets = in_container(&s3, "http://vault.example/get", &[]);
     let refused = serve_refused(directory.path(), &sets.iter().map(String::as_str).collect::<Vec<_>>());
-    let told = "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://vault.example/get: must begin with https://";
-    assert!(!refused.status.success() && refused.stderr.contains(told), "{}", refused.stderr);
+    let reported = "AWS_CONTAINER_CREDENTIALS_FULL_URI=http://vault.example/get: must begin with https://";
+    assert!(!refused.status.success() && refused.stderr.contains(reported), "{}", refused.stderr);
 }

@@ -193,9 +193,9 @@ fn unreachable_minimum_is_not_waited_for() {
         FetchRequest { max_bytes, min_bytes, ..request(vec![topic(TOPIC, vec![partition])]) }
     };
     let one_and_a_half = batch_len() + batch_len() / 2;
-    for asked in [of(1 << 20, one_and_a_half, 1 << 20), of(one_and_a_half, 1 << 20, one_and_a_half)] {
-        let told = only(client.call(&asked, FETCH));
-        assert!(told.records.is_some_and(|records| records.len() >= batch_len() as usize));
+    for requested in [of(1 << 20, one_and_a_half, 1 << 20), of(one_and_a_half, 1 << 20, one_and_a_half)] {
+        let reported = only(client.call(&requested, FETCH));
+        assert!(reported.records.is_some_and(|records| records.len() >= batch_len() as usize));
     }
 }
 

@@ -34,9 +34,9 @@ fn describing_a_group_of_another_protocol_type_prints_its_type() {
         let mut fullbore = std::process::Command::new(fullbore_tests::binary());
         fullbore.arg("groups").args(command.split(' ')).args(["--bootstrap-server", &broker.addr().to_string()]);
         let output = fullbore.output().expect("it starts");
-        let told = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{command}: {told}");
-        assert!(told.starts_with("fullbore: group 'connect-1' is not a consumer group (connect); "), "{told}");
+        let reported = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{command}: {reported}");
+        assert!(reported.starts_with("fullbore: group 'connect-1' is not a consumer group (connect); "), "{reported}");
     }
 }
 

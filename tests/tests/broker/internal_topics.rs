@@ -23,9 +23,9 @@ fn metadata_request_does_not_create_an_internal_topic() {
     let mut client = broker.client();
     for name in INTERNAL {
         for version in [1, 4, 9, 13] {
-            let told = metadata(&mut client, name, true, version);
-            assert_eq!(told.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "{name}, version {version}");
-            assert!(told.is_internal && told.partitions.is_empty(), "{name}, version {version}");
+            let reported = metadata(&mut client, name, true, version);
+            assert_eq!(reported.error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, "{name}, version {version}");
+            assert!(reported.is_internal && reported.partitions.is_empty(), "{name}, version {version}");
         }
     }
     let all = client.call(&MetadataRequest { topics: None, ..Default::default() }, 9).topics;
@@ -81,9 +81,9 @@ fn created_internal_topic_is_marked_internal_and_refuses_writes() {
     }
     assert_eq!(produce(&mut client, "somebody", "ordinary").error_code, ErrorCode::NONE);
     let request = DescribeTopicPartitionsRequest { response_partition_limit: 100, ..Default::default() };
-    let mut told: Vec<_> = client.call(&request, 0).topics.into_iter().filter(|topic| topic.is_internal).collect();
-    told.sort_by(|a, b| a.name.cmp(&b.name));
-    assert_eq!(told.iter().filter_map(|topic| topic.name.as_deref()).collect::<Vec<_>>(), {
+    let mut reported: Vec<_> = client.call(&request, 0).topics.into_iter().filter(|topic| topic.is_internal).collect();
+    reported.sort_by(|a, b| a.name.cmp(&b.name));
+    assert_eq!(reported.iter().filter_map(|topic| topic.name.as_deref()).collect::<Vec<_>>(), {
         let mut names = INTERNAL;
         names.sort_unstable();
         names

@@ -135,14 +135,14 @@ fn a_connection_idle_for_connections_max_idle_ms_is_closed_and_a_busy_one_is_not
         assert_eq!(half.wait_for_close(), 0, "so is one that stopped inside a frame");
         closed_after
     });
-    let (mut busy, mut opened, mut asked) = (broker.client(), Instant::now(), Instant::now());
+    let (mut busy, mut opened, mut requested) = (broker.client(), Instant::now(), Instant::now());
     wait_until("the idle connections are closed, and the busy one is not", SOON, || {
         // If this test itself did not run for that long, the connection really was idle.
-        if asked.elapsed() > Duration::from_millis(700) {
+        if requested.elapsed() > Duration::from_millis(700) {
             (busy, opened) = (broker.client(), Instant::now());
         }
         busy.call(&metadata_of_all(), 9);
-        asked = Instant::now();
+        requested = Instant::now();
         waiting.is_finished() && opened.elapsed() > Duration::from_millis(1_500)
     });
     let closed_after = waiting.join().expect("both were closed");
@@ -156,13 +156,13 @@ fn connection_that_waits_for_a_response_is_not_idle() {
     broker.stop();
     broker.restart_with(&["connections.max.idle.ms=1500"]);
     let mut waiting = broker.client();
-    let asked = Instant::now();
+    let requested = Instant::now();
     waiting.send(&fetch_request(&[FetchFrom { topic: "quiet", partition: 0, offset: 0 }], 1, 4_000), 12);
     let (_, response) = waiting.receive::<FetchRequest>(12);
     assert_eq!(response.error_code.0, 0);
-    assert!(asked.elapsed() >= Duration::from_millis(3_900), "the poll was to last longer than idleness may");
+    assert!(requested.elapsed() >= Duration::from_millis(3_900), "the poll was to last longer than idleness may");
     assert_eq!(waiting.wait_for_close(), 0);
-    assert!(asked.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
+    assert!(requested.elapsed() >= Duration::from_millis(5_400), "idleness begins with the answer");
 }
 
 /// How many bytes a slow client transfers.

@@ -44,7 +44,7 @@ struct Crowd {
 impl Crowd {
     fn gather(broker: &Broker, round: usize) -> Crowd {
         let mut idle: Vec<Client> = (0..IDLE).map(|_| broker.client()).collect();
-        idle.iter_mut().for_each(ask_metadata);
+        idle.iter_mut().for_each(request_metadata);
         let mut slow: Vec<Client> = (0..SLOW).map(|_| broker.client()).collect();
         for reader in &mut slow {
             (0..ANSWERS).for_each(|_| _ = reader.send(&from_start("large"), FETCH));
@@ -68,7 +68,7 @@ impl Crowd {
         for member in &mut self.members {
             assert_eq!(member.heartbeat(), ErrorCode::NONE, "{}", member.group);
         }
-        self.idle.iter_mut().for_each(ask_metadata);
+        self.idle.iter_mut().for_each(request_metadata);
         for reader in self.slow.iter_mut().take(5) {
             for _ in 0..ANSWERS {
                 let (_, response) = reader.receive::<FetchRequest>(FETCH);
@@ -86,7 +86,7 @@ impl Crowd {
     }
 }
 
-fn ask_metadata(client: &mut Client) {
+fn request_metadata(client: &mut Client) {
     client.call(&MetadataRequest { topics: Some(Vec::new()), ..Default::default() }, 9);
 }
 

@@ -36,9 +36,11 @@ fn each_change_of_topics_and_configurations_is_one_line_with_its_client() {
     let topics = vec![CreatePartitionsTopic { name: "made".into(), count: 5, ..Default::default() }];
     let grown = client.call(&CreatePartitionsRequest { topics, timeout_ms: 30_000, ..Default::default() }, 3);
     assert_eq!(grown.results[0].error_code, ErrorCode::NONE);
-    let asked = MetadataRequestTopic { name: Some("by-itself".into()), ..Default::default() };
-    client
-        .call(&MetadataRequest { topics: Some(vec![asked]), allow_auto_topic_creation: true, ..Default::default() }, 9);
+    let requested = MetadataRequestTopic { name: Some("by-itself".into()), ..Default::default() };
+    client.call(
+        &MetadataRequest { topics: Some(vec![requested]), allow_auto_topic_creation: true, ..Default::default() },
+        9,
+    );
     client.delete_topic("made");
     for words in [
         ["topics created", "made", "partitions=3", "retention.ms=77000", &id],
@@ -48,8 +50,8 @@ fn each_change_of_topics_and_configurations_is_one_line_with_its_client() {
         ["partitions added", "made", "5", "", ""],
         ["topics deleted", "made", &id, "", ""],
     ] {
-        let told = line(&broker, &words);
-        assert!(told.contains(" INFO ") && told.contains("127.0.0.1:"), "{told}");
+        let reported = line(&broker, &words);
+        assert!(reported.contains(" INFO ") && reported.contains("127.0.0.1:"), "{reported}");
     }
 }
 
@@ -79,8 +81,8 @@ fn a_thousand_topics_of_one_request_are_one_short_line() {
     let topic_names = (0..1000).map(|n| name(n).into()).collect();
     client.call(&DeleteTopicsRequest { topic_names, timeout_ms: 60_000, ..Default::default() }, 3);
     for what in ["topics created", "topics deleted"] {
-        let told = line(&broker, &[what, "bulk-0000", "count=1000"]);
-        assert!(told.len() < 2000 && told.contains("bulk-0009") && told.contains("990 more"), "{told}");
+        let reported = line(&broker, &[what, "bulk-0000", "count=1000"]);
+        assert!(reported.len() < 2000 && reported.contains("bulk-0009") && reported.contains("990 more"), "{reported}");
     }
     assert_eq!(broker.stderr().matches("bulk-").count(), 20);
 }

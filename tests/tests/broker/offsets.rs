@@ -53,7 +53,7 @@ fn earliest_and_latest_offsets_are_found() {
 #[test]
 fn the_first_record_at_or_after_a_time_is_found_inside_its_batch() {
     let (_broker, mut client) = broker_with_records();
-    for (asked, expected) in [
+    for (requested, expected) in [
         (0, (0, 1000)),
         (1000, (0, 1000)),
         (1001, (1, 3000)),
@@ -63,7 +63,7 @@ fn the_first_record_at_or_after_a_time_is_found_inside_its_batch() {
         (5001, (-1, -1)),
         (i64::MAX, (-1, -1)),
     ] {
-        assert_eq!(found(&mut client, asked), expected, "time {asked}");
+        assert_eq!(found(&mut client, requested), expected, "time {requested}");
     }
 }
 
@@ -174,15 +174,15 @@ fn epoch_end(client: &mut Client, topic: &str, partition: OffsetForLeaderPartiti
 #[test]
 fn the_end_of_the_epoch_in_force_is_the_end_of_the_log() {
     let (_broker, mut client) = broker_with_records();
-    let asked = |current_leader_epoch, leader_epoch| OffsetForLeaderPartition {
+    let requested = |current_leader_epoch, leader_epoch| OffsetForLeaderPartition {
         current_leader_epoch,
         leader_epoch,
         ..Default::default()
     };
-    let end = epoch_end(&mut client, TOPIC, asked(-1, 0));
+    let end = epoch_end(&mut client, TOPIC, requested(-1, 0));
     assert_eq!((end.error_code, end.leader_epoch, end.end_offset), (ErrorCode::NONE, 0, 6));
-    let unknown = epoch_end(&mut client, TOPIC, asked(-1, 5));
+    let unknown = epoch_end(&mut client, TOPIC, requested(-1, 5));
     assert_eq!((unknown.error_code, unknown.leader_epoch, unknown.end_offset), (ErrorCode::NONE, -1, -1));
-    assert_eq!(epoch_end(&mut client, TOPIC, asked(3, 0)).error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
-    assert_eq!(epoch_end(&mut client, "nowhere", asked(-1, 0)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
+    assert_eq!(epoch_end(&mut client, TOPIC, requested(3, 0)).error_code, ErrorCode::UNKNOWN_LEADER_EPOCH);
+    assert_eq!(epoch_end(&mut client, "nowhere", requested(-1, 0)).error_code, ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
 }

@@ -11,13 +11,13 @@ use fullbore_wire::apis::describe_producers::{
 use std::process::Command;
 use std::time::Duration;
 
-fn log_dirs(client: &mut Client, asked: Option<&[(&str, &[i32])]>, version: i16) -> DescribeLogDirsResponse {
+fn log_dirs(client: &mut Client, requested: Option<&[(&str, &[i32])]>, version: i16) -> DescribeLogDirsResponse {
     let topic = |(name, partitions): &(&str, &[i32])| DescribableLogDirTopic {
         topic: (*name).into(),
         partitions: partitions.to_vec(),
         ..Default::default()
     };
-    let topics = asked.map(|asked| asked.iter().map(topic).collect());
+    let topics = requested.map(|requested| requested.iter().map(topic).collect());
     client.call(&DescribeLogDirsRequest { topics, ..Default::default() }, version)
 }
 
@@ -60,8 +60,8 @@ fn sizes_match_the_files_before_and_after_a_restart() {
         }
         assert!(!result.is_cordoned);
     }
-    let asked: &[(&str, &[i32])] = &[("a", &[1, 7]), ("nowhere", &[0]), ("b", &[])];
-    assert_eq!(sizes(&log_dirs(&mut client, Some(asked), 4).results[0]), [("a".to_owned(), 1, size)]);
+    let requested: &[(&str, &[i32])] = &[("a", &[1, 7]), ("nowhere", &[0]), ("b", &[])];
+    assert_eq!(sizes(&log_dirs(&mut client, Some(requested), 4).results[0]), [("a".to_owned(), 1, size)]);
     assert!(sizes(&log_dirs(&mut client, Some(&[]), 4).results[0]).is_empty());
     broker.stop();
     broker.restart();
@@ -99,9 +99,9 @@ fn files_set_aside_after_a_power_loss_are_counted_and_described() {
     for version in 1..=5 {
         let result = log_dirs(&mut client, None, version).results.remove(0);
         let topic = result.topics.iter().find(|topic| topic.name == "t").expect("there");
-        let told: Vec<_> = topic.partitions.iter().map(|one| (one.set_aside_files, one.set_aside_bytes)).collect();
+        let reported: Vec<_> = topic.partitions.iter().map(|one| (one.set_aside_files, one.set_aside_bytes)).collect();
         let expected = if version < 2 { [(0, 0), (0, 0)] } else { [(0, 0), (1, 5)] };
-        assert_eq!(told, expected, "version {version}");
+        assert_eq!(reported, expected, "version {version}");
     }
     let describe = |flags: &[&str]| described(&broker, flags);
     let shown = describe(&[]);
@@ -156,8 +156,11 @@ fn partition_without_its_topic_id_is_refused_until_the_named_lines_are_written()
     assert_eq!(client.produce("t", 0, &Batch::of(&["x"])).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     assert_eq!(client.fetch("t", 0, 0).error_code, ErrorCode::KAFKA_STORAGE_ERROR);
     broker.wait_for_stderr("cannot open a partition");
-    let told = broker.stderr();
-    assert!(told.contains("partition.metadata: the file is empty") && told.contains(&format!("`{id}`")), "{told}");
+    let reported = broker.stderr();
+    assert!(
+        reported.contains("partition.metadata: the file is empty") && reported.contains(&format!("`{id}`")),
+        "{reported}"
+    );
     assert!(described(&broker, &["--unavailable-partitions"]).ends_with("\tRefused: damaged\n"));
     let ready = broker.admin_page("/readyz");
     assert!(ready.starts_with("HTTP/1.1 200 ") && ready.contains("ok\ncannot serve 1 damaged partitions: "), "{ready}");

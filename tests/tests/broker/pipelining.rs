@@ -191,8 +191,8 @@ fn connection_limited_to_one_request_handles_one() {
     full.receive::<FetchRequest>(FETCH);
     (0..3).for_each(|n| assert_eq!(full.receive_produced().base_offset, n));
     // A request without a response must also release its permit.
-    let unheard = ProduceRequest { acks: 0, ..produce_request("written", 0, Batch::of(&["v"]).bytes()) };
-    (0..3).for_each(|_| _ = full.send(&unheard, PRODUCE));
+    let unnoticed = ProduceRequest { acks: 0, ..produce_request("written", 0, Batch::of(&["v"]).bytes()) };
+    (0..3).for_each(|_| _ = full.send(&unnoticed, PRODUCE));
     assert_eq!(full.latest("written", 0), 6);
 }
 

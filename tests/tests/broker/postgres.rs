@@ -71,8 +71,8 @@ fn broker_without_its_database_serves_records_and_changes_wait() {
     let mut client = broker.client();
     assert_eq!(create(&mut client, "t").0, ErrorCode::TOPIC_ALREADY_EXISTS);
     assert_eq!(client.latest("t", 0), 2);
-    let told = broker.stderr() + &broker.stdout();
-    assert!(!told.contains(PASSWORD), "{told}");
+    let reported = broker.stderr() + &broker.stdout();
+    assert!(!reported.contains(PASSWORD), "{reported}");
     broker.stop();
 
     server.stop();
@@ -118,7 +118,7 @@ fn start_without_its_database_names_address_user_and_remedy() {
         let sets = [plane.as_str(), set];
         let refused = serve_refused(directory.path(), if set.is_empty() { &sets[..1] } else { &sets });
         let line = refused.stderr.lines().last().expect("it says why");
-        let is_told = line.starts_with(&format!("fullbore: postgres://{named}: as user ")) && line.contains(why);
-        assert!(!refused.status.success() && is_told && !refused.stderr.contains("w0rd"), "{}", refused.stderr);
+        let is_reported = line.starts_with(&format!("fullbore: postgres://{named}: as user ")) && line.contains(why);
+        assert!(!refused.status.success() && is_reported && !refused.stderr.contains("w0rd"), "{}", refused.stderr);
     }
 }

@@ -184,8 +184,8 @@ fn a_session_that_reads_ahead_ends_with_its_connection() {
     client.reset();
     let mut other = broker.client();
     wait_until("the session is gone", SOON, || {
-        let asked = other.call(&request(id, (session, i32::MAX), &[]), FETCH);
-        asked.error_code == ErrorCode::FETCH_SESSION_ID_NOT_FOUND
+        let requested = other.call(&request(id, (session, i32::MAX), &[]), FETCH);
+        requested.error_code == ErrorCode::FETCH_SESSION_ID_NOT_FOUND
     });
 }
 
@@ -196,8 +196,8 @@ fn response_takes_an_oversized_batch_if_it_fits_and_ends_otherwise() {
     let id = client.create_topic(TOPIC, PARTITIONS, &[]);
     let value = "x".repeat(400);
     (0..PARTITIONS).for_each(|partition| _ = client.produced(TOPIC, partition, &Batch::of(&[&value])));
-    let asked = FetchRequest { max_bytes: 1200, ..request(id, (0, 0), &[(0, 0), (1, 0), (2, 0)]) };
-    let opened = client.call(&asked, FETCH);
+    let requested = FetchRequest { max_bytes: 1200, ..request(id, (0, 0), &[(0, 0), (1, 0), (2, 0)]) };
+    let opened = client.call(&requested, FETCH);
     let on = client.call(&FetchRequest { max_bytes: 1200, ..request(id, (opened.session_id, 1), &[]) }, FETCH);
     let with_records = |answer: &FetchResponse| -> Vec<i32> {
         partitions(answer).filter(|data| offsets(data).is_some()).map(|data| data.partition_index).collect()

@@ -57,7 +57,7 @@ impl Reader {
         lines
     }
 
-    fn told(&self) -> Vec<String> {
+    fn reported(&self) -> Vec<String> {
         self.stderr.lock().expect("no holder panics").clone()
     }
 
@@ -65,9 +65,9 @@ impl Reader {
         wait_until(what, SOON, || is_so(self));
     }
 
-    fn wait_to_be_told(&self, words: &[&str]) {
+    fn wait_for_reports(&self, words: &[&str]) {
         self.waits_for(&format!("told {words:?}"), |reader| {
-            reader.told().iter().any(|line| words.iter().all(|word| line.contains(word)))
+            reader.reported().iter().any(|line| words.iter().all(|word| line.contains(word)))
         });
     }
 
@@ -87,7 +87,7 @@ impl Reader {
         // The thread that reads standard error may get the last lines a moment after the command's end. Then it drops
         // its handle.
         wait_until("its words are read", SOON, || Arc::strong_count(&pipe) == 2);
-        (status.and_then(|status| status.code()), self.told().pop().unwrap_or_default())
+        (status.and_then(|status| status.code()), self.reported().pop().unwrap_or_default())
     }
 }
 
@@ -97,7 +97,7 @@ impl Drop for Reader {
         let _ = self.child.kill();
         let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("it has read {:?} and told {:?}", self.read(), self.told());
+            eprintln!("it has read {:?} and told {:?}", self.read(), self.reported());
         }
     }
 }
@@ -146,15 +146,15 @@ fn damaged_partition_is_reported_and_the_others_are_read() {
     for flags in [&[][..], &["--group", "a"], &["--group", "b", "--group-protocol", "consumer"]] {
         let reader = Reader::start(&broker, flags);
         reader.waits_for("the others", |reader| reader.read().len() >= 2);
-        reader.wait_to_be_told(&["partition 0 of topic 'read'", "KAFKA_STORAGE_ERROR"]);
+        reader.wait_for_reports(&["partition 0 of topic 'read'", "KAFKA_STORAGE_ERROR"]);
         let mut client = broker.client();
         client.produced(TOPIC, 1, &Batch::of(&["later"]));
         reader.waits_for("what comes later", |reader| reader.read().contains(&"later".to_owned()));
         reader.terminate();
-        let (status, told) = reader.ended();
-        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        let (status, reported) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {reported}");
         let words = ["fullbore: ", "partition 0 of topic 'read'", "KAFKA_STORAGE_ERROR", "records were written"];
-        assert!(words.iter().all(|word| told.contains(word)), "{flags:?}: {told}");
+        assert!(words.iter().all(|word| reported.contains(word)), "{flags:?}: {reported}");
     }
 }
 
@@ -164,9 +164,12 @@ fn reading_to_the_end_skips_a_damaged_partition_and_fails() {
     for flags in [&["--exit"][..], &["--exit", "--group", "g"], &["--timeout-ms", "6000"]] {
         let reader = Reader::start(&broker, flags);
         reader.waits_for("the others", |reader| reader.read() == ["1", "2"]);
-        let (status, told) = reader.ended();
-        assert_eq!(status, Some(1), "{flags:?}: {told}");
-        assert!(told.contains("partition 0 of topic 'read'") && told.contains("KAFKA_STORAGE_ERROR"), "{told}");
+        let (status, reported) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {reported}");
+        assert!(
+            reported.contains("partition 0 of topic 'read'") && reported.contains("KAFKA_STORAGE_ERROR"),
+            "{reported}"
+        );
     }
 }
 
@@ -176,9 +179,9 @@ fn reading_to_the_end_beside_another_member_reports_the_unread_partitions() {
     let one = Reader::start(&broker, &["--group", "g"]);
     one.waits_for("all of it", |reader| reader.read().len() == 4);
     let two = Reader::start(&broker, &["--group", "g", "--exit"]);
-    let (status, told) = two.ended();
-    assert_eq!(status, Some(0), "{told}");
-    assert!(told.starts_with("2 of 4 partitions belong to other members of the group"), "{told}");
+    let (status, reported) = two.ended();
+    assert_eq!(status, Some(0), "{reported}");
+    assert!(reported.starts_with("2 of 4 partitions belong to other members of the group"), "{reported}");
     drop(one);
 }
 
@@ -189,9 +192,9 @@ fn wrong_checksum_stops_its_partition_and_no_other() {
     for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
         let reader = Reader::start(&broker, flags);
         reader.waits_for("the others", |reader| reader.read() == ["1", "2"]);
-        let (status, told) = reader.ended();
-        assert_eq!(status, Some(1), "{flags:?}: {told}");
-        assert!(told.contains("partition 0 of topic 'read' has a broken batch at offset 0"), "{told}");
+        let (status, reported) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {reported}");
+        assert!(reported.contains("partition 0 of topic 'read' has a broken batch at offset 0"), "{reported}");
     }
 }
 
@@ -222,15 +225,15 @@ fn bad_batch_of_a_producer_is_named_and_skipped_with_skip_bad_batches() {
     for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
         let reader = Reader::start(&broker, flags);
         reader.waits_for("what is before it and the other partition", |reader| reader.read() == ["0", "1"]);
-        let (status, told) = reader.ended();
-        assert_eq!(status, Some(1), "{flags:?}: {told}");
+        let (status, reported) = reader.ended();
+        assert_eq!(status, Some(1), "{flags:?}: {reported}");
         let words = "the producer's batch at offset 1 of partition 0 of topic 'read' cannot be read: ";
-        assert!(told.contains(words) && !told.contains("disk"), "{told}");
+        assert!(reported.contains(words) && !reported.contains("disk"), "{reported}");
     }
     for flags in [&["--exit"][..], &["--exit", "--group", "h"]] {
         let reader = Reader::start(&broker, &[flags, &["--skip-bad-batches"]].concat());
         reader.waits_for("what is behind it", |reader| reader.read() == ["0", "1", "behind"]);
-        reader.wait_to_be_told(&["skipped the producer's batch at offsets 1 to 1 of partition 0"]);
+        reader.wait_for_reports(&["skipped the producer's batch at offsets 1 to 1 of partition 0"]);
         assert_eq!(reader.ended().0, Some(0), "{flags:?}");
     }
 }
@@ -267,10 +270,10 @@ fn lost_object_fails_offsets_by_time_with_partition_and_error() {
     };
     assert_eq!(offsets(&["--time", "3000"]).1, format!("{TOPIC}:0:3\n"));
     let error = "cannot find the offset in partition 0 of topic 'read': KAFKA_STORAGE_ERROR: ";
-    let (status, found, told) = offsets(&["--time", "2000"]);
+    let (status, found, reported) = offsets(&["--time", "2000"]);
     assert!(status == Some(1) && found.is_empty(), "{status:?} {found}");
     let line = format!("Skip getting offsets for topic-partition {TOPIC}-0 due to error: {error}");
-    assert!(told.contains(&line), "{told}");
+    assert!(reported.contains(&line), "{reported}");
     let (status, found, _) = offsets(&["--time", "2000", "--json"]);
     let document = format!("{{\"offsets\":[],\"failed\":[{{\"topic\":\"{TOPIC}\",\"partition\":0,\"error\":\"{error}");
     assert!(status == Some(1) && found.starts_with(&document), "{found}");
@@ -280,13 +283,13 @@ fn lost_object_fails_offsets_by_time_with_partition_and_error() {
 fn lost_object_is_skipped_with_skip_bad_batches() {
     let broker = with_a_lost_object();
     let reader = Reader::start(&broker, &["--exit"]);
-    reader.wait_to_be_told(&["waiting: ", "KAFKA_STORAGE_ERROR"]);
+    reader.wait_for_reports(&["waiting: ", "KAFKA_STORAGE_ERROR"]);
     reader.waits_for("what is before it", |reader| reader.read() == ["0"]);
     drop(reader);
     for flags in [&["--exit"][..], &["--exit", "--group", "g"]] {
         let reader = Reader::start(&broker, &[flags, &["--skip-bad-batches"]].concat());
         reader.waits_for("what is behind it", |reader| reader.read() == ["0", "3"]);
-        reader.wait_to_be_told(&["skipped offsets 1 to 2 of partition 0 of topic 'read'", "object store"]);
+        reader.wait_for_reports(&["skipped offsets 1 to 2 of partition 0 of topic 'read'", "object store"]);
         assert_eq!(reader.ended().0, Some(0), "{flags:?}");
     }
 }
@@ -303,15 +306,15 @@ fn broker_without_descriptors_serves_open_logs_and_later_the_rest() {
     reader.waits_for("some of the partitions", |reader| !reader.read().is_empty());
     // The number of waiting partitions varies, because a broker with few free descriptors closes logs soon after a
     // read.
-    reader.wait_to_be_told(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"]);
+    reader.wait_for_reports(&["waiting: ", " of topic 'read'", "KAFKA_STORAGE_ERROR"]);
     broker.allow_descriptors();
     reader.waits_for("all partitions", |reader| reader.read() == numbers(0..PARTITIONS));
     reader.terminate();
-    let told = reader.told();
+    let reported = reader.reported();
     let (status, last) = reader.ended();
     assert_eq!(status, Some(0), "{last}");
     // The broker may log one line a minute, and on a slow machine a wait may take more than a minute.
-    assert!(told.len() <= 3, "{told:?}");
+    assert!(reported.len() <= 3, "{reported:?}");
 }
 
 #[test]
@@ -328,11 +331,11 @@ fn group_refused_by_a_full_disk_is_reported_and_read_once_space_is_free() {
         let ballast = disk.path().join("ballast");
         assert!(std::fs::write(&ballast, vec![0; 16 << 20]).is_err(), "8 MiB hold less than 16");
         let reader = Reader::start(&broker, &["--group", "g", "--group-protocol", protocol]);
-        reader.wait_to_be_told(&["waiting: ", "group 'g'", "COORDINATOR_NOT_AVAILABLE"]);
+        reader.wait_for_reports(&["waiting: ", "group 'g'", "COORDINATOR_NOT_AVAILABLE"]);
         std::fs::remove_file(&ballast).expect("ours");
         reader.waits_for("the record", |reader| reader.read() == ["0"]);
         reader.terminate();
-        let (status, told) = reader.ended();
-        assert_eq!(status, Some(0), "{protocol}: {told}");
+        let (status, reported) = reader.ended();
+        assert_eq!(status, Some(0), "{protocol}: {reported}");
     }
 }

@@ -210,8 +210,13 @@ fn codecs_and_levels_kafka_does_not_have_are_refused() {
         for value in values {
             for (kind, name) in [(TOPIC, "t"), (BROKER, "")] {
                 let answers = client.alter(vec![alter_resource(kind, name, &[(key, 0, Some(value))])], false);
-                let told = &answers[0];
-                assert_eq!(told.error_code, ErrorCode::INVALID_CONFIG, "{key}={value}: {:?}", told.error_message);
+                let reported = &answers[0];
+                assert_eq!(
+                    reported.error_code,
+                    ErrorCode::INVALID_CONFIG,
+                    "{key}={value}: {:?}",
+                    reported.error_message
+                );
             }
         }
     }
@@ -284,15 +289,15 @@ fn records_are_validated_when_a_batch_is_recompressed() {
             builder.append(NOW, key, Some(b"v"), &[]);
         }
         let keyless = builder.seal(Stamp::NONE).expect("sealed").0.freeze();
-        let told = assert_refused(&mut client, "compacted", keyless, ErrorCode::INVALID_RECORD);
-        assert_eq!(told.record_errors.iter().map(|record| record.batch_index).collect::<Vec<_>>(), [1, 3]);
+        let reported = assert_refused(&mut client, "compacted", keyless, ErrorCode::INVALID_RECORD);
+        assert_eq!(reported.record_errors.iter().map(|record| record.batch_index).collect::<Vec<_>>(), [1, 3]);
         produced(&mut client, "compacted", batch(source, Stamp::NONE));
         // The header has the present time as timestamp, but the records are years old.
         let mut young = batch(source, Stamp::NONE).to_vec();
         young[35..43].copy_from_slice(&i64::MAX.to_be_bytes());
         let young = with_payload(&young, &young[HEADER_LEN..]);
-        let told = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
-        assert_eq!(told.record_errors.len(), 40);
+        let reported = assert_refused(&mut client, "timed", young, ErrorCode::INVALID_TIMESTAMP);
+        assert_eq!(reported.record_errors.len(), 40);
         // If older records are permitted, the broker corrects the timestamp in the header.
         let offset = produced(&mut client, "compacted", {
             let mut wrong = batch(source, Stamp::NONE).to_vec();

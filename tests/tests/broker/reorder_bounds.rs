@@ -223,11 +223,11 @@ fn connection_full_of_early_requests_goes_on_as_they_expire() {
 #[test]
 fn acks_zero_never_waits() {
     let (broker, mut client, topic, id) = start(&[FOREVER], &[]);
-    let unheard = |sequence| ProduceRequest { acks: 0, ..request(topic, &one(id, sequence), true) };
+    let unnoticed = |sequence| ProduceRequest { acks: 0, ..request(topic, &one(id, sequence), true) };
     let mut early = broker.client();
-    early.send(&unheard(1), PRODUCE);
+    early.send(&unnoticed(1), PRODUCE);
     assert_eq!(early.wait_for_close(), 0, "closing is the only way to tell");
-    client.send(&unheard(0), PRODUCE);
+    client.send(&unnoticed(0), PRODUCE);
     assert_eq!(client.latest("striped", 0), 1, "in its turn it is taken");
 }
 

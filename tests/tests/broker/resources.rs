@@ -30,11 +30,11 @@ fn alter(
     validate_only: bool,
     version: i16,
 ) -> Vec<ErrorCode> {
-    let asked: Vec<_> = resources.iter().map(|of| (of.resource_type, of.resource_name.clone())).collect();
+    let requested: Vec<_> = resources.iter().map(|of| (of.resource_type, of.resource_name.clone())).collect();
     let request = AlterConfigsRequest { resources, validate_only, ..Default::default() };
     let responses = client.call(&request, version).responses;
     let answered: Vec<_> = responses.iter().map(|of| (of.resource_type, of.resource_name.clone())).collect();
-    assert_eq!(answered, asked);
+    assert_eq!(answered, requested);
     responses.into_iter().map(|response| response.error_code).collect()
 }
 
@@ -99,7 +99,7 @@ fn each_refusal_has_its_error_and_changes_nothing() {
     let mut client = broker.client();
     client.create_topic("t", 1, &[("retention.ms", "7000000")]);
     client.create_topic("u", 1, &[]);
-    for (asked, expected) in [
+    for (requested, expected) in [
         (resource(TOPIC, "t", &[("no.such.key", Some("1"))]), ErrorCode::INVALID_CONFIG),
         (resource(TOPIC, "t", &[("retention.ms", Some("soon"))]), ErrorCode::INVALID_CONFIG),
         (resource(TOPIC, "t", &[("retention.ms", None)]), ErrorCode::INVALID_REQUEST),
@@ -110,8 +110,8 @@ fn each_refusal_has_its_error_and_changes_nothing() {
         (resource(BROKER, "one", &[]), ErrorCode::INVALID_REQUEST),
         (resource(99, "x", &[]), ErrorCode::INVALID_REQUEST),
     ] {
-        let shown = format!("{asked:?}");
-        assert_eq!(alter(&mut client, vec![asked], false, 2), [expected], "{shown}");
+        let shown = format!("{requested:?}");
+        assert_eq!(alter(&mut client, vec![requested], false, 2), [expected], "{shown}");
     }
     let twice = vec![
         resource(TOPIC, "t", &[]),

@@ -37,14 +37,14 @@ fn request(session_id: i32, session_epoch: i32, partitions: &[(i32, i64)]) -> Fe
 }
 
 /// Returns the partitions in a response, each with true if it has records.
-fn told(response: &FetchResponse) -> Vec<(i32, bool)> {
+fn reported(response: &FetchResponse) -> Vec<(i32, bool)> {
     let partitions = response.responses.iter().flat_map(|topic| &topic.partitions);
     let has_data = |data: &fullbore_wire::apis::fetch::PartitionData| {
         data.records.as_ref().is_some_and(|records| !records.is_empty())
     };
-    let mut told: Vec<_> = partitions.map(|data| (data.partition_index, has_data(data))).collect();
-    told.sort_unstable();
-    told
+    let mut reported: Vec<_> = partitions.map(|data| (data.partition_index, has_data(data))).collect();
+    reported.sort_unstable();
+    reported
 }
 
 /// Opens a session that reads the three partitions from their start. Returns the session's id.
@@ -52,7 +52,7 @@ fn open(client: &mut Client) -> i32 {
     let response = client.call(&request(0, 0, &[(0, 0), (1, 0), (2, 0)]), FETCH);
     assert_eq!(response.error_code, ErrorCode::NONE);
     assert_ne!(response.session_id, 0, "a full fetch opens a session");
-    assert_eq!(told(&response), [(0, false), (1, false), (2, false)], "and tells everything");
+    assert_eq!(reported(&response), [(0, false), (1, false), (2, false)], "and tells everything");
     response.session_id
 }
 
@@ -61,13 +61,13 @@ fn incremental_fetch_returns_only_changed_partitions() {
     let (_broker, mut client) = broker_with_topic();
     let id = open(&mut client);
     let response = client.call(&request(id, 1, &[]), FETCH);
-    assert_eq!((response.session_id, told(&response)), (id, vec![]), "nothing is new");
+    assert_eq!((response.session_id, reported(&response)), (id, vec![]), "nothing is new");
     client.produced(TOPIC, 1, &Batch::of(&["new"]));
-    assert_eq!(told(&client.call(&request(id, 2, &[]), FETCH)), [(1, true)]);
+    assert_eq!(reported(&client.call(&request(id, 2, &[]), FETCH)), [(1, true)]);
     // The consumer continues after the record. The record is not sent again, and nothing else has changed.
-    assert_eq!(told(&client.call(&request(id, 3, &[(1, 1)]), FETCH)), []);
+    assert_eq!(reported(&client.call(&request(id, 3, &[(1, 1)]), FETCH)), []);
     client.produced(TOPIC, 0, &Batch::of(&["newer"]));
-    assert_eq!(told(&client.call(&request(id, 4, &[]), FETCH)), [(0, true)]);
+    assert_eq!(reported(&client.call(&request(id, 4, &[]), FETCH)), [(0, true)]);
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn partitions_are_forgotten_and_added() {
     });
     let forgotten = ForgottenTopic { topic: Text::from(TOPIC), partitions: vec![0, 2], ..Default::default() };
     let forget = FetchRequest { forgotten_topics_data: vec![forgotten], ..request(id, 1, &[]) };
-    assert_eq!(told(&client.call(&forget, FETCH)), [(1, true)]);
-    assert_eq!(told(&client.call(&request(id, 2, &[(1, 1), (2, 0)]), FETCH)), [(2, true)]);
+    assert_eq!(reported(&client.call(&forget, FETCH)), [(1, true)]);
+    assert_eq!(reported(&client.call(&request(id, 2, &[(1, 1), (2, 0)]), FETCH)), [(2, true)]);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_closed_session_is_gone_and_its_last_fetch_is_full() {
     let id = open(&mut client);
     client.produced(TOPIC, 0, &Batch::of(&["data"]));
     let last = client.call(&request(id, -1, &[(0, 0)]), FETCH);
-    assert_eq!((last.error_code, last.session_id, told(&last)), (ErrorCode::NONE, 0, vec![(0, true)]));
+    assert_eq!((last.error_code, last.session_id, reported(&last)), (ErrorCode::NONE, 0, vec![(0, true)]));
     let after = client.call(&request(id, 1, &[]), FETCH);
     assert_eq!(after.error_code, ErrorCode::FETCH_SESSION_ID_NOT_FOUND);
 }
@@ -242,7 +242,7 @@ fn five_hundred_pending_fetches_of_a_session_take_at_most_64_kib_each() {
     // The fetches are answered one after another, and the first one gets the record.
     client.produced(TOPIC, 5, &Batch::of(&["found"]));
     let (_, first) = polling.receive::<FetchRequest>(FETCH);
-    assert_eq!((first.error_code, told(&first)), (ErrorCode::NONE, vec![(5, true)]));
+    assert_eq!((first.error_code, reported(&first)), (ErrorCode::NONE, vec![(5, true)]));
 }
 
 /// The fetches of a session are served one after another, as in Kafka. Several of them can wait for records at the same
@@ -290,7 +290,7 @@ fn fetch_of_a_session_that_moved_to_another_connection_ends_at_once() {
     }
     client.produced(TOPIC, 2, &Batch::of(&["found"]));
     let (_, found) = last.receive::<FetchRequest>(FETCH);
-    assert_eq!((found.error_code, told(&found)), (ErrorCode::NONE, vec![(2, true)]));
+    assert_eq!((found.error_code, reported(&found)), (ErrorCode::NONE, vec![(2, true)]));
 }
 
 /// The request has 280 KB, and the fetch takes several times that memory while it waits.
@@ -316,7 +316,7 @@ fn pending_fetch_without_a_session_counts_with_its_memory() {
     client.produced(TOPIC, 5, &Batch::of(&["enough"]));
     for _ in 0..10 {
         let (_, response) = polling.receive::<FetchRequest>(FETCH);
-        assert_eq!(told(&response).iter().filter(|(_, has_data)| *has_data).count(), 1);
+        assert_eq!(reported(&response).iter().filter(|(_, has_data)| *has_data).count(), 1);
         assert_eq!(polling.receive_produced().error_code, ErrorCode::NONE);
     }
     sender.join().expect("the sender does not fail");

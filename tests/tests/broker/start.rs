@@ -174,14 +174,14 @@ fn sigterm_answers_admitted_requests_and_ends_with_code_0() {
     waiting.send(&fetch_request(&[FetchFrom { topic: "stopping", partition: 0, offset: 0 }], 1, 250_000), 12);
     waiting.send_produce("stopping", 1, &Batch::of(&["behind"]));
     fullbore_tests::wait_until("both are admitted", Duration::from_secs(30), || client.latest("stopping", 1) == 1);
-    let asked = Instant::now();
+    let requested = Instant::now();
     broker.terminate();
     let (_, response) = waiting.receive::<FetchRequest>(12);
     assert_eq!(response.error_code, ErrorCode::NONE);
     assert_eq!(waiting.receive_produced().error_code, ErrorCode::NONE);
     assert_eq!(waiting.wait_for_close(), 0);
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    assert!(asked.elapsed() < Duration::from_secs(9), "nobody was waited for: {:?}", asked.elapsed());
+    assert!(requested.elapsed() < Duration::from_secs(9), "nobody was waited for: {:?}", requested.elapsed());
     broker.restart();
     assert_eq!(broker.client().fetch_records("stopping", 1)[0].text(), "behind");
 }

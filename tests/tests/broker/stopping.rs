@@ -33,17 +33,17 @@ fn request_at_the_end_of_a_stop_is_done_whole_or_not_at_all() {
     broker.stop();
     let slow = Pipe::in_place_of(&broker.partition_dir("slow", 0).join("partition.metadata"));
     broker.restart();
-    let mut asking = broker.client();
+    let mut requesting = broker.client();
     // The second request is handled after the first one is answered, when the time for responses is over.
-    asking.send(&delete("slow"), DELETE_TOPICS);
-    asking.send(&delete("last"), DELETE_TOPICS);
+    requesting.send(&delete("slow"), DELETE_TOPICS);
+    requesting.send(&delete("last"), DELETE_TOPICS);
     let pipe = slow.wait_for_reader();
     broker.terminate();
     broker.wait_for_stderr("some clients have not read their responses in time");
     slow.give(pipe);
     assert_eq!(broker.wait_for_end().code(), Some(0));
-    let first = asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS);
-    let second = first.and_then(|_| asking.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS));
+    let first = requesting.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS);
+    let second = first.and_then(|_| requesting.try_receive::<DeleteTopicsRequest>(DELETE_TOPICS));
     let is_deleted = second.is_some_and(|(_, response)| response.responses[0].error_code == ErrorCode::NONE);
     broker.restart();
     assert!(!is_known(&broker, "slow") && !broker.partition_dir("slow", 0).exists());

@@ -17,13 +17,13 @@ const SOON: Duration = Duration::from_secs(30);
 /// An interval in milliseconds that no test reaches.
 const LONG: &str = "3600000";
 
-fn ask(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptionsResponse {
+fn request(client: &mut Client, client_instance_id: Uuid) -> GetTelemetrySubscriptionsResponse {
     client.call(&GetTelemetrySubscriptionsRequest { client_instance_id, ..Default::default() }, 0)
 }
 
 /// Returns the metrics that the broker requests in its response to a client's first request.
 fn wanted(client: &mut Client) -> Vec<String> {
-    let response = ask(client, ZERO);
+    let response = request(client, ZERO);
     assert_eq!(response.error_code, ErrorCode::NONE);
     response.requested_metrics.iter().map(|metric| metric.to_string()).collect()
 }
@@ -46,15 +46,15 @@ fn no_subscription_requests_no_metrics() {
     let broker = Broker::start(&["telemetry.max.bytes=5000"]);
     assert!(!broker.client().offered().contains(&ApiKey::PushTelemetry), "without a subscription it is not offered");
     let mut client = broker.client();
-    let first = ask(&mut client, ZERO);
+    let first = request(&mut client, ZERO);
     assert_eq!(first.error_code, ErrorCode::NONE);
     assert_ne!(first.client_instance_id, ZERO);
     assert!(first.requested_metrics.is_empty());
     assert_eq!((first.push_interval_ms, first.telemetry_max_bytes), (300_000, 5000));
     assert_eq!(first.accepted_compression_types, [4, 3, 1, 2]);
     assert!(first.delta_temporality);
-    assert_ne!(ask(&mut client, ZERO).client_instance_id, first.client_instance_id);
-    let again = ask(&mut client, first.client_instance_id);
+    assert_ne!(request(&mut client, ZERO).client_instance_id, first.client_instance_id);
+    let again = request(&mut client, first.client_instance_id);
     assert_eq!(again.error_code, ErrorCode::THROTTLING_QUOTA_EXCEEDED);
 }
 
@@ -94,14 +94,14 @@ fn matching_subscriptions_are_merged_at_the_shortest_interval() {
     {
         subscribe(&mut client, &format!("other-{at}"), "z.", "1000", pattern);
     }
-    let response = ask(&mut client, ZERO);
+    let response = request(&mut client, ZERO);
     assert_eq!(response.push_interval_ms, 20_000);
     let metrics: Vec<&str> = response.requested_metrics.iter().map(|metric| metric.as_str()).collect();
     assert_eq!(metrics, ["a.", "b.", "c.", "d.", "e."]);
     assert_eq!(wanted(&mut broker.client()), ["a.", "b.", "d.", "e."], "of one that does not say what it is");
     let mine = Uuid([7; 16]);
     subscribe(&mut client, "instance", "*", "90000", &format!("client_instance_id={mine}"));
-    assert_eq!(ask(&mut client, mine).requested_metrics, ["*"]);
+    assert_eq!(request(&mut client, mine).requested_metrics, ["*"]);
 }
 
 #[test]
@@ -110,16 +110,16 @@ fn push_is_accepted_once_an_interval_and_refused_after_a_changed_subscription() 
     let mut client = broker.client();
     client.set_config(CLIENT_METRICS, "s", "metrics", "a.");
     client.set_config(CLIENT_METRICS, "s", "interval.ms", LONG);
-    let asked = ask(&mut client, ZERO);
-    assert_eq!(push(&mut client, &push_of(&asked)), ErrorCode::NONE);
-    assert_eq!(push(&mut client, &push_of(&asked)), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
+    let requested = request(&mut client, ZERO);
+    assert_eq!(push(&mut client, &push_of(&requested)), ErrorCode::NONE);
+    assert_eq!(push(&mut client, &push_of(&requested)), ErrorCode::THROTTLING_QUOTA_EXCEEDED);
 
     client.set_config(CLIENT_METRICS, "s", "metrics", "b.");
-    let mut last = PushTelemetryRequest { terminating: true, ..push_of(&asked) };
+    let mut last = PushTelemetryRequest { terminating: true, ..push_of(&requested) };
     assert_eq!(push(&mut client, &last), ErrorCode::UNKNOWN_SUBSCRIPTION_ID);
-    let changed = ask(&mut client, asked.client_instance_id);
+    let changed = request(&mut client, requested.client_instance_id);
     assert_eq!((changed.error_code, &changed.requested_metrics[0]), (ErrorCode::NONE, &"b.".into()));
-    assert_ne!(changed.subscription_id, asked.subscription_id);
+    assert_ne!(changed.subscription_id, requested.subscription_id);
     last.subscription_id = changed.subscription_id;
     assert_eq!(push(&mut client, &push_of(&changed)), ErrorCode::NONE);
     assert_eq!(push(&mut client, &last), ErrorCode::NONE, "the last one may come early");
@@ -132,10 +132,10 @@ fn pushes_are_accepted_at_the_interval() {
     let mut client = broker.client();
     client.set_config(CLIENT_METRICS, "s", "metrics", "*");
     client.set_config(CLIENT_METRICS, "s", "interval.ms", "100");
-    let asked = ask(&mut client, ZERO);
+    let requested = request(&mut client, ZERO);
     let mut taken = 0;
     fullbore_tests::wait_until("three pushes are taken", SOON, || {
-        match push(&mut client, &push_of(&asked)) {
+        match push(&mut client, &push_of(&requested)) {
             ErrorCode::NONE => taken += 1,
             code => assert_eq!(code, ErrorCode::THROTTLING_QUOTA_EXCEEDED),
         }
@@ -157,14 +157,14 @@ fn each_refusal_of_a_push_has_its_error() {
         (5, 1, ErrorCode::UNSUPPORTED_COMPRESSION_TYPE),
         (-1, 1, ErrorCode::UNSUPPORTED_COMPRESSION_TYPE),
     ] {
-        let asked = ask(&mut client, ZERO);
+        let requested = request(&mut client, ZERO);
         let metrics = Bytes::from(vec![1; bytes]);
-        let request = PushTelemetryRequest { compression_type: codec, metrics, ..push_of(&asked) };
+        let request = PushTelemetryRequest { compression_type: codec, metrics, ..push_of(&requested) };
         assert_eq!(push(&mut client, &request), expected, "codec {codec}, {bytes} bytes");
     }
-    let asked = ask(&mut client, ZERO);
-    let of_nobody = PushTelemetryRequest { client_instance_id: ZERO, ..push_of(&asked) };
+    let requested = request(&mut client, ZERO);
+    let of_nobody = PushTelemetryRequest { client_instance_id: ZERO, ..push_of(&requested) };
     assert_eq!(push(&mut client, &of_nobody), ErrorCode::INVALID_REQUEST);
-    let stranger = PushTelemetryRequest { client_instance_id: Uuid([9; 16]), ..push_of(&asked) };
+    let stranger = PushTelemetryRequest { client_instance_id: Uuid([9; 16]), ..push_of(&requested) };
     assert_eq!(push(&mut client, &stranger), ErrorCode::UNKNOWN_SUBSCRIPTION_ID, "ids are of one client");
 }

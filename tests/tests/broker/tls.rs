@@ -48,7 +48,7 @@ impl Secured {
     }
 
     /// Connects and sends a request. `None` if either fails. With TLS 1.3, a refusal shows only after the handshake.
-    fn try_ask(&self, identity: Option<&Issued>) -> Option<Client> {
+    fn try_request(&self, identity: Option<&Issued>) -> Option<Client> {
         let mut client = Client::try_connect_tls(self.addr(), &self.tls(identity)).ok()?;
         client.try_send(&metadata_of_all(), 9).ok()?;
         client.try_receive::<MetadataRequest>(9)?;
@@ -56,7 +56,7 @@ impl Secured {
     }
 
     fn assert_serves(&self) {
-        self.try_ask(None).expect("an honest client is served");
+        self.try_request(None).expect("an honest client is served");
     }
 }
 
@@ -111,9 +111,9 @@ fn client_certificates_none_requested_required() {
         let secured = Secured::start(&[&format!("ssl.client.auth={auth}"), "ssl.truststore.location=DIRECTORY/ca.pem"]);
         let known = secured.authority.client("known");
         let unknown = Authority::new("another").client("unknown");
-        assert!(secured.try_ask(Some(&known)).is_some(), "{auth}: a known certificate");
-        assert_eq!(secured.try_ask(None).is_some(), anonymous, "{auth}: no certificate");
-        assert_eq!(secured.try_ask(Some(&unknown)).is_some(), stranger, "{auth}: an unknown certificate");
+        assert!(secured.try_request(Some(&known)).is_some(), "{auth}: a known certificate");
+        assert_eq!(secured.try_request(None).is_some(), anonymous, "{auth}: no certificate");
+        assert_eq!(secured.try_request(Some(&unknown)).is_some(), stranger, "{auth}: an unknown certificate");
         if auth == "required" {
             secured.broker.wait_for_stderr("the client showed no certificate, and ssl.client.auth=required");
         }
@@ -160,8 +160,8 @@ fn certificates_that_expire_soon_are_logged_at_start_and_on_reload() {
     let days = |days: u64| Duration::from_secs(days * 24 * 60 * 60 - 60);
     let secured = Secured::start(&["fullbore.ssl.reload.interval.ms=20"]);
     let renew = |issued: Issued| issued.write(secured.directory.path(), "broker.pem");
-    let told = |words: &str| secured.broker.stderr().matches(words).count();
-    let is_new = |times| wait_until("it is new", SOON, || told("new certificates are in use") == times);
+    let reported = |words: &str| secured.broker.stderr().matches(words).count();
+    let is_new = |times| wait_until("it is new", SOON, || reported("new certificates are in use") == times);
     renew(secured.authority.broker_for(&NAMES, days(20)));
     secured.broker.wait_for_stderr(", in 19 days: clients refuse it from then on");
     renew(secured.authority.broker_for(&NAMES, days(32)));
@@ -170,7 +170,7 @@ fn certificates_that_expire_soon_are_logged_at_start_and_on_reload() {
     secured.broker.wait_for_stderr("broker.pem: certificate 1 of 1 expired at 2001-01-01T00:00:00Z: clients refuse it");
     renew(secured.authority.broker(&NAMES));
     is_new(4);
-    assert_eq!((told("certificate 1 of 1 expires"), told("certificate 1 of 1 expired")), (1, 1));
+    assert_eq!((reported("certificate 1 of 1 expires"), reported("certificate 1 of 1 expired")), (1, 1));
 
     let issued = secured.authority.broker_for(&NAMES, days(3));
     let (key, chain) =
@@ -257,7 +257,7 @@ fn connections_count_against_limits_from_accept_on() {
     let mut silent: Vec<TcpStream> = (0..3).map(|_| TcpStream::connect(secured.addr()).expect("it listens")).collect();
     wait_until("the fourth is refused", SOON, || Client::try_connect_tls(secured.addr(), &secured.tls(None)).is_err());
     silent.pop();
-    wait_until("there is room again", SOON, || secured.try_ask(None).is_some());
+    wait_until("there is room again", SOON, || secured.try_request(None).is_some());
 }
 
 #[test]

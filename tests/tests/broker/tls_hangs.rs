@@ -28,7 +28,7 @@ enum Peer {
 fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("bound").to_string();
-    let (tells, told) = channel();
+    let (reports, reported) = channel();
     std::thread::spawn(move || {
         for mut socket in listener.incoming().flatten() {
             let other = socket.try_clone().expect("a descriptor is free");
@@ -42,12 +42,12 @@ fn start(peer: Peer) -> (String, Receiver<TcpStream>) {
                     }
                 });
             }
-            if tells.send(other).is_err() {
+            if reports.send(other).is_err() {
                 return;
             }
         }
     });
-    (address, told)
+    (address, reported)
 }
 
 fn spawn(command: &str, address: &str, directory: &Path) -> Child {

@@ -14,9 +14,9 @@ fn run(secured: &Secured, arguments: &str) -> Output {
 }
 
 fn stdout(output: &Output) -> String {
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{told}\n{}", stderr(output));
-    told
+    let reported = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{reported}\n{}", stderr(output));
+    reported
 }
 
 fn stderr(output: &Output) -> String {
@@ -172,14 +172,14 @@ fn the_brokers_protocol_log_has_the_service_time() {
     broker.client().create_topic("t", 1, &[]);
     broker.client().produced("t", 0, &Batch::of(&["CONTENTS"]));
     let line = |what: &str| {
-        let told = broker.stderr();
-        let found = told.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
+        let reported = broker.stderr();
+        let found = reported.lines().find(|line| line.contains(what) && field(line, "api") == "Produce");
         found.map(str::to_owned)
     };
     // The broker logs the response after sending it.
     wait_until("the broker has told of its answer", SOON, || line("service_us=").is_some());
     let (request, response) = (line("request").expect("told first"), line("response").expect("waited for"));
-    let told = broker.stderr();
+    let reported = broker.stderr();
     assert_eq!(field(&request, "correlation_id"), field(&response, "correlation_id"));
-    assert!(!told.contains("CONTENTS"));
+    assert!(!reported.contains("CONTENTS"));
 }

@@ -242,10 +242,11 @@ fn a_topic_is_deleted_by_its_name_or_its_id_and_not_by_both() {
     let topics = vec![state(Some("again"), old), state(Some("again"), id), state(None, Uuid::ZERO), state(None, other)];
     let request = DeleteTopicsRequest { topics, timeout_ms: 30_000, ..Default::default() };
     let responses = client.call(&request, DELETE).responses;
-    let told: Vec<_> = responses.iter().map(|of| (of.error_code, of.error_message.as_deref().unwrap_or(""))).collect();
+    let reported: Vec<_> =
+        responses.iter().map(|of| (of.error_code, of.error_message.as_deref().unwrap_or(""))).collect();
     let both = (ErrorCode::INVALID_REQUEST, "You may not specify both topic name and topic id.");
     let neither = (ErrorCode::INVALID_REQUEST, "Neither topic name nor id were specified.");
-    assert_eq!(told, [both, both, neither, (ErrorCode::NONE, "")]);
+    assert_eq!(reported, [both, both, neither, (ErrorCode::NONE, "")]);
     assert_eq!(names(&mut client), ["again"]);
 }
 

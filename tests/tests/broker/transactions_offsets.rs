@@ -94,13 +94,13 @@ fn protocol(version: i16) -> Protocol {
 fn fetch(client: &mut Client, group: &str, partition: i32, require_stable: bool) -> (ErrorCode, i64) {
     let topic =
         OffsetFetchRequestTopics { name: Text::from(TOPIC), partition_indexes: vec![partition], ..Default::default() };
-    let asked = OffsetFetchRequestGroup {
+    let requested = OffsetFetchRequestGroup {
         group_id: Text::from(group),
         member_epoch: -1,
         topics: Some(vec![topic]),
         ..Default::default()
     };
-    let request = OffsetFetchRequest { groups: vec![asked], require_stable, ..Default::default() };
+    let request = OffsetFetchRequest { groups: vec![requested], require_stable, ..Default::default() };
     let found = client.call(&request, 8).groups.remove(0);
     assert_eq!(found.error_code, OK);
     let partition = &found.topics[0].partitions[0];
@@ -240,9 +240,9 @@ fn pending_offsets_survive_a_kill_and_end_with_their_transaction() {
 }
 
 fn describe(group: &str) -> OffsetFetchRequest {
-    let asked =
+    let requested =
         OffsetFetchRequestGroup { group_id: Text::from(group), member_epoch: -1, topics: None, ..Default::default() };
-    OffsetFetchRequest { groups: vec![asked], ..Default::default() }
+    OffsetFetchRequest { groups: vec![requested], ..Default::default() }
 }
 
 #[test]

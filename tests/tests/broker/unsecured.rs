@@ -138,8 +138,8 @@ fn users_with_credentials_are_an_empty_list_and_a_named_one_is_not_found() {
         assert_eq!((answer.error_code, words(answer.error_message)), (ErrorCode::NONE, None));
         let mut results: Vec<_> = answer.results;
         results.sort_by(|a, b| a.user.cmp(&b.user));
-        let told = results.into_iter().map(|one| (one.user.to_string(), one.error_code, words(one.error_message)));
-        told.collect::<Vec<_>>()
+        let reported = results.into_iter().map(|one| (one.user.to_string(), one.error_code, words(one.error_message)));
+        reported.collect::<Vec<_>>()
     };
     assert_eq!(describe(None), []);
     assert_eq!(describe(Some(&[])), []);
@@ -216,10 +216,11 @@ fn authorized_operations_on_request_are_all_operations() {
     let broker = Broker::start(&[]);
     let mut client = broker.client();
     client.create_topic("there", 1, &[]);
-    for asked in [true, false] {
-        let expected = |every| if asked { every } else { NOT_ASKED };
+    for requested in [true, false] {
+        let expected = |every| if requested { every } else { NOT_ASKED };
         for version in 0..=2 {
-            let request = DescribeClusterRequest { include_cluster_authorized_operations: asked, ..Default::default() };
+            let request =
+                DescribeClusterRequest { include_cluster_authorized_operations: requested, ..Default::default() };
             assert_eq!(
                 client.call(&request, version).cluster_authorized_operations,
                 expected(OF_THE_CLUSTER),
@@ -231,8 +232,8 @@ fn authorized_operations_on_request_are_all_operations() {
             let request = MetadataRequest {
                 topics: Some(vec![topic("there"), topic("absent")]),
                 allow_auto_topic_creation: false,
-                include_cluster_authorized_operations: asked && version <= 10,
-                include_topic_authorized_operations: asked,
+                include_cluster_authorized_operations: requested && version <= 10,
+                include_topic_authorized_operations: requested,
                 ..Default::default()
             };
             let answer = client.call(&request, version);
@@ -245,7 +246,8 @@ fn authorized_operations_on_request_are_all_operations() {
         for version in 3..=6 {
             let expected = |every| if version < 6 { expected(every) } else { NOT_ASKED };
             let groups = vec!["nobody".into()];
-            let request = DescribeGroupsRequest { groups, include_authorized_operations: asked, ..Default::default() };
+            let request =
+                DescribeGroupsRequest { groups, include_authorized_operations: requested, ..Default::default() };
             assert_eq!(
                 client.call(&request, version).groups[0].authorized_operations,
                 expected(OF_GROUPS),
@@ -259,8 +261,8 @@ fn authorized_operations_on_request_are_all_operations() {
         include_topic_authorized_operations: true,
         ..Default::default()
     };
-    let told = client.call(&request, 13).topics.remove(0);
-    assert_eq!((told.error_code, told.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
+    let reported = client.call(&request, 13).topics.remove(0);
+    assert_eq!((reported.error_code, reported.topic_authorized_operations), (ErrorCode::UNKNOWN_TOPIC_ID, NOT_ASKED));
     // This request has no field for the operations, so the response always has them.
     let topics = ["absent", "there"].map(|name| TopicRequest { name: name.into(), ..Default::default() }).to_vec();
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 10, ..Default::default() };

@@ -41,7 +41,7 @@ fn a_move_to_other_brokers_is_refused_with_the_reason() {
     cluster.create("t", 1, 2, &[]);
     let has = cluster.partitions(1, "t").remove(0).replica_nodes;
     let other = (1..=3).find(|id| !has.contains(id)).expect("one is left");
-    let ask = |replicas: Vec<i32>| {
+    let request = |replicas: Vec<i32>| {
         let partition = ReassignablePartition { partition_index: 0, replicas: Some(replicas), ..Default::default() };
         let topic = ReassignableTopic { name: "t".into(), partitions: vec![partition], ..Default::default() };
         let request =
@@ -50,13 +50,13 @@ fn a_move_to_other_brokers_is_refused_with_the_reason() {
         let answer = response.responses.remove(0).partitions.remove(0);
         (answer.error_code, answer.error_message.map(|message| message.to_string()).unwrap_or_default())
     };
-    assert_eq!(ask(has.clone()), (ErrorCode::NONE, String::new()));
+    assert_eq!(request(has.clone()), (ErrorCode::NONE, String::new()));
     for moved in [vec![has[0], other], vec![has[1], has[0]], vec![has[0]], vec![1, 2, 3]] {
-        let (code, message) = ask(moved.clone());
+        let (code, message) = request(moved.clone());
         assert_eq!(code, ErrorCode::INVALID_REPLICA_ASSIGNMENT, "{moved:?}");
         assert!(message.contains("does not move partitions between brokers yet"), "{message}");
     }
-    let message = ask(vec![has[0], 9]).1;
+    let message = request(vec![has[0], 9]).1;
     assert!(message.contains("no such broker"), "{message}");
     assert_eq!(cluster.partitions(1, "t").remove(0).replica_nodes, has);
 }

@@ -128,8 +128,8 @@ fn schedule(seed: u64) -> Vec<Step> {
 }
 
 fn assert_well(cluster: &mut Cluster, id: i32) {
-    let told = cluster.broker(id).stderr();
-    assert!(!told.contains("panicked"), "{told}");
+    let reported = cluster.broker(id).stderr();
+    assert!(!reported.contains("panicked"), "{reported}");
 }
 
 /// Carries out the steps. While the database is down, no broker is started, because it would refuse to start.

@@ -30,8 +30,8 @@ fn lines_about(cluster: &Cluster, sets: &[&str], directory: &Path, subject: &str
     let about: Vec<&str> = said.lines().filter(|line| line.contains(subject)).collect();
     // The databases of tests run with fsync=off, which the check also reports.
     assert_eq!(output.status.success(), !said.contains("WRONG"), "{said}");
-    let told = about.join("\n");
-    (!told.contains("WRONG"), told)
+    let reported = about.join("\n");
+    (!reported.contains("WRONG"), reported)
 }
 
 fn is_of_one_key(one: &str, other: &str) -> bool {
@@ -46,51 +46,56 @@ fn check_names_each_difference_of_data_directory_and_database() {
         cluster.broker(1).client().produced(topic, 0, &Batch::of(&["one"]));
     }
     let directory = cluster.broker(1).data_dir().to_owned();
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(is_well && told.ends_with("it is this broker's, and has 2 of its partitions"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(is_well && reported.ends_with("it is this broker's, and has 2 of its partitions"), "{reported}");
     let absent = directory.join("absent");
-    let (is_well, told) = checked(&cluster, &["node.id=2"], &absent);
-    assert!(is_well && told.ends_with("it does not exist; the first start creates it"), "{told}");
+    let (is_well, reported) = checked(&cluster, &["node.id=2"], &absent);
+    assert!(is_well && reported.ends_with("it does not exist; the first start creates it"), "{reported}");
     let empty = tempfile::tempdir().expect("a directory");
-    let (is_well, told) = checked(&cluster, &[], empty.path());
-    assert!(!is_well && told.contains("node.id=1 lives, and has another data directory ("), "{told}");
-    let (is_well, told) = checked(&cluster, &["node.id=7"], &directory);
-    assert!(!is_well && told.contains("it is of node.id=1, and node.id=7 is set"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], empty.path());
+    assert!(!is_well && reported.contains("node.id=1 lives, and has another data directory ("), "{reported}");
+    let (is_well, reported) = checked(&cluster, &["node.id=7"], &directory);
+    assert!(!is_well && reported.contains("it is of node.id=1, and node.id=7 is set"), "{reported}");
     let other = another.sets_of(1).iter().find(|set| set.starts_with("control.plane=")).expect("set").clone();
-    let (is_well, told) = checked(&cluster, &[&other], &directory);
-    assert!(!is_well && told.contains("it is of cluster ") && told.contains("and the database has cluster "), "{told}");
+    let (is_well, reported) = checked(&cluster, &[&other], &directory);
+    assert!(
+        !is_well && reported.contains("it is of cluster ") && reported.contains("and the database has cluster "),
+        "{reported}"
+    );
 
     cluster.broker(1).stop();
     // Removing the rows has the same effect as deleting the topic while the broker is down.
     cluster.query("DELETE FROM fullbore.topics WHERE name = 'gone'");
-    let (is_well, told) = checked(&cluster, &[], &directory);
+    let (is_well, reported) = checked(&cluster, &[], &directory);
     assert!(
-        is_well && told.contains("partitions of the topic gone (") && told.contains("the next start deletes them"),
-        "{told}"
+        is_well
+            && reported.contains("partitions of the topic gone (")
+            && reported.contains("the next start deletes them"),
+        "{reported}"
     );
     let identity = fs::read_to_string(directory.join("cluster")).expect("there");
     fs::remove_file(directory.join("cluster")).expect("there");
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(!is_well && told.contains("so move them away if they are needed"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(!is_well && reported.contains("so move them away if they are needed"), "{reported}");
     fs::write(directory.join("cluster"), &identity).expect("written");
 
     fs::rename(directory.join("kept-0"), directory.join("away")).expect("there");
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(!is_well && told.contains("it lacks kept-0, which had records up to offset 1"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(!is_well && reported.contains("it lacks kept-0, which had records up to offset 1"), "{reported}");
     fs::rename(directory.join("away"), directory.join("kept-0")).expect("there");
 
     let id = identity.lines().find_map(|line| line.strip_prefix("cluster.id=")).expect("it says");
     let noted = format!("cluster.id={id}\nbroker.7={:020}\n", 9);
     fs::write(directory.join("diskless-counter"), noted.repeat(2)).expect("written");
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(!is_well && told.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(!is_well && reported.contains("it knows of 9 changes that broker 7 made to diskless topics"), "{reported}");
     fs::remove_file(directory.join("diskless-counter")).expect("there");
 
     // This is the state that an older copy of the database would have.
     cluster.query("DELETE FROM fullbore.versions WHERE version = (SELECT version FROM fullbore.cluster)");
     cluster.query("UPDATE fullbore.cluster SET version = version - 1");
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(!is_well && told.contains("of the metadata, which the database lacks"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(!is_well && reported.contains("of the metadata, which the database lacks"), "{reported}");
 }
 
 #[test]
@@ -102,18 +107,24 @@ fn check_before_a_start_with_a_new_directory_names_the_only_complete_replicas() 
     let empty = tempfile::tempdir().expect("a directory");
     let named = "node.id=1 had the only complete replica of 3 partitions in another one, for example sole-0: ";
     for directory in [empty.path().join("absent"), empty.path().to_owned()] {
-        let (mut is_well, mut told) = (true, String::new());
+        let (mut is_well, mut reported) = (true, String::new());
         wait_until("the session has expired", SOON, || {
-            (is_well, told) = checked(&cluster, &[], &directory);
-            !told.contains("lives, and has another data directory")
+            (is_well, reported) = checked(&cluster, &[], &directory);
+            !reported.contains("lives, and has another data directory")
         });
-        assert!(!is_well && told.contains(named) && told.contains("the broker does not start; mount "), "{told}");
-        let (is_well, told) = checked(&cluster, &["fullbore.lost.directory.accept=true"], &directory);
-        assert!(is_well && told.contains(named) && told.contains("the start gives up the records"), "{told}");
+        assert!(
+            !is_well && reported.contains(named) && reported.contains("the broker does not start; mount "),
+            "{reported}"
+        );
+        let (is_well, reported) = checked(&cluster, &["fullbore.lost.directory.accept=true"], &directory);
+        assert!(
+            is_well && reported.contains(named) && reported.contains("the start gives up the records"),
+            "{reported}"
+        );
     }
     let own = cluster.broker(1).data_dir().to_owned();
-    let (is_well, told) = checked(&cluster, &[], &own);
-    assert!(is_well && !told.contains("only complete"), "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &own);
+    assert!(is_well && !reported.contains("only complete"), "{reported}");
 }
 
 #[test]
@@ -129,13 +140,13 @@ fn check_of_a_running_cluster_with_an_offline_partition_fails_unless_its_broker_
     wait_until("a partition is offline", SOON, || {
         cluster.partitions(1, "single").iter().filter(|of| of.leader_id == -1).count() == 1
     });
-    let (is_well, told) = about_offline(&cluster, 1);
-    assert!(!is_well && told.contains("1 partitions have no leader, for example single-"), "{told}");
-    let (is_well, told) = about_offline(&cluster, 2);
-    assert!(is_well && told.contains("1 partitions have no leader until node.id=2 starts"), "{told}");
+    let (is_well, reported) = about_offline(&cluster, 1);
+    assert!(!is_well && reported.contains("1 partitions have no leader, for example single-"), "{reported}");
+    let (is_well, reported) = about_offline(&cluster, 2);
+    assert!(is_well && reported.contains("1 partitions have no leader until node.id=2 starts"), "{reported}");
     cluster.broker(1).stop();
-    let (is_well, told) = about_offline(&cluster, 2);
-    assert!(is_well, "no broker runs: {told}");
+    let (is_well, reported) = about_offline(&cluster, 2);
+    assert!(is_well, "no broker runs: {reported}");
     cluster.broker(1).restart();
     cluster.broker(2).restart();
     cluster.wait_for_isr(1, "single", 1);

@@ -71,8 +71,8 @@ impl Drop for Cluster {
 #[test]
 fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     let cluster = Cluster::new();
-    let told = cluster.up(&["--brokers", "3"]);
-    assert!(told.contains(" runs 3 brokers, bootstrap servers 127.0.0.1:"), "{told}");
+    let reported = cluster.up(&["--brokers", "3"]);
+    assert!(reported.contains(" runs 3 brokers, bootstrap servers 127.0.0.1:"), "{reported}");
     cluster.topics("create --topic t --partitions 6 --replication-factor 3 --config min.insync.replicas=2");
     assert_eq!(cluster.topics("describe --topic t").matches("\tLeader: ").count(), 6);
     let postgres = cluster.pid("postgres/data/postmaster.pid");
@@ -87,8 +87,8 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
     fullbore_tests::wait_until("they are gone", std::time::Duration::from_secs(60), || {
         cluster.ran("status", &[]).matches(" stopped ").count() == 2
     });
-    let told = cluster.refused("up", &["--brokers", "2"]);
-    assert!(told.contains("has 3 brokers, which hold replicas"), "{told}");
+    let reported = cluster.refused("up", &["--brokers", "2"]);
+    assert!(reported.contains("has 3 brokers, which hold replicas"), "{reported}");
     cluster.up(&["--brokers", "4"]);
     assert!(cluster.pid("broker-1.pid") == first && cluster.pid("broker-2.pid") != second);
     assert_eq!(cluster.ran("status", &["--json"]).matches("\"pid\":null").count(), 0);
@@ -98,12 +98,12 @@ fn cluster_starts_recovers_from_kills_grows_stops_and_keeps_its_data() {
         let output = command.args(["admin", action, "--config"]).arg(&file).output().expect("it runs");
         (output.status.success(), String::from_utf8(output.stdout).expect("text"))
     };
-    let (is_well, told) = admin("check");
-    assert!(is_well && told.contains(" broker 4 (epoch ") && !told.contains("WRONG"), "{told}");
-    let (is_well, told) = admin("migrate");
-    assert!(is_well && told.ends_with(", which this Fullbore needs.\n"), "{told}");
-    let told = cluster.ran("down", &[]);
-    assert!(told.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{told}");
+    let (is_well, reported) = admin("check");
+    assert!(is_well && reported.contains(" broker 4 (epoch ") && !reported.contains("WRONG"), "{reported}");
+    let (is_well, reported) = admin("migrate");
+    assert!(is_well && reported.ends_with(", which this Fullbore needs.\n"), "{reported}");
+    let reported = cluster.ran("down", &[]);
+    assert!(reported.starts_with("Stopped brokers 1, 2, 3, 4 and PostgreSQL; the data stay in "), "{reported}");
     let status = cluster.run("status", &[]);
     assert_eq!(status.status.code(), Some(1), "nothing runs");
     assert_eq!(String::from_utf8_lossy(&status.stdout).matches(" stopped ").count(), 5);
@@ -120,14 +120,14 @@ fn broker_is_frozen_down_ends_in_time_and_names_its_process() {
     cluster.up(&["--brokers", "2"]);
     let frozen = cluster.pid("broker-2.pid");
     kill_process(frozen, Signal::STOP).expect("it runs");
-    let told = cluster.refused("down", &["--timeout", "5000"]);
+    let reported = cluster.refused("down", &["--timeout", "5000"]);
     let pid = frozen.as_raw_nonzero();
     // Broker 1 may still be handing over its partitions, so that it is named as well.
     let says = format!(
         "broker 2 (pid {pid}) has not ended within 5s, because a signal has stopped it; `kill -CONT {pid}` lets it \
          end, and `kill -9 {pid}` ends it at once\n"
     );
-    assert!(told.ends_with(&says), "{told}");
+    assert!(reported.ends_with(&says), "{reported}");
     kill_process(frozen, Signal::CONT).expect("it runs");
     assert!(cluster.ran("down", &[]).contains("PostgreSQL; the data stay in "));
 }
@@ -139,16 +139,19 @@ fn new_cluster_replicates_topics_and_prints_its_metrics_address() {
     let cluster = Cluster::new();
     let (port, metrics) = (cluster.port.to_string(), fullbore_tests::stable_ports(1)[0]);
     let listener = format!("fullbore.admin.listener=localhost:{metrics}");
-    let told = cluster.ran("up", &["--brokers", "1", "--port", &port, "--set", &listener]);
-    assert!(told.lines().any(|line| line == format!("  metrics  http://localhost:{metrics}/metrics")), "{told}");
+    let reported = cluster.ran("up", &["--brokers", "1", "--port", &port, "--set", &listener]);
+    assert!(
+        reported.lines().any(|line| line == format!("  metrics  http://localhost:{metrics}/metrics")),
+        "{reported}"
+    );
     let state = cluster.ran("status", &["--json"]);
     assert!(state.contains(&format!("\"metrics\":\"http://localhost:{metrics}/metrics\"")), "{state}");
     cluster.topics("create --topic t --partitions 1");
     assert!(cluster.topics("describe --topic t").contains("ReplicationFactor: 1\t"));
 
     let three = Cluster::new();
-    let told = three.up(&["--brokers", "3"]);
-    assert!(!told.contains("metrics  ") && !told.contains("--replication-factor"), "{told}");
+    let reported = three.up(&["--brokers", "3"]);
+    assert!(!reported.contains("metrics  ") && !reported.contains("--replication-factor"), "{reported}");
     three.topics("create --topic t --partitions 2");
     let described = three.topics("describe --topic t");
     assert!(described.contains("ReplicationFactor: 3\t"), "{described}");
@@ -183,23 +186,29 @@ fn failed_up_prints_one_line_and_leaves_nothing_running() {
     let cluster = Cluster::new();
     let port = cluster.port.to_string();
     let taken = TcpListener::bind(("127.0.0.1", cluster.port + 1)).expect("free before");
-    let told = cluster.refused("up", &["--port", &port]);
-    assert!(told.contains("broker 2 cannot listen on 127.0.0.1:") && told.lines().count() == 1, "{told}");
+    let reported = cluster.refused("up", &["--port", &port]);
+    assert!(reported.contains("broker 2 cannot listen on 127.0.0.1:") && reported.lines().count() == 1, "{reported}");
     drop(taken);
     let metrics = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let admin = metrics.local_addr().expect("bound");
-    let told = cluster.refused("up", &["--port", &port, "--set", &format!("fullbore.admin.listener={admin}")]);
-    assert!(told.starts_with(&format!("fullbore: broker 1 cannot listen on {admin} for its metrics: ")), "{told}");
-    assert!(told.contains("; --set fullbore.admin.listener=127.0.0.1:PORT takes another first port"), "{told}");
+    let reported = cluster.refused("up", &["--port", &port, "--set", &format!("fullbore.admin.listener={admin}")]);
+    assert!(
+        reported.starts_with(&format!("fullbore: broker 1 cannot listen on {admin} for its metrics: ")),
+        "{reported}"
+    );
+    assert!(reported.contains("; --set fullbore.admin.listener=127.0.0.1:PORT takes another first port"), "{reported}");
     drop(metrics);
-    let told = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
-    assert!(told.starts_with("fullbore: --set num.partitions=x: must be"), "{told}");
+    let reported = cluster.refused("up", &["--port", &port, "--set", "num.partitions=x"]);
+    assert!(reported.starts_with("fullbore: --set num.partitions=x: must be"), "{reported}");
     assert!(std::fs::read_dir(cluster.path()).expect("there").next().is_none(), "nothing was made");
     // No database listens at this address. The error must not contain the password.
     let nowhere = ["--port", &port, "--brokers", "1", "--control-plane", "postgres://ann:secret@127.0.0.1:1/x"];
-    let told = cluster.refused("up", &nowhere);
-    assert!(told.starts_with("fullbore: broker 1 ended with status 1; ") && !told.contains("secret"), "{told}");
+    let reported = cluster.refused("up", &nowhere);
+    assert!(
+        reported.starts_with("fullbore: broker 1 ended with status 1; ") && !reported.contains("secret"),
+        "{reported}"
+    );
     assert!(!cluster.path().join("broker-1.properties").exists());
-    let told = cluster.refused("status", &[]);
-    assert!(told.contains("there is no cluster in "), "{told}");
+    let reported = cluster.refused("status", &[]);
+    assert!(reported.contains("there is no cluster in "), "{reported}");
 }

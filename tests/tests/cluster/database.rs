@@ -50,9 +50,12 @@ fn hung_database_stops_no_records_and_fails_no_broker_afterwards() {
         cluster.postgres().freeze();
         let hangs = Instant::now();
         for id in ALL {
-            let asked = Instant::now();
+            let requested = Instant::now();
             let refused = create(&mut cluster.broker(id).client(), "meanwhile");
-            assert!(refused == ErrorCode::REQUEST_TIMED_OUT && asked.elapsed() < REFUSED_MAX, "{refused:?} {asked:?}");
+            assert!(
+                refused == ErrorCode::REQUEST_TIMED_OUT && requested.elapsed() < REFUSED_MAX,
+                "{refused:?} {requested:?}"
+            );
             load.goes_on_within(SOON);
         }
         wait_until("all sessions are over", SOON, || hangs.elapsed() > 2 * SESSION_MAX);

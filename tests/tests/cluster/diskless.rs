@@ -94,10 +94,10 @@ fn index_hangs_the_producers_are_refused_before_the_tool_gives_up() {
     let mut shared = shared_by(plan, 1);
     let cluster = &mut shared.cluster;
     cluster.postgres().freeze();
-    let told = cluster.refused(&["transactions", "describe-producers", "--topic", TOPIC, "--partition", "0"]);
+    let reported = cluster.refused(&["transactions", "describe-producers", "--topic", TOPIC, "--partition", "0"]);
     cluster.postgres().thaw();
     let says = "are not known: the database of diskless topics, or the disk, gave no answer in 8s";
-    assert!(told.contains(says), "{told}");
+    assert!(reported.contains(says), "{reported}");
 }
 
 /// Runs `under_fault` on a new cluster while clients produce and consume.
@@ -441,14 +441,14 @@ fn recreated_topic_takes_batches_of_several_producers_at_once_at_any_broker() {
                 cluster.wait_for_brokers(&ALL);
             }
             let mut client = cluster.broker(broker).client();
-            let asked = Instant::now();
+            let requested = Instant::now();
             wait_until("it is taken", SOON, || {
                 let answer = client.produce(TOPIC, 0, &one(of, sequence));
                 let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
                 assert!(answer.error_code == ErrorCode::NONE || may_come.contains(&answer.error_code), "{answer:?}");
                 answer.error_code == ErrorCode::NONE
             });
-            assert!(asked.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", asked.elapsed());
+            assert!(requested.elapsed() < Duration::from_secs(30), "{:?} for {of} in {round}", requested.elapsed());
         }
         // The first producer has caught up with the others by now.
         let mut client = cluster.broker(1).client();
@@ -464,14 +464,14 @@ fn idle_producer_continues_at_once_at_any_broker_after_two_recreations() {
     let [idle, busy] = [0; 2].map(|_| cluster.broker(1).client().init_producer_id());
     let one = |of: i64, sequence: i32| Batch::of(&["a"]).from_producer(of, 0, sequence);
     let take = |client: &mut Client, batch: &Batch| {
-        let asked = Instant::now();
+        let requested = Instant::now();
         wait_until("it is taken", SOON, || {
             let answer = client.produce(TOPIC, 0, batch);
             let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
             assert!(answer.error_code == ErrorCode::NONE || may_come.contains(&answer.error_code), "{answer:?}");
             answer.error_code == ErrorCode::NONE
         });
-        assert!(asked.elapsed() < Duration::from_secs(30), "{:?}", asked.elapsed());
+        assert!(requested.elapsed() < Duration::from_secs(30), "{:?}", requested.elapsed());
     };
     let mut client = cluster.broker(1).client();
     take(&mut client, &one(idle, 0));
@@ -504,7 +504,7 @@ fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
         cluster.run(&["topics", "delete", "--topic", TOPIC]);
         cluster.create(TOPIC, 1, 1, &["diskless.enable=true"]);
         cluster.wait_for_same_topic(TOPIC);
-        let asked = Instant::now();
+        let requested = Instant::now();
         wait_until("it is refused", SOON, || {
             let codes = [1, 2].map(|ahead| client.produce(TOPIC, 0, &one(next + ahead)).error_code);
             let may_come = [ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, ErrorCode::KAFKA_STORAGE_ERROR];
@@ -512,7 +512,7 @@ fn recreated_topic_refuses_an_overtaking_batch_at_once_at_any_broker() {
             assert!(codes.iter().all(|code| *code == refused || may_come.contains(code)), "{codes:?}");
             codes == [refused; 2]
         });
-        assert!(asked.elapsed() < Duration::from_secs(30), "{:?} at {broker}", asked.elapsed());
+        assert!(requested.elapsed() < Duration::from_secs(30), "{:?} at {broker}", requested.elapsed());
     }
 }
 

@@ -44,8 +44,8 @@ fn older_copy_of_the_index_refuses_a_broker_without_newer_commits() {
     produced(cluster, 1, "before");
     cluster.postgres().copy();
     produced(cluster, 2, "since");
-    let heard = cluster.query("SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = 2");
-    let noted = format!("broker.2={:020}\n", heard.parse::<i64>().expect("a number"));
+    let received = cluster.query("SELECT counter FROM fullbore.diskless_brokers WHERE broker_id = 2");
+    let noted = format!("broker.2={:020}\n", received.parse::<i64>().expect("a number"));
     let note = cluster.broker(1).data_dir().join("diskless-counter");
     wait_until("the first broker has noted what the second has committed", BACK_MAX, || {
         fs::read_to_string(&note).is_ok_and(|text| text.contains(&noted))

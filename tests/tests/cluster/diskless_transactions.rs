@@ -12,13 +12,13 @@ use crate::faults::ALL;
 
 const SOON: Duration = Duration::from_secs(60);
 
-/// Returns the broker that coordinates an id. Waits until the broker `asked` knows it.
-fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32 {
+/// Returns the broker that coordinates an id. Waits until the broker `requested` knows it.
+fn coordinator(cluster: &mut Cluster, requested: i32, transactional_id: &str) -> i32 {
     let mut found = -1;
     wait_until("the id has a coordinator", SOON, || {
         let keys = vec![transactional_id.into()];
         let request = FindCoordinatorRequest { key_type: 1, coordinator_keys: keys, ..Default::default() };
-        let answer = cluster.broker(asked).client().call(&request, 4).coordinators.remove(0);
+        let answer = cluster.broker(requested).client().call(&request, 4).coordinators.remove(0);
         found = answer.node_id;
         answer.error_code == ErrorCode::NONE
     });
@@ -26,9 +26,9 @@ fn coordinator(cluster: &mut Cluster, asked: i32, transactional_id: &str) -> i32
 }
 
 /// Starts a producer at the coordinator of its id.
-fn begin(cluster: &mut Cluster, asked: i32, name: &str, protocol: Protocol) -> (Transactional, i32, Client) {
+fn begin(cluster: &mut Cluster, requested: i32, name: &str, protocol: Protocol) -> (Transactional, i32, Client) {
     let id = format!("{name}-{protocol:?}");
-    let at = coordinator(cluster, asked, &id);
+    let at = coordinator(cluster, requested, &id);
     let mut client = cluster.broker(at).client();
     (Transactional::begin(&mut client, &id, protocol), at, client)
 }

@@ -24,14 +24,14 @@ fn started() -> (Cluster, tempfile::TempDir) {
 }
 
 /// Returns the partitions that the broker `id` lists to a client with this client id.
-fn told(cluster: &Cluster, id: i32, client_id: &str) -> Vec<MetadataResponsePartition> {
+fn reported(cluster: &Cluster, id: i32, client_id: &str) -> Vec<MetadataResponsePartition> {
     let topics = Some(vec![MetadataRequestTopic { name: Some(TOPIC.into()), ..Default::default() }]);
     let request = MetadataRequest { topics, allow_auto_topic_creation: false, ..Default::default() };
     Client::connect_as(cluster.address(id), client_id).call(&request, 12).topics.remove(0).partitions
 }
 
 fn leaders(cluster: &Cluster, id: i32, client_id: &str) -> BTreeSet<i32> {
-    told(cluster, id, client_id).iter().map(|partition| partition.leader_id).collect()
+    reported(cluster, id, client_id).iter().map(|partition| partition.leader_id).collect()
 }
 
 #[test]
@@ -41,12 +41,12 @@ fn all_brokers_return_the_same_leaders_for_a_zone_without_failed_brokers() {
     for (client_id, expected) in [("app,diskless_az=a", &[1, 2][..]), ("inkless_az=b", &[3, 4]), ("app", &[1, 2, 3, 4])]
     {
         wait_until("all tell the same", SOON, || {
-            let all: Vec<_> = (1..=4).map(|id| told(&cluster, id, client_id)).collect();
+            let all: Vec<_> = (1..=4).map(|id| reported(&cluster, id, client_id)).collect();
             all[0].len() == 24 && all.iter().all(|one| *one == all[0])
         });
         assert_eq!(leaders(&cluster, 1, client_id), expected.iter().copied().collect(), "{client_id}");
     }
-    for partition in told(&cluster, 2, "app") {
+    for partition in reported(&cluster, 2, "app") {
         assert_eq!((partition.replica_nodes.len(), partition.leader_epoch), (2, 0));
         assert_eq!(partition.isr_nodes, partition.replica_nodes);
     }
@@ -55,7 +55,7 @@ fn all_brokers_return_the_same_leaders_for_a_zone_without_failed_brokers() {
         let left: BTreeSet<i32> = if id == 3 { [4].into() } else { [1, 2].into() };
         wait_until("the dead one is left out", SOON, || leaders(&cluster, 1, "inkless_az=b") == left);
     }
-    for partition in told(&cluster, 1, "app") {
+    for partition in reported(&cluster, 1, "app") {
         assert_eq!((partition.error_code, partition.offline_replicas), (ErrorCode::NONE, vec![]));
         assert_eq!(partition.isr_nodes, partition.replica_nodes);
     }

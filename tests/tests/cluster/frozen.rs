@@ -55,8 +55,8 @@ pub fn nobody_is_held_for_dead(cluster: &mut Cluster, topic: &str, during: Durat
     while started.elapsed() < during {
         for id in ALL {
             assert_eq!(epochs_of(cluster, id, topic), epochs, "as broker {id} tells");
-            let told = cluster.broker(id).stderr();
-            assert!(!told.contains("fenced a broker"), "{told}");
+            let reported = cluster.broker(id).stderr();
+            assert!(!reported.contains("fenced a broker"), "{reported}");
         }
         std::thread::sleep(Duration::from_millis(50));
     }

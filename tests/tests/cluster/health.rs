@@ -20,7 +20,7 @@ fn wait_for(cluster: &mut Cluster, id: i32, name: &str, wanted: f64) {
 }
 
 /// Returns the status line and the body of the response to a probe.
-fn asked(cluster: &mut Cluster, id: i32, path: &str) -> (String, String) {
+fn requested(cluster: &mut Cluster, id: i32, path: &str) -> (String, String) {
     let answer = cluster.broker(id).admin_page(path);
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
     (head.lines().next().unwrap_or_default().to_owned(), body.to_owned())
@@ -38,7 +38,7 @@ fn database_outage_shows_in_metrics_and_keeps_the_probes_successful() {
         wait_for(&mut cluster, id, "fullbore_control_plane_brokers", 2.0);
         wait_for(&mut cluster, id, "fullbore_control_plane_brokers_fenced", 0.0);
         wait_for(&mut cluster, id, "fullbore_control_plane_fenced", 0.0);
-        assert_eq!(asked(&mut cluster, id, "/readyz"), (OK.to_owned(), "ok\n".to_owned()));
+        assert_eq!(requested(&mut cluster, id, "/readyz"), (OK.to_owned(), "ok\n".to_owned()));
     }
     let count = "fullbore_control_plane_call_duration_seconds_count";
     for connection in ["metadata", "beats"] {
@@ -55,9 +55,9 @@ fn database_outage_shows_in_metrics_and_keeps_the_probes_successful() {
     cluster.postgres().freeze();
     for id in [1, 2] {
         wait_for(&mut cluster, id, UP, 0.0);
-        let (status, body) = asked(&mut cluster, id, "/readyz");
+        let (status, body) = requested(&mut cluster, id, "/readyz");
         assert!(status == OK && body.starts_with("ok\nthe database of the cluster is away, "), "{status} {body}");
-        assert_eq!(asked(&mut cluster, id, "/livez"), (OK.to_owned(), "ok\n".to_owned()));
+        assert_eq!(requested(&mut cluster, id, "/livez"), (OK.to_owned(), "ok\n".to_owned()));
     }
     cluster.postgres().thaw();
     wait_for(&mut cluster, 1, UP, 1.0);

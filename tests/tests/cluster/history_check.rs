@@ -136,9 +136,10 @@ fn seen() -> Seen {
     };
     let found: Vec<Consumed> = (0..12).map(record).collect();
     let ends = BTreeMap::from([(0, 6), (1, 6)]);
-    let told = |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
+    let reported =
+        |(of, high_watermark)| Marks { of, high_watermark, last_stable_offset: high_watermark, log_start: 1 };
     // In another epoch the offsets may be lower.
-    let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(told).to_vec();
+    let marks = [((1, 0, 0), 4), ((1, 0, 0), 4), ((1, 0, 0), 6), ((2, 0, 1), 5)].map(reported).to_vec();
     Seen { acknowledged: (0..12).map(place).collect(), polled: found.clone(), found, sent, ends, marks }
 }
 

@@ -35,20 +35,20 @@ impl Marks {
 /// Polls the offsets of the partitions that broker `id` leads until `is_over`. Returns them in order. Reconnects if the
 /// broker was down.
 pub fn watched(id: i32, address: SocketAddr, topic: &str, is_over: &AtomicBool) -> Vec<Marks> {
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     while !is_over.load(Ordering::Relaxed) {
         if let Ok(mut client) = Client::try_connect(address) {
-            while !is_over.load(Ordering::Relaxed) && ask(&mut client, id, topic, &mut told).is_some() {
+            while !is_over.load(Ordering::Relaxed) && request(&mut client, id, topic, &mut reported).is_some() {
                 sleep(PAUSE);
             }
         }
         sleep(PAUSE);
     }
-    told
+    reported
 }
 
 /// Polls once. `None` if the broker has closed the connection.
-fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Option<()> {
+fn request(client: &mut Client, id: i32, topic: &str, reported: &mut Vec<Marks>) -> Option<()> {
     let topics = vec![MetadataRequestTopic { name: Some(topic.into()), ..Default::default() }];
     let request = MetadataRequest { topics: Some(topics), allow_auto_topic_creation: false, ..Default::default() };
     let partitions = client.try_call(&request, METADATA)?.topics.remove(0).partitions;
@@ -61,7 +61,7 @@ fn ask(client: &mut Client, id: i32, topic: &str, told: &mut Vec<Marks>) -> Opti
         if answer.error_code != ErrorCode::NONE {
             continue;
         }
-        told.push(Marks {
+        reported.push(Marks {
             of: (id, led.partition_index, led.leader_epoch),
             high_watermark: answer.high_watermark,
             last_stable_offset: answer.last_stable_offset,

@@ -102,23 +102,23 @@ fn older_directory_of_the_last_in_sync(copied: fn(&Path) -> Cluster) {
     let copied_to = place.path().join("copied");
     let mut cluster = copied(&copied_to);
     let directory = cluster.broker(1).data_dir().to_owned();
-    let (is_well, told) = checked(&cluster, &[], &copied_to);
-    assert!(!is_well && told.contains("it is an older copy: node.id=1 lives"), "{told}");
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(is_well, "it runs: {told}");
+    let (is_well, reported) = checked(&cluster, &[], &copied_to);
+    assert!(!is_well && reported.contains("it is an older copy: node.id=1 lives"), "{reported}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(is_well, "it runs: {reported}");
     all_stop(&mut cluster, true);
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(is_well, "{told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(is_well, "{reported}");
     put_back(Some(&copied_to), &directory);
     wait_until("the check names the older copy, and has the broker for dead", Duration::from_secs(60), || {
-        let (is_well, told) = checked(&cluster, &[], &directory);
-        assert!(!is_well && told.contains("it is an older copy: node.id=1 "), "{told}");
-        told.contains("has used a newer state of it since")
+        let (is_well, reported) = checked(&cluster, &[], &directory);
+        assert!(!is_well && reported.contains("it is an older copy: node.id=1 "), "{reported}");
+        reported.contains("has used a newer state of it since")
     });
     nothing_is_missing(&mut cluster);
     assert!(cluster.broker(1).stderr().contains("this data directory is an older copy"));
-    let (is_well, told) = checked(&cluster, &[], &directory);
-    assert!(is_well, "it is the newest by now: {told}");
+    let (is_well, reported) = checked(&cluster, &[], &directory);
+    assert!(is_well, "it is the newest by now: {reported}");
 }
 
 fn older_directory_after_all_were_killed(copied: fn(&Path) -> Cluster) {

@@ -104,29 +104,29 @@ fn broker_foreign_to_the_cluster_does_not_start_and_names_the_reason() {
     let (mut cluster, mut another) = (Cluster::start(1, &[]), Cluster::start(1, &[]));
     let own = cluster.sets_of(1).to_vec();
     let new = tempfile::tempdir().expect("a directory");
-    let told = refusal(new.path(), &with(&own, "node.id", "1"));
-    assert!(told.contains("A broker with node.id=1 lives, and has another data directory"), "{told}");
+    let reported = refusal(new.path(), &with(&own, "node.id", "1"));
+    assert!(reported.contains("A broker with node.id=1 lives, and has another data directory"), "{reported}");
     another.broker(1).kill();
-    let told = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
-    assert!(told.contains(" is of cluster ") && told.contains(" has cluster "), "{told}");
+    let reported = refusal(another.broker(1).data_dir(), &with(&own, "node.id", "1"));
+    assert!(reported.contains(" is of cluster ") && reported.contains(" has cluster "), "{reported}");
     cluster.broker(1).kill();
     let directory = cluster.broker(1).data_dir().to_owned();
-    let told = refusal(&directory, &with(&own, "node.id", "2"));
-    assert!(told.contains("belongs to node.id=1, but node.id=2 is set"), "{told}");
-    let told = refusal(&directory, &with(&own, "control.plane", "sqlite"));
-    assert!(told.contains("marks this directory as that of a broker in a cluster"), "{told}");
+    let reported = refusal(&directory, &with(&own, "node.id", "2"));
+    assert!(reported.contains("belongs to node.id=1, but node.id=2 is set"), "{reported}");
+    let reported = refusal(&directory, &with(&own, "control.plane", "sqlite"));
+    assert!(reported.contains("marks this directory as that of a broker in a cluster"), "{reported}");
 
     let server = PostgresServer::shared();
-    let told = refusal(new.path(), &with(&own, "control.plane", &server.url("nowhere")));
-    assert!(told.contains(r#"database "nowhere" does not exist"#), "{told}");
+    let reported = refusal(new.path(), &with(&own, "control.plane", &server.url("nowhere")));
+    assert!(reported.contains(r#"database "nowhere" does not exist"#), "{reported}");
     let database = server.database();
     server.run(&database, "CREATE SCHEMA fullbore; CREATE TABLE fullbore.t (x int)");
-    let told = refusal(new.path(), &with(&own, "control.plane", &server.url(&database)));
-    assert!(told.contains("it has a schema named fullbore that another program created"), "{told}");
+    let reported = refusal(new.path(), &with(&own, "control.plane", &server.url(&database)));
+    assert!(reported.contains("it has a schema named fullbore that another program created"), "{reported}");
     server.run(&database, "CREATE ROLE secretive LOGIN PASSWORD 's3cr3t-w0rd'");
     let url = format!("postgres://secretive:wr0ng-w0rd@{}/{database}", server.address());
-    let told = refusal(new.path(), &with(&own, "control.plane", &url));
-    assert!(told.contains("password authentication failed") && !told.contains("w0rd"), "{told}");
+    let reported = refusal(new.path(), &with(&own, "control.plane", &url));
+    assert!(reported.contains("password authentication failed") && !reported.contains("w0rd"), "{reported}");
 }
 
 #[test]
@@ -138,8 +138,11 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     // The broker first writes the file under this name. A directory with the same name prevents it.
     std::fs::create_dir(new.path().join("cluster.tmp")).expect("made");
     for _ in 0..2 {
-        let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
+        let reported = refusal(new.path(), &sets);
+        assert!(
+            reported.contains("without it this directory cannot be distinguished from another broker's"),
+            "{reported}"
+        );
         let mut client = cluster.broker(1).client();
         wait_until("it has left", SOON, || client.call(&MetadataRequest::default(), 9).brokers.len() == 1);
     }
@@ -147,8 +150,11 @@ fn failed_write_of_the_owner_file_leaves_the_broker_unregistered_and_the_directo
     let server = PostgresServer::shared();
     let sets = with(cluster.sets_of(1), "control.plane", &server.url(&server.database()));
     for _ in 0..2 {
-        let told = refusal(new.path(), &sets);
-        assert!(told.contains("without it this directory cannot be distinguished from another broker's"), "{told}");
+        let reported = refusal(new.path(), &sets);
+        assert!(
+            reported.contains("without it this directory cannot be distinguished from another broker's"),
+            "{reported}"
+        );
     }
 }
 
@@ -169,12 +175,12 @@ fn broker_started_alone_logs_each_unreachable_leader_once_and_follows_later() {
     }
     wait_until("nobody leads", SOON, || cluster.partitions(1, TOPIC).iter().all(|of| of.leader_id == -1));
     assert_eq!(produce(&mut cluster.broker(1).client(), -1, "alone"), ErrorCode::NOT_LEADER_OR_FOLLOWER);
-    let told = cluster.broker(1).stderr();
+    let reported = cluster.broker(1).stderr();
     for leader in [2, 3] {
         let is_it =
             |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&format!("leader={leader}"));
-        let lines: Vec<&str> = told.lines().filter(is_it).collect();
-        assert!(lines.len() == 1 && lines[0].contains("refused"), "{told}");
+        let lines: Vec<&str> = reported.lines().filter(is_it).collect();
+        assert!(lines.len() == 1 && lines[0].contains("refused"), "{reported}");
     }
     cluster.broker(2).restart();
     cluster.broker(3).restart();

@@ -45,10 +45,10 @@ impl Secured {
     }
 }
 
-fn assert_untold(cluster: &mut Cluster, secrets: &[String]) {
+fn assert_unreported(cluster: &mut Cluster, secrets: &[String]) {
     for id in ALL {
-        let told = cluster.broker(id).stderr() + &cluster.broker(id).stdout();
-        assert!(secrets.iter().all(|secret| !told.contains(secret)), "{told}");
+        let reported = cluster.broker(id).stderr() + &cluster.broker(id).stdout();
+        assert!(secrets.iter().all(|secret| !reported.contains(secret)), "{reported}");
     }
 }
 
@@ -57,7 +57,7 @@ fn killed_and_restarted_broker_over_tls_loses_no_record() {
     let Secured { directory: _directory, plan, secrets } = Secured::new();
     let cluster = with_topic(plan.start());
     befalls_each(cluster, &[1, 2], |cluster, load, id| {
-        assert_untold(cluster, &secrets);
+        assert_unreported(cluster, &secrets);
         cluster.broker(id).kill();
         cluster.wait_for_isr(id % 3 + 1, TOPIC, 2);
         load.goes_on();
@@ -80,13 +80,13 @@ fn broker_with_another_authority_logs_it_once_per_leader_and_is_in_sync_as_leade
         let of_leader = format!("leader={leader}");
         let is_it = |line: &&str| line.contains("cannot fetch from the leader") && line.contains(&of_leader);
         wait_until("it is told", SOON, || cluster.broker(3).stderr().lines().any(|line| is_it(&line)));
-        let told = cluster.broker(3).stderr();
-        let lines: Vec<&str> = told.lines().filter(is_it).collect();
+        let reported = cluster.broker(3).stderr();
+        let lines: Vec<&str> = reported.lines().filter(is_it).collect();
         // The broker logs one line while broker 3 is in sync, and perhaps one after it has left the ISR.
-        assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{told}");
+        assert!((1..=2).contains(&lines.len()) && lines.iter().all(|line| line.contains("certificate")), "{reported}");
     }
     let mut producing = cluster.producing(TOPIC);
     (0..100).for_each(|number| producing.line(&number.to_string(), "v"));
     assert_eq!(producing.finish().len(), 100);
-    assert_untold(&mut cluster, &secrets);
+    assert_unreported(&mut cluster, &secrets);
 }

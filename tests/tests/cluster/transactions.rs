@@ -7,7 +7,7 @@
 use crate::faults::{ALL, SOON};
 use crate::offsets;
 use crate::workload::logs_are_equal;
-use fullbore_tests::{Cluster, ClusterPlan, Copier, Protocol, Resolve, Told, rounds};
+use fullbore_tests::{Cluster, ClusterPlan, Copier, Protocol, Reported, Resolve, rounds};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -80,7 +80,7 @@ impl Stricken {
 }
 
 /// Polls the last stable offsets of the partitions that broker `id` leads.
-fn watch(id: i32, address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Told>> {
+fn watch(id: i32, address: SocketAddr, is_over: &Arc<AtomicBool>) -> JoinHandle<Vec<Reported>> {
     let is_over = Arc::clone(is_over);
     std::thread::spawn(move || {
         let marks = offsets::watched(id, address, TOPIC, &is_over).into_iter();
@@ -120,7 +120,7 @@ fn copied_through(step: &str, fate: Fate, protocol: Protocol, resolve: Resolve) 
     let mut history = copier.history();
     drop(copier);
     is_over.store(true, Ordering::Relaxed);
-    history.told = watching.into_iter().flat_map(|one| one.join().expect("it answers or closes")).collect();
+    history.reported = watching.into_iter().flat_map(|one| one.join().expect("it answers or closes")).collect();
     let polled = consuming.finish(history.found.len(), SOON).into_iter();
     history.polled = polled.map(|record| (record.partition, record.value)).collect();
     assert_eq!(history.violations(), [""; 0]);

@@ -75,9 +75,9 @@ pub async fn produce(
     let mut transactions = Transactions::new(producer, workload.transaction_duration).await?;
     let mut pacer = Pacer::start(workload.throughput);
     let mut tracker = Tracker::new(Produced::new(pacer.start, workload.reporting_interval), on_window);
-    let asked = stop.clone();
+    let requested = stop.clone();
     let all = async {
-        match send_all(&mut transactions, workload, &asked, &mut pacer, &mut tracker).await {
+        match send_all(&mut transactions, workload, &requested, &mut pacer, &mut tracker).await {
             Err(ProduceFailure::Send(refused @ SendError::TransactionFailed(_))) => {
                 return Err(transactions.failure(refused).await);
             }
@@ -85,7 +85,7 @@ pub async fn produce(
         }
         let ended = async {
             // If the run was stopped, the open transaction is not committed but aborted.
-            let committed = if *asked.borrow() { Ok(()) } else { transactions.finish().await };
+            let committed = if *requested.borrow() { Ok(()) } else { transactions.finish().await };
             producer.flush().await;
             committed
         };

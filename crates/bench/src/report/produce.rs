@@ -163,11 +163,11 @@ mod tests {
             crate::report::json::assert_is_json(&line);
             assert_eq!(line.lines().count(), 1, "{line}");
         }
-        let told = summary_json(&summary);
-        assert!(told.starts_with("{\"kind\":\"steady_state\",\"records\":2,\"bytes\":4000000,"), "{told}");
+        let reported = summary_json(&summary);
+        assert!(reported.starts_with("{\"kind\":\"steady_state\",\"records\":2,\"bytes\":4000000,"), "{reported}");
         assert!(
-            told.contains("\"records_per_sec\":1.000,\"mb_per_sec\":2.000,\"avg_ms\":1.600,\"p50_ms\":1.600"),
-            "{told}"
+            reported.contains("\"records_per_sec\":1.000,\"mb_per_sec\":2.000,\"avg_ms\":1.600,\"p50_ms\":1.600"),
+            "{reported}"
         );
         assert!(summary_json(&empty).contains("\"records_per_sec\":null"), "{}", summary_json(&empty));
     }

@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn bad_axes_are_refused_with_the_allowed_form() {
         let many: Vec<String> = (1..=65).map(|n| n.to_string()).collect();
-        for (typed, told) in [
+        for (typed, reported) in [
             ("acks", "must be NAME=VALUE,VALUE,..."),
             ("acks=", "has an empty value"),
             ("acks=1,,all", "has an empty value"),
@@ -95,13 +95,16 @@ mod tests {
             (&format!("batch.size={}", many.join(",")), "65 values; at most 64"),
         ] {
             let refusal = Axis::parse(typed).expect_err(typed);
-            assert!(refusal.contains(told), "{typed}: {refusal}");
+            assert!(refusal.contains(reported), "{typed}: {refusal}");
         }
     }
 
     #[test]
     fn a_fixed_value_may_hold_commas() {
-        assert_eq!(fixed("client-dns=x").map_err(|told| told.contains("nothing that can be varied")), Err(true));
+        assert_eq!(
+            fixed("client-dns=x").map_err(|reported| reported.contains("nothing that can be varied")),
+            Err(true)
+        );
         let (setting, value) = fixed("topic.leader.throttled.replicas=0:1,1:2").expect("valid");
         assert_eq!((setting.name().as_str(), value.as_str()), ("topic.leader.throttled.replicas", "0:1,1:2"));
     }

@@ -301,22 +301,25 @@ pub(crate) mod tests {
         some.axes[0] = Axis::parse("linger.ms=0,1").expect("valid");
         some.fixed =
             ["acks=1", "enable.idempotence=true"].map(|typed| super::super::axis::fixed(typed).unwrap()).into();
-        let told = some.check().expect_err("no point works").to_string();
-        assert!(told.starts_with("no point can be measured: enable.idempotence=true contradicts acks=1"), "{told}");
+        let reported = some.check().expect_err("no point works").to_string();
+        assert!(
+            reported.starts_with("no point can be measured: enable.idempotence=true contradicts acks=1"),
+            "{reported}"
+        );
     }
 
     #[test]
     fn impossible_plans_are_refused_with_the_allowed_values() {
         let values = |count: usize| (1..=count).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
         let wide = [format!("batch.size={}", values(40)), format!("linger.ms={}", values(26))];
-        for (plan, told) in [
+        for (plan, reported) in [
             (plan(&[], &["a"], 1), "--over NAME=VALUE"),
             (plan(&["acks=1", "acks=all"], &["a"], 1), "acks is an axis twice"),
             (plan(&[&wide[0], &wide[1]], &["a"], 1), "1040 points (40 x 26 x 1); at most 1000"),
             (plan(&["acks=1"], &["a"], 0), "--repeats 0: must be from 1 to 100"),
         ] {
-            let refusal = plan.check().expect_err(told).to_string();
-            assert!(refusal.contains(told), "{refusal}");
+            let refusal = plan.check().expect_err(reported).to_string();
+            assert!(refusal.contains(reported), "{refusal}");
         }
     }
 

@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_misspelt_name_is_refused_with_the_nearest() {
-        for (typed, told) in [
+        for (typed, reported) in [
             ("lingr.ms", "did you mean linger.ms?"),
             ("partition", "did you mean partitions?"),
             ("record-sise", "did you mean record.size?"),
@@ -235,7 +235,7 @@ mod tests {
             ("topic.", "topic.flush.messages"),
         ] {
             let refusal = Setting::parse(typed).expect_err(typed);
-            assert!(refusal.contains(told), "{typed}: {refusal}");
+            assert!(refusal.contains(reported), "{typed}: {refusal}");
         }
     }
 

@@ -209,18 +209,18 @@ mod tests {
         let said = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
         assert_eq!(said(well), Ok(()));
         assert_eq!(said(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
-        let told = |found, words: &str| {
+        let reported = |found, words: &str| {
             let why = said(found).expect_err(words);
             assert!(why.contains(words), "{why}");
         };
-        told(Condition { control_serves: false, ..well }, "control thread");
-        told(Condition { is_fenced: true, ..well }, "this broker is fenced");
-        told(Condition { failed_partitions: 3, ..well }, "3 partitions");
-        told(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
-        told(Condition { directory_is_unwritable: true, ..well }, "cannot create files");
-        told(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
+        reported(Condition { control_serves: false, ..well }, "control thread");
+        reported(Condition { is_fenced: true, ..well }, "this broker is fenced");
+        reported(Condition { failed_partitions: 3, ..well }, "3 partitions");
+        reported(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
+        reported(Condition { directory_is_unwritable: true, ..well }, "cannot create files");
+        reported(Condition { disk_is_full: true, ..well }, "is full and records are refused: delete topics");
         let hung_for = Some(Duration::from_millis(7_900));
-        told(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
+        reported(Condition { disk_hung_for: hung_for, ..well }, "hangs: a write has not returned for 7 s");
         let hung = of_directory(None, directory.path()).expect_err("no answer").to_string();
         assert!(hung.contains("hangs: it does not respond"), "{hung}");
         let gone = directory.path().join("gone");

@@ -49,10 +49,10 @@ pub(super) async fn run(listener: TcpListener, routes: Router, connection_max: D
         match listener.accept().await {
             Ok((stream, peer)) => {
                 open.make_room().await;
-                let has_asked = Arc::<AtomicBool>::default();
-                let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_asked), connection_max);
+                let has_requested = Arc::<AtomicBool>::default();
+                let serving = serve(stream, peer, routes.clone(), Arc::clone(&has_requested), connection_max);
                 let task = open.tasks.spawn(task::boxed(serving));
-                open.oldest_first.push(OpenConnection { since: Instant::now(), has_asked, task });
+                open.oldest_first.push(OpenConnection { since: Instant::now(), has_requested, task });
                 // Lets the new connection's task run first. If its request has already arrived, the connection is then
                 // not displaced as an idle one.
                 yield_now().await;
@@ -75,7 +75,7 @@ struct OpenConnections {
 struct OpenConnection {
     since: Instant,
     /// True once the connection's request has arrived completely.
-    has_asked: Arc<AtomicBool>,
+    has_requested: Arc<AtomicBool>,
     task: AbortHandle,
 }
 
@@ -89,7 +89,7 @@ impl OpenConnections {
             if self.oldest_first.len() < CONNECTIONS_MAX {
                 return;
             }
-            let silent = self.oldest_first.iter().find(|one| !one.has_asked.load(Relaxed));
+            let silent = self.oldest_first.iter().find(|one| !one.has_requested.load(Relaxed));
             let is_new = silent.map(|one| NEW.saturating_sub(one.since.elapsed()));
             if let (Some(silent), Some(Duration::ZERO)) = (silent, is_new) {
                 silent.task.abort();
@@ -106,17 +106,17 @@ async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     routes: Router,
-    has_asked: Arc<AtomicBool>,
+    has_requested: Arc<AtomicBool>,
     connection_max: Duration,
 ) {
     let mut http = http1::Builder::new();
     http.keep_alive(false).max_buf_size(HEAD_MAX);
     let routes = TowerToHyperService::new(routes);
-    let asked = service_fn(move |request| {
-        has_asked.store(true, Relaxed);
+    let requested = service_fn(move |request| {
+        has_requested.store(true, Relaxed);
         routes.call(request)
     });
-    match timeout(connection_max, http.serve_connection(TokioIo::new(stream), asked)).await {
+    match timeout(connection_max, http.serve_connection(TokioIo::new(stream), requested)).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::debug!(%peer, %error, "admin connection lost"),
         Err(_) => tracing::debug!(%peer, "admin connection too slow"),
@@ -155,25 +155,25 @@ mod tests {
     }
 
     /// Sends `request`, and returns everything that the server sends until it closes the connection.
-    async fn ask(addr: SocketAddr, request: &[u8]) -> String {
-        let asking = async {
+    async fn answered(addr: SocketAddr, request: &[u8]) -> String {
+        let requesting = async {
             let mut stream = TcpStream::connect(addr).await.expect("the server listens");
             stream.write_all(request).await.expect("the server reads");
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer).await;
             String::from_utf8(answer).expect("answers are text")
         };
-        timeout(PATIENCE, asking).await.expect("the server answers or closes")
+        timeout(PATIENCE, requesting).await.expect("the server answers or closes")
     }
 
     #[tokio::test]
     async fn answers_and_closes() {
         let addr = started(PATIENCE).await;
-        let answer = ask(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 ") && answer.ends_with("\r\n\r\nhere"), "{answer}");
-        let answer = ask(addr, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET /nothing HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 404 "), "{answer}");
-        let answer = ask(addr, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n").await;
+        let answer = answered(addr, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 999999999999\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 405 "), "{answer}");
     }
 
@@ -182,14 +182,14 @@ mod tests {
         let addr = started(PATIENCE).await;
         let mut request = b"GET / HTTP/1.1\r\nHost: x\r\nX: ".to_vec();
         request.resize(HEAD_MAX, b'a');
-        let answer = ask(addr, &request).await;
+        let answer = answered(addr, &request).await;
         assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
     }
 
     #[tokio::test]
     async fn garbage_is_refused() {
         let addr = started(PATIENCE).await;
-        let answer = ask(addr, b"\0\0\0\x12\0\x12\0\x04\r\n\r\n").await;
+        let answer = answered(addr, b"\0\0\0\x12\0\x12\0\x04\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
     }
 
@@ -200,7 +200,7 @@ mod tests {
         for _ in 0..2 * CONNECTIONS_MAX {
             silent.push(TcpStream::connect(addr).await.expect("the backlog has room"));
         }
-        let answer = ask(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.ends_with("here"), "{answer}");
         for mut stream in silent {
             assert!(timeout(PATIENCE, stream.read_u8()).await.expect("cut off").is_err());
@@ -223,7 +223,7 @@ mod tests {
         let addr = started(10 * PATIENCE).await;
         let _silent = silent(addr, 2 * CONNECTIONS_MAX, b"").await;
         let _begun = silent(addr, 2 * CONNECTIONS_MAX, b"GET / HTTP/1.1\r\nHost: x\r\n").await;
-        let answer = ask(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.ends_with("here"), "{answer}");
     }
 
@@ -232,7 +232,7 @@ mod tests {
         let addr = started(10 * PATIENCE).await;
         let mut waiting = silent(addr, 1, b"GET /waits HTTP/1.1\r\nHost: x\r\n\r\n").await.remove(0);
         let _silent = silent(addr, 3 * CONNECTIONS_MAX, b"").await;
-        let answer = ask(addr, b"GET /goes-on HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET /goes-on HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         let mut answer = String::new();
         timeout(PATIENCE, waiting.read_to_string(&mut answer)).await.expect("in time").expect("it is not cut off");
@@ -248,7 +248,7 @@ mod tests {
             stream.write_all(b"GET /big HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("the server reads");
             stuck.push(stream);
         }
-        let answer = ask(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answered(addr, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await;
         assert!(answer.ends_with("here"), "{answer}");
     }
 }

@@ -10,12 +10,12 @@ use fullbore_wire::apis::alter_configs::{
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterConfigsRequest = call.body(reply.version)?;
-    let asked = request.resources.iter().map(|resource| Alteration {
+    let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         name: &resource.resource_name,
         changes: replacement(&resource.configs),
     });
-    let outcomes = alter(call.broker, &call.control(), asked.collect(), request.validate_only).await;
+    let outcomes = alter(call.broker, &call.control(), requested.collect(), request.validate_only).await;
     let responses =
         request.resources.iter().zip(outcomes).map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<AlterConfigsRequest>(&AlterConfigsResponse { responses, ..Default::default() })

@@ -12,9 +12,9 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
     let image = call.broker.control.image();
-    let asked =
+    let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
-    let responses = asked.into_iter().map(|topic| reassign(&image, topic)).collect();
+    let responses = requested.into_iter().map(|topic| reassign(&image, topic)).collect();
     reply.frame::<AlterPartitionReassignmentsRequest>(&AlterPartitionReassignmentsResponse {
         allow_replication_factor_change: request.allow_replication_factor_change,
         responses,
@@ -22,30 +22,30 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     })
 }
 
-fn reassign(image: &Image, asked: ReassignableTopic) -> ReassignableTopicResponse {
+fn reassign(image: &Image, requested: ReassignableTopic) -> ReassignableTopicResponse {
     let partition = |partition: ReassignablePartition| {
-        let (error_code, error_message) = code_and_message(check(image, &asked.name, &partition));
+        let (error_code, error_message) = code_and_message(check(image, &requested.name, &partition));
         let partition_index = partition.partition_index;
         ReassignablePartitionResponse { partition_index, error_code, error_message, ..Default::default() }
     };
-    let partitions = once(asked.partitions, |partition| partition.partition_index);
+    let partitions = once(requested.partitions, |partition| partition.partition_index);
     ReassignableTopicResponse {
-        name: asked.name.clone(),
+        name: requested.name.clone(),
         partitions: partitions.into_iter().map(partition).collect(),
         ..Default::default()
     }
 }
 
-fn check(image: &Image, topic: &Text, asked: &ReassignablePartition) -> Result<(), Refusal> {
+fn check(image: &Image, topic: &Text, requested: &ReassignablePartition) -> Result<(), Refusal> {
     let unknown = |message| Err(Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, message));
-    let index = asked.partition_index;
+    let index = requested.partition_index;
     let Some(known) = image.topic(topic) else {
         return unknown(format!("Unable to find a topic named {topic}."));
     };
     let Some(registered) = known.partition(index) else {
         return unknown(format!("Unable to find partition {topic}-{index}."));
     };
-    match &asked.replicas {
+    match &requested.replicas {
         Some(_) if known.config.diskless => {
             let message = format!(
                 "Topic {topic} is diskless: every broker serves its partitions, and there are no replicas to move."

@@ -36,14 +36,14 @@ pub async fn alter(
     validate_only: bool,
 ) -> Vec<Result<(), Refusal>> {
     let mut times: HashMap<(i8, &str), usize> = HashMap::new();
-    for asked in &alterations {
-        *times.entry((asked.resource_type, asked.name)).or_default() += 1;
+    for requested in &alterations {
+        *times.entry((requested.resource_type, requested.name)).or_default() += 1;
     }
     let mut wanted = Alterations::default();
     let mut places = Vec::with_capacity(alterations.len());
-    for asked in alterations {
-        places.push(match times[&(asked.resource_type, asked.name)] {
-            1 => wanted.add(broker, asked, validate_only),
+    for requested in alterations {
+        places.push(match times[&(requested.resource_type, requested.name)] {
+            1 => wanted.add(broker, requested, validate_only),
             _ => Err(invalid("Each resource must appear at most once.")),
         });
     }
@@ -84,9 +84,9 @@ struct Done {
 }
 
 impl Alterations {
-    fn add(&mut self, broker: &Node, asked: Alteration<'_>, validate_only: bool) -> Result<ResourceIndex, Refusal> {
-        let Alteration { name, changes, .. } = asked;
-        match asked.resource_type {
+    fn add(&mut self, broker: &Node, requested: Alteration<'_>, validate_only: bool) -> Result<ResourceIndex, Refusal> {
+        let Alteration { name, changes, .. } = requested;
+        match requested.resource_type {
             TOPIC => {
                 if name.is_empty() {
                     return Err(invalid("Default topic resources are not allowed."));
@@ -123,17 +123,17 @@ impl Alterations {
     async fn make(self, control: &Control, validate_only: bool) -> Done {
         let mut done = Done::default();
         if !self.topics.is_empty() {
-            let asked = AlterTopicConfigs { topics: self.topics, validate_only };
-            let topics = control.alter_topic_configs(asked).await;
+            let requested = AlterTopicConfigs { topics: self.topics, validate_only };
+            let topics = control.alter_topic_configs(requested).await;
             done.topics = topics.into_iter().map(|topic| topic.map(drop)).collect();
         }
         if !self.brokers.is_empty() {
-            let asked = AlterBrokerConfigs { brokers: self.brokers, validate_only };
-            done.brokers = control.alter_broker_configs(asked).await;
+            let requested = AlterBrokerConfigs { brokers: self.brokers, validate_only };
+            done.brokers = control.alter_broker_configs(requested).await;
         }
         if !self.resources.is_empty() {
-            let asked = AlterResourceConfigs { resources: self.resources, validate_only };
-            done.resources = control.alter_resource_configs(asked).await;
+            let requested = AlterResourceConfigs { resources: self.resources, validate_only };
+            done.resources = control.alter_resource_configs(requested).await;
         }
         done
     }

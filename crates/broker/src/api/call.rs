@@ -130,7 +130,7 @@ impl Call<'_> {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
             _ => self.client.peer.to_string(),
         };
-        self.broker.control.asked_by(&by)
+        self.broker.control.requested_by(&by)
     }
 
     /// Decodes the request's body.
@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn repeated_elements_are_joined_to_the_first_of_each() {
-        let asked =
+        let requested =
             vec![("b", vec![1]), ("a", vec![2]), ("b", vec![3]), ("c", vec![4]), ("a", vec![5]), ("b", vec![6])];
-        let joined = joined(asked, |(name, _)| *name, |(_, first), (_, later)| first.extend(later));
+        let joined = joined(requested, |(name, _)| *name, |(_, first), (_, later)| first.extend(later));
         assert_eq!(joined, [("b", vec![1, 3, 6]), ("a", vec![2, 5]), ("c", vec![4])]);
     }
 }

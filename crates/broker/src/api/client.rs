@@ -3,7 +3,7 @@
 use super::fetch::replica::session::FollowerSession;
 use crate::coordinator::Unwritten;
 use crate::fetch_sessions::ConnectionSession;
-use crate::telemetry::Asking;
+use crate::telemetry::Requesting;
 use fullbore_wire::{Text, Uuid};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -53,9 +53,9 @@ impl Client {
     }
 
     /// Returns this client as the sender of a telemetry request.
-    pub fn asking<'a>(&'a self, instance: Uuid, client_id: &'a str) -> Asking<'a> {
+    pub fn requesting<'a>(&'a self, instance: Uuid, client_id: &'a str) -> Requesting<'a> {
         let Client { peer, software_name, software_version, .. } = self;
-        Asking { instance, client_id, software_name, software_version, peer: *peer }
+        Requesting { instance, client_id, software_name, software_version, peer: *peer }
     }
 
     /// Notes that a request has arrived, and measures the round trip if it is the first one after ApiVersions.

@@ -20,7 +20,8 @@ const SPEAKS_CONSUMER: i8 = 1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
-    let authorized_operations = operations::where_asked(request.include_authorized_operations, operations::OF_A_GROUP);
+    let authorized_operations =
+        operations::where_requested(request.include_authorized_operations, operations::OF_A_GROUP);
     let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
     let image = call.broker.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {

@@ -77,7 +77,7 @@ async fn heartbeat(
         resolved_version: image.epoch(),
     };
     let missing = if joins { Missing::Create } else { Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND) };
-    let answer = groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
         let image = call.broker.control.image();
@@ -202,7 +202,7 @@ mod tests {
         });
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
-        let asks = std::thread::spawn(move || opened.call(&beat(1), 1));
+        let requests = std::thread::spawn(move || opened.call(&beat(1), 1));
         // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
         // lock.
         while node.groups.references("g") <= known_by {
@@ -216,7 +216,7 @@ mod tests {
         assert!(grown[0].is_ok());
         release.send(()).expect("it waits");
         assert_eq!(holds.join().expect("done"), Ok(Some(true)));
-        let answer = asks.join().expect("answered");
+        let answer = requests.join().expect("answered");
         assert_eq!((answer.member_epoch, partitions(&answer)), (2, vec![0, 1]));
     }
 }

@@ -10,8 +10,8 @@ use fullbore_wire::{Frame, Text};
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: CreatePartitionsRequest = call.body(reply.version)?;
     let topics = request.topics.iter().map(wanted).collect();
-    let asked = CreatePartitions { topics, validate_only: request.validate_only };
-    let outcomes = call.control().create_partitions(asked).await;
+    let requested = CreatePartitions { topics, validate_only: request.validate_only };
+    let outcomes = call.control().create_partitions(requested).await;
     let answered = request.topics.into_iter().zip(outcomes);
     let results = answered.map(|(topic, outcome)| result(topic.name, outcome.map(drop))).collect();
     reply.frame::<CreatePartitionsRequest>(&CreatePartitionsResponse { results, ..Default::default() })

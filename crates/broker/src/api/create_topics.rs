@@ -30,10 +30,10 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         .topics
         .into_iter()
         .zip(outcomes)
-        .map(|(asked, outcome)| match outcome {
+        .map(|(requested, outcome)| match outcome {
             Ok(topic) => created(call.broker, &image, &topic),
             Err(refusal) => CreatableTopicResult {
-                name: asked.name,
+                name: requested.name,
                 error_code: refusal.code,
                 error_message: Some(words(refusal.message)),
                 ..Default::default()

@@ -36,13 +36,13 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteRecordsRequest = call.body(reply.version)?;
     let wait = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0)).min(WAIT_MAX);
     let deadline = Instant::now() + wait;
-    let asked =
+    let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let image = call.broker.control.image();
-    let named = asked.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
+    let named = requested.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
     let shared = Arc::clone(call.broker);
-    let moving = tokio::task::spawn_blocking(move || delete(&shared, asked));
+    let moving = tokio::task::spawn_blocking(move || delete(&shared, requested));
     let moved = moving.await.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
     let mut in_index = moved_in_index(&moved, deadline).await.into_iter();
     let mut topics = Vec::with_capacity(moved.len());
@@ -57,7 +57,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// Moves the log starts of classic partitions and checks the diskless ones. Blocks on the disk.
-fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
+fn delete(broker: &Node, requested: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
     let image = broker.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
         let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
@@ -67,7 +67,7 @@ fn delete(broker: &Node, asked: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32,
             .collect();
         (topic.name, moved)
     };
-    let mut moved: Vec<_> = asked.into_iter().map(moved_of).collect();
+    let mut moved: Vec<_> = requested.into_iter().map(moved_of).collect();
     let outcomes = moved.iter().flat_map(|(_, partitions)| partitions);
     let here = |moved: &Moved| match moved {
         Ok(Deleting::Here(replica, _)) => Some(Arc::clone(replica)),
@@ -118,12 +118,17 @@ async fn answer(
     DeleteRecordsPartitionResult { partition_index, low_watermark, error_code, ..Default::default() }
 }
 
-fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, asked: &DeleteRecordsPartition) -> Moved {
+fn move_log_start(
+    broker: &Node,
+    image: &Image,
+    topic: &DeleteRecordsTopic,
+    requested: &DeleteRecordsPartition,
+) -> Moved {
     let topic = topics::find(image, &topic.name, Uuid::ZERO)?;
     if is_internal(&topic.name) {
         return Err(ErrorCode::INVALID_TOPIC_EXCEPTION);
     }
-    let partition = topics::existing(broker, topic, asked.partition_index)?;
+    let partition = topics::existing(broker, topic, requested.partition_index)?;
     partition.check_writable()?;
     if !topic.config.cleanup.delete {
         return Err(ErrorCode::POLICY_VIOLATION);
@@ -131,9 +136,9 @@ fn move_log_start(broker: &Node, image: &Image, topic: &DeleteRecordsTopic, aske
     partition.check_leads(NO_EPOCH)?;
     match partition {
         AnyPartition::Classic(replica) => {
-            let log_start = replica.delete_records_before(asked.offset).map_err(|error| error.code())?;
+            let log_start = replica.delete_records_before(requested.offset).map_err(|error| error.code())?;
             Ok(Deleting::Here(replica, log_start))
         }
-        AnyPartition::Diskless(partition) => Ok(Deleting::InIndex(partition, asked.offset)),
+        AnyPartition::Diskless(partition) => Ok(Deleting::InIndex(partition, requested.offset)),
     }
 }

@@ -16,13 +16,13 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DeleteTopicsRequest = call.body(reply.version)?;
-    let asked: Vec<DeleteTopicState> = if reply.version.number >= 6 {
+    let requested: Vec<DeleteTopicState> = if reply.version.number >= 6 {
         request.topics
     } else {
         let by_name = |name| DeleteTopicState { name: Some(name), ..Default::default() };
         request.topic_names.into_iter().map(by_name).collect()
     };
-    let meant: Vec<TopicRef> = asked.iter().flat_map(target).collect();
+    let meant: Vec<TopicRef> = requested.iter().flat_map(target).collect();
     let outcomes = match timeout(WAIT_MAX, call.broker.partitions.deletions_have_room()).await {
         Ok(()) => call.control().delete_topics(meant).await,
         Err(_) => vec![Err(too_many()); meant.len()],
@@ -32,12 +32,13 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     // The deletion has been decided and will be carried out even if the client is gone.
     let _ = timeout(patience, carried_out(&call.broker.partitions, deleted)).await;
     let mut outcomes = outcomes.into_iter();
-    let mut outcome_of =
-        |asked: &DeleteTopicState| target(asked).and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many())));
-    let responses = asked
+    let mut outcome_of = |requested: &DeleteTopicState| {
+        target(requested).and_then(|_| outcomes.next().unwrap_or_else(|| Err(too_many())))
+    };
+    let responses = requested
         .into_iter()
-        .map(|asked| (outcome_of(&asked), asked))
-        .map(|(outcome, asked)| match outcome {
+        .map(|requested| (outcome_of(&requested), requested))
+        .map(|(outcome, requested)| match outcome {
             Ok(topic) => DeletableTopicResult {
                 name: Some(Text::from(topic.name.as_str())),
                 topic_id: topic.id,
@@ -45,8 +46,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
                 ..Default::default()
             },
             Err(refusal) => DeletableTopicResult {
-                name: asked.name,
-                topic_id: asked.topic_id,
+                name: requested.name,
+                topic_id: requested.topic_id,
                 error_code: refusal.code,
                 error_message: Some(words(refusal.message)),
                 ..Default::default()
@@ -70,11 +71,11 @@ async fn carried_out(logs: &Partitions, topics: impl Iterator<Item = Uuid>) {
 
 /// Returns the topic of an entry. An entry with both a name and an id is refused, because the two may belong to
 /// different topics.
-fn target(asked: &DeleteTopicState) -> Result<TopicRef, Refusal> {
+fn target(requested: &DeleteTopicState) -> Result<TopicRef, Refusal> {
     let refused = |message: &'static str| Err(Refusal::new(ErrorCode::INVALID_REQUEST, message));
-    match (&asked.name, asked.topic_id.is_zero()) {
+    match (&requested.name, requested.topic_id.is_zero()) {
         (Some(name), true) => Ok(TopicRef::Name(name.clone())),
-        (None, false) => Ok(TopicRef::Id(asked.topic_id)),
+        (None, false) => Ok(TopicRef::Id(requested.topic_id)),
         (Some(_), false) => refused("You may not specify both topic name and topic id."),
         (None, true) => refused("Neither topic name nor id were specified."),
     }

@@ -18,8 +18,9 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         BROKERS => {
             let image = broker.control.image();
             response.controller_id = broker.config.node.id;
-            let is_asked = request.include_cluster_authorized_operations;
-            response.cluster_authorized_operations = operations::where_asked(is_asked, operations::OF_THE_CLUSTER);
+            let is_requested = request.include_cluster_authorized_operations;
+            response.cluster_authorized_operations =
+                operations::where_requested(is_requested, operations::OF_THE_CLUSTER);
             let registered =
                 nodes::registered(broker, &image, call.listener).map(|(id, node, at)| described(id, node, at));
             response.brokers =

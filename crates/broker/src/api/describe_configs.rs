@@ -69,7 +69,7 @@ fn describe(
         Ok(entries) => {
             result.configs = entries
                 .into_iter()
-                .filter(|entry| is_asked_for(entry, resource))
+                .filter(|entry| is_requested_for(entry, resource))
                 .map(|entry| answer(entry, request))
                 .collect();
         }
@@ -127,7 +127,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
 }
 
 /// Returns true if the request selects this entry. A request without keys selects all entries.
-fn is_asked_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
+fn is_requested_for(entry: &ConfigEntry, resource: &DescribeConfigsResource) -> bool {
     let keys = resource.configuration_keys.as_deref().unwrap_or_default();
     keys.is_empty() || keys.iter().any(|key| *key == entry.name)
 }

@@ -17,7 +17,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let described = |group_id: Text| {
         let mut group = describe(call, &group_id, reply.version.number);
         let is_said = request.include_authorized_operations && !group.error_code.is_err();
-        group.authorized_operations = operations::where_asked(is_said, operations::OF_A_GROUP);
+        group.authorized_operations = operations::where_requested(is_said, operations::OF_A_GROUP);
         group.group_id = group_id;
         group
     };

@@ -29,10 +29,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 /// Describes the data directory, and the object store if there are diskless topics.
-fn describe(broker: &Node, listener: usize, asked: Option<Vec<DescribableLogDirTopic>>) -> Vec<DescribeLogDirsResult> {
+fn describe(
+    broker: &Node,
+    listener: usize,
+    requested: Option<Vec<DescribableLogDirTopic>>,
+) -> Vec<DescribeLogDirsResult> {
     let reports = reports_store(broker, &broker.control.image(), listener);
-    let store = reports.then(|| describe_store(broker, asked.clone())).flatten();
-    std::iter::once(describe_directory(broker, asked)).chain(store).collect()
+    let store = reports.then(|| describe_store(broker, requested.clone())).flatten();
+    std::iter::once(describe_directory(broker, requested)).chain(store).collect()
 }
 
 /// Returns true if this broker reports the object store. Clients query all brokers and add up the responses, so exactly
@@ -45,8 +49,8 @@ fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
 }
 
 /// Describes the object store, whose total size is unknown. Returns `None` if no requested topic is stored there.
-fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
-    let topics = topics(broker, asked, true).ok()?;
+fn describe_store(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>) -> Option<DescribeLogDirsResult> {
+    let topics = topics(broker, requested, true).ok()?;
     let log_dir = store(broker);
     (!topics.is_empty()).then(|| DescribeLogDirsResult {
         log_dir,
@@ -57,9 +61,9 @@ fn describe_store(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> 
     })
 }
 
-fn describe_directory(broker: &Node, asked: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
+fn describe_directory(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
     let (log_dir, directory) = (directory(broker), &broker.config.node.data_dir);
-    let described = topics(broker, asked, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
+    let described = topics(broker, requested, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
             log_dir,
@@ -91,11 +95,11 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all if `asked` is `None`. With `diskless` these are the diskless topics, otherwise
+/// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics, otherwise
 /// the classic ones. Topics without a replica on this broker are left out, as in Kafka.
 fn topics(
     broker: &Node,
-    asked: Option<Vec<DescribableLogDirTopic>>,
+    requested: Option<Vec<DescribableLogDirTopic>>,
     diskless: bool,
 ) -> io::Result<Vec<DescribeLogDirsTopic>> {
     let image = broker.control.image();
@@ -104,7 +108,7 @@ fn topics(
             |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node.id);
         topic.config.diskless == diskless && topic.partition(index).is_some_and(has)
     };
-    match asked {
+    match requested {
         None => {
             let here = |topic: &Topic| (0..topic.partition_count()).filter(|index| is_here(topic, *index)).collect();
             let all = image.topics().map(|topic| (topic, here(topic)));
@@ -112,12 +116,12 @@ fn topics(
                 .map(|(topic, partitions)| of_topic(broker, topic, partitions))
                 .collect()
         }
-        Some(asked) => {
-            joined(asked, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions))
+        Some(requested) => {
+            joined(requested, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions))
                 .into_iter()
-                .filter_map(|asked| {
-                    let topic = image.topic(&asked.topic).filter(|topic| topic.config.diskless == diskless)?;
-                    let partitions = once(asked.partitions, |index| *index).into_iter();
+                .filter_map(|requested| {
+                    let topic = image.topic(&requested.topic).filter(|topic| topic.config.diskless == diskless)?;
+                    let partitions = once(requested.partitions, |index| *index).into_iter();
                     let partitions = partitions.filter(|index| is_here(topic, *index)).collect();
                     Some(of_topic(broker, topic, partitions))
                 })

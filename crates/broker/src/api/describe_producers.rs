@@ -24,38 +24,38 @@ const NO_TRANSACTION: i64 = -1;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
     let (image, deadline) = (call.broker.control.image(), Instant::now() + WAIT_MAX);
-    let asked = joined(
+    let requested = joined(
         request.topics,
         |topic| topic.name.clone(),
         |topic, again| topic.partition_indexes.extend(again.partition_indexes),
     );
-    let named = asked.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
+    let named = requested.iter().flat_map(|topic| topic.partition_indexes.iter().map(|index| (&topic.name, *index)));
     // A partition that is not open by then gets an error below.
     let _ = timeout_at(deadline, AnyPartition::open_all(topics::named(call.broker, &image, named))).await;
-    let mut topics = Vec::with_capacity(asked.len());
-    for topic in asked {
+    let mut topics = Vec::with_capacity(requested.len());
+    for topic in requested {
         topics.push(describe(call.broker, &image, topic, deadline).await);
     }
     reply.frame::<DescribeProducersRequest>(&DescribeProducersResponse { topics, ..Default::default() })
 }
 
-async fn describe(broker: &Node, image: &Image, asked: TopicRequest, deadline: Instant) -> TopicResponse {
-    let mut partitions = Vec::with_capacity(asked.partition_indexes.len());
-    for partition_index in once(asked.partition_indexes, |index| *index) {
-        let found = timeout_at(deadline, producers(broker, image, &asked.name, partition_index)).await;
+async fn describe(broker: &Node, image: &Image, requested: TopicRequest, deadline: Instant) -> TopicResponse {
+    let mut partitions = Vec::with_capacity(requested.partition_indexes.len());
+    for partition_index in once(requested.partition_indexes, |index| *index) {
+        let found = timeout_at(deadline, producers(broker, image, &requested.name, partition_index)).await;
         let error = match found {
             Ok(Ok(producers)) => {
                 let active_producers = producers.into_iter().map(state).collect();
                 partitions.push(PartitionResponse { partition_index, active_producers, ..Default::default() });
                 continue;
             }
-            Ok(Err(code)) => (code, why(code, &asked.name, partition_index)),
-            Err(_) => (ErrorCode::KAFKA_STORAGE_ERROR, late(&asked.name, partition_index)),
+            Ok(Err(code)) => (code, why(code, &requested.name, partition_index)),
+            Err(_) => (ErrorCode::KAFKA_STORAGE_ERROR, late(&requested.name, partition_index)),
         };
         let (error_code, error_message) = (error.0, Some(error.1));
         partitions.push(PartitionResponse { partition_index, error_code, error_message, ..Default::default() });
     }
-    TopicResponse { name: asked.name, partitions, ..Default::default() }
+    TopicResponse { name: requested.name, partitions, ..Default::default() }
 }
 
 async fn producers(

@@ -67,12 +67,12 @@ fn node(listener: &Text, (node_id, _, at): &Voter<'_>) -> QuorumNode {
     QuorumNode { node_id: *node_id, listeners, ..Default::default() }
 }
 
-fn unknown(asked: TopicRequest) -> TopicData {
-    let partition = |asked: &PartitionRequest| PartitionData {
-        partition_index: asked.partition_index,
+fn unknown(requested: TopicRequest) -> TopicData {
+    let partition = |requested: &PartitionRequest| PartitionData {
+        partition_index: requested.partition_index,
         error_code: ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         ..Default::default()
     };
-    let partitions = asked.partitions.iter().map(partition).collect();
-    TopicData { topic_name: asked.topic_name, partitions, ..Default::default() }
+    let partitions = requested.partitions.iter().map(partition).collect();
+    TopicData { topic_name: requested.topic_name, partitions, ..Default::default() }
 }

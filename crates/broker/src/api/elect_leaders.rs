@@ -21,7 +21,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         _ => return reply.frame::<ElectLeadersRequest>(&refused(named(request.topic_partitions.unwrap_or_default()))),
     };
     match request.topic_partitions {
-        Some(asked) => elect(call, ElectLeaders { kind, topics: named(asked) }, true, reply).await,
+        Some(requested) => elect(call, ElectLeaders { kind, topics: named(requested) }, true, reply).await,
         None => {
             let all = ElectLeaders { kind, topics: in_need(&call.broker.control.image(), kind) };
             drive_command(&call.broker.wide, all.partition_count(), elect(call, all, false, reply)).await
@@ -33,9 +33,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// request is about all partitions, the response names only those with an election, as in Kafka.
 async fn elect(call: &Call<'_>, command: ElectLeaders, lists_all: bool, reply: Reply) -> Result<Frame, Fault> {
     let mut response = ElectLeadersResponse::default();
-    let asked = command.topics.clone();
+    let requested = command.topics.clone();
     let mut outcomes = call.control().elect_leaders(command).await.into_iter();
-    for (topic, partitions) in asked {
+    for (topic, partitions) in requested {
         let mut partition_result = Vec::with_capacity(partitions.len());
         for (partition_id, outcome) in partitions.into_iter().zip(&mut outcomes) {
             let (error_code, error_message) = match outcome {
@@ -55,7 +55,7 @@ async fn elect(call: &Call<'_>, command: ElectLeaders, lists_all: bool, reply: R
 
 /// Returns the response to an unknown type of election. The request and each partition get the error (Kafka's
 /// `ElectLeadersRequest.getErrorResponse`).
-fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
+fn refused(requested: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
     let error_code = ErrorCode::INVALID_REQUEST;
     let of_partition = |partition_id| PartitionResult { partition_id, error_code, ..Default::default() };
     let of_topic = |(topic, partitions): (Text, Vec<i32>)| ReplicaElectionResult {
@@ -63,14 +63,15 @@ fn refused(asked: Vec<(Text, Vec<i32>)>) -> ElectLeadersResponse {
         partition_result: partitions.into_iter().map(of_partition).collect(),
         ..Default::default()
     };
-    let replica_election_results = asked.into_iter().map(of_topic).collect();
+    let replica_election_results = requested.into_iter().map(of_topic).collect();
     ElectLeadersResponse { error_code, replica_election_results, ..Default::default() }
 }
 
 /// Returns each requested partition once, in the order of the request.
-fn named(asked: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
-    let asked = joined(asked, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions));
-    let topics = asked.into_iter().filter(|topic| !topic.partitions.is_empty());
+fn named(requested: Vec<TopicPartitions>) -> Vec<(Text, Vec<i32>)> {
+    let requested =
+        joined(requested, |topic| topic.topic.clone(), |topic, again| topic.partitions.extend(again.partitions));
+    let topics = requested.into_iter().filter(|topic| !topic.partitions.is_empty());
     topics.map(|topic| (topic.topic, once(topic.partitions, |index| *index))).collect()
 }
 

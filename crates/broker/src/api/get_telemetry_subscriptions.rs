@@ -17,8 +17,8 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         id if id.is_zero() => Uuid(uuid::Uuid::new_v4().into_bytes()),
         id => id,
     };
-    let asking = call.client.asking(instance, call.header.client_id.as_deref().unwrap_or_default());
-    let response = match broker.telemetry.ask(&broker.control.image(), &asking) {
+    let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
+    let response = match broker.telemetry.request(&broker.control.image(), &requesting) {
         Ok(wanted) => GetTelemetrySubscriptionsResponse {
             client_instance_id: instance,
             subscription_id: wanted.subscription_id,

@@ -11,12 +11,12 @@ use fullbore_wire::{Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: IncrementalAlterConfigsRequest = call.body(reply.version)?;
-    let asked = request.resources.iter().map(|resource| Alteration {
+    let requested = request.resources.iter().map(|resource| Alteration {
         resource_type: resource.resource_type,
         name: &resource.resource_name,
         changes: changes(&resource.configs),
     });
-    let outcomes = alter(call.broker, &call.control(), asked.collect(), request.validate_only).await;
+    let outcomes = alter(call.broker, &call.control(), requested.collect(), request.validate_only).await;
     let answers = request.resources.iter().zip(outcomes);
     let responses = answers.map(|(resource, outcome)| answer(resource, outcome)).collect();
     reply.frame::<IncrementalAlterConfigsRequest>(&IncrementalAlterConfigsResponse { responses, ..Default::default() })

@@ -39,7 +39,7 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
-    let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
         let image = call.broker.control.image();

@@ -47,8 +47,8 @@ impl Opened {
         );
         let (config, _) = BrokerConfig::from_properties(&Properties::parse(&text).expect("valid")).expect("valid");
         let broker = Broker::start(config).await.expect("started");
-        let asked = CreateTopics { topics: vec![topic], validate_only: false };
-        broker.node().control.create_topics(asked).await.remove(0).expect("created");
+        let requested = CreateTopics { topics: vec![topic], validate_only: false };
+        broker.node().control.create_topics(requested).await.remove(0).expect("created");
         let client = TcpStream::connect(broker.addr()).expect("connected");
         Opened { broker, client, timeout_ms: 50, _directory: directory }
     }
@@ -235,9 +235,9 @@ async fn partition_without_a_leader_is_reported_to_clients() {
     assert_eq!((partition.error_code, partition.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
     let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 9, ..Default::default() };
-    let told = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
-    assert_eq!((told.error_code, told.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
-    assert_eq!(told.eligible_leader_replicas, Some(vec![OTHER]));
+    let reported = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
+    assert_eq!((reported.error_code, reported.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    assert_eq!(reported.eligible_leader_replicas, Some(vec![OTHER]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,7 +253,7 @@ async fn leader_out_of_reach_of_the_listener_is_not_reported() {
     assert_eq!(partition.error_code, ErrorCode::LEADER_NOT_AVAILABLE);
     let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 9, ..Default::default() };
-    let told = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
-    assert_eq!((told.error_code, told.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
+    let reported = opened.call(&request, 0).topics.remove(0).partitions.remove(0);
+    assert_eq!((reported.error_code, reported.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
     assert_eq!(opened.produced(1), (ErrorCode::NOT_LEADER_OR_FOLLOWER, (-1, -1), vec![]));
 }

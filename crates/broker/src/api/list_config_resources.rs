@@ -18,14 +18,14 @@ const ALL: [i8; 5] = [TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP];
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListConfigResourcesRequest = call.body(reply.version)?;
     let mut response = ListConfigResourcesResponse::default();
-    if request.resource_types.iter().any(|asked| !ALL.contains(asked)) {
+    if request.resource_types.iter().any(|requested| !ALL.contains(requested)) {
         response.error_code = ErrorCode::UNSUPPORTED_VERSION;
         return reply.frame::<ListConfigResourcesRequest>(&response);
     }
     let wanted = match (reply.version.number, &request.resource_types[..]) {
         (0, _) => vec![CLIENT_METRICS],
         (_, []) => ALL.to_vec(),
-        (_, asked) => ALL.into_iter().filter(|known| asked.contains(known)).collect(),
+        (_, requested) => ALL.into_iter().filter(|known| requested.contains(known)).collect(),
     };
     for resource_type in wanted {
         let resource = |resource_name| ConfigResource { resource_name, resource_type, ..Default::default() };

@@ -32,15 +32,17 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in &request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for asked in &topic.partitions {
-            let is_repeated = !repeated.is_empty() && repeated.contains(&(topic.name.clone(), asked.partition_index));
+        for requested in &topic.partitions {
+            let is_repeated =
+                !repeated.is_empty() && repeated.contains(&(topic.name.clone(), requested.partition_index));
             let found = match isolation {
                 Some(isolation) if !is_repeated => {
-                    look_up(broker, &image, &topic.name, asked, RequestTerms { version, isolation, refreshed }).await
+                    look_up(broker, &image, &topic.name, requested, RequestTerms { version, isolation, refreshed })
+                        .await
                 }
                 _ => Err(ErrorCode::INVALID_REQUEST),
             };
-            partitions.push(answer(asked.partition_index, found));
+            partitions.push(answer(requested.partition_index, found));
         }
         topics.push(ListOffsetsTopicResponse { name: topic.name.clone(), partitions, ..Default::default() });
     }
@@ -50,9 +52,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 /// Returns the partitions that a request names more than once. Kafka refuses them.
 fn repeated(topics: &[ListOffsetsTopic]) -> HashSet<(Text, i32)> {
     let mut seen = HashSet::new();
-    let asked =
+    let requested =
         topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (topic.name.clone(), p.partition_index)));
-    asked.filter(|partition| !seen.insert(partition.clone())).collect()
+    requested.filter(|partition| !seen.insert(partition.clone())).collect()
 }
 
 fn answer(partition_index: i32, found: Result<Option<TimestampOffset>, ErrorCode>) -> ListOffsetsPartitionResponse {
@@ -85,17 +87,17 @@ async fn look_up(
     broker: &Node,
     image: &Image,
     topic: &Text,
-    asked: &ListOffsetsPartition,
+    requested: &ListOffsetsPartition,
     of: RequestTerms,
 ) -> Result<Option<TimestampOffset>, ErrorCode> {
     let RequestTerms { version, isolation, refreshed } = of;
     let topic = topics::find(image, topic, Uuid::ZERO)?;
-    let partition = topics::opened(broker, topic, asked.partition_index).await?;
-    partition.check_leads(asked.current_leader_epoch)?;
+    let partition = topics::opened(broker, topic, requested.partition_index).await?;
+    partition.check_leads(requested.current_leader_epoch)?;
     let code = |error: ReadError| error.code();
     partition.is_refreshed(refreshed).map_err(code)?;
     let long = &broker.long_work;
-    match asked.timestamp {
+    match requested.timestamp {
         LATEST => {
             let (offset, leader_epoch) = (partition.latest_offset(isolation)?, partition.leader_epoch());
             Ok(Some(TimestampOffset { offset, timestamp: -1, leader_epoch }))

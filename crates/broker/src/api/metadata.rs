@@ -20,8 +20,9 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         // An empty list means all topics in version 0, and none in later versions.
         Some(topics) => version == 0 && topics.is_empty(),
     };
-    let of_topics = operations::where_asked(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
-    let of_cluster = operations::where_asked(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
+    let of_topics = operations::where_requested(request.include_topic_authorized_operations, operations::OF_A_TOPIC);
+    let of_cluster =
+        operations::where_requested(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
         let image = broker.control.image();
         let viewer = Viewer::of(call, &image);

@@ -35,32 +35,32 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     }
     let offsets = std::mem::take(&mut wanted.offsets);
     let groups = &call.broker.groups;
-    let asked = match groups.prepare(Missing::Create, [&request.group_id]).await {
+    let requested = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
             groups.commit(&request.group_id, &committer, None, offsets, &call.client.unwritten)
         }
         Err(code) => Err(code),
     };
-    complete(wanted, asked, request_bytes, answer)
+    complete(wanted, requested, request_bytes, answer)
 }
 
 /// Returns the completion of a commit that was queued or refused. `request_bytes` is the size of the request.
 pub fn complete(
     mut wanted: ValidCommit,
-    asked: Result<PendingCommit, ErrorCode>,
+    requested: Result<PendingCommit, ErrorCode>,
     request_bytes: usize,
     answer: impl FnOnce(&ValidCommit) -> Result<Frame, Fault> + Send + 'static,
 ) -> Result<Completion, Fault> {
-    match asked {
+    match requested {
         Err(code) => {
             wanted.refuse_known(code);
             answer(&wanted).map(Completion::Ready)
         }
-        Ok(asked) => {
-            let held = request_bytes + asked.bytes();
+        Ok(requested) => {
+            let held = request_bytes + requested.bytes();
             let answer = Box::pin(async move {
-                match asked.done().await {
+                match requested.done().await {
                     Ok(refused) => wanted.refuse(&refused),
                     Err(code) => wanted.refuse_known(code),
                 }

@@ -42,15 +42,15 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     }
     broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
     let image = broker.control.image();
-    let asked = broker.groups.touch(id, |group, shard, _| {
+    let requested = broker.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;
         let mut deletion = OffsetDeletion { image: &image, group, id, offsets: Vec::new(), bytes: 0 };
         let topics = request.topics.iter().map(|topic| deletion.of_topic(topic)).collect();
         let offsets = deletion.offsets;
         Ok((topics, broker.groups.forget_offsets(shard, id, offsets)))
     })?;
-    let (topics, asked) = asked.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
-    asked.kept().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)??;
+    let (topics, requested) = requested.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
+    requested.kept().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)??;
     Ok(topics)
 }
 

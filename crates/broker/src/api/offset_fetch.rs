@@ -31,9 +31,9 @@ const NONE: i64 = -1;
 pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Fault> {
     let request: OffsetFetchRequest = call.body(reply.version)?;
     // The result is ignored on purpose: without `__consumer_offsets` there are no offsets to return.
-    let mut asked = vec![&request.group_id];
-    asked.extend(request.groups.iter().map(|group| &group.group_id));
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), asked).await;
+    let mut requested = vec![&request.group_id];
+    requested.extend(request.groups.iter().map(|group| &group.group_id));
+    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
     let broker = Arc::clone(call.broker);
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
 }
@@ -95,11 +95,11 @@ fn of_one(group: OffsetFetchResponseGroup) -> OffsetFetchResponse {
     }
 }
 
-async fn answer(broker: &Node, terms: FetchTerms, asked: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
-    let mut group = OffsetFetchResponseGroup { group_id: asked.group_id, ..Default::default() };
-    let member = asked.member_id.as_deref();
-    let allows = |group: &Group| group.check_fetch(member, asked.member_epoch);
-    let topics = asked.topics.map(|topics| {
+async fn answer(broker: &Node, terms: FetchTerms, requested: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup {
+    let mut group = OffsetFetchResponseGroup { group_id: requested.group_id, ..Default::default() };
+    let member = requested.member_id.as_deref();
+    let allows = |group: &Group| group.check_fetch(member, requested.member_epoch);
+    let topics = requested.topics.map(|topics| {
         let join = |topic: &mut OffsetFetchRequestTopics, again: OffsetFetchRequestTopics| {
             topic.partition_indexes.extend(again.partition_indexes)
         };
@@ -149,33 +149,33 @@ struct FoundOffsets {
 fn of_topics(
     image: &Image,
     terms: FetchTerms,
-    asked: &[OffsetFetchRequestTopics],
+    requested: &[OffsetFetchRequestTopics],
     view: OffsetsView<'_>,
 ) -> FoundOffsets {
     let mut found = FoundOffsets::default();
-    for asked in asked {
-        let Some(topic) = find(image, terms.version, asked) else { continue };
+    for requested in requested {
+        let Some(topic) = find(image, terms.version, requested) else { continue };
         let committed = view.committed.and_then(|committed| committed.get(&topic.id));
         found.committed.extend(committed.map(|of_topic| (topic.id, of_topic.clone())));
         if terms.require_stable && view.pending.is_some() {
-            let unstable = asked.partition_indexes.iter().filter(|&&index| view.is_pending(topic.id, index));
+            let unstable = requested.partition_indexes.iter().filter(|&&index| view.is_pending(topic.id, index));
             found.unstable.extend(unstable.map(|&index| (topic.id, index)));
         }
     }
     found
 }
 
-fn find<'i>(image: &'i Image, version: i16, asked: &OffsetFetchRequestTopics) -> Option<&'i Arc<Topic>> {
-    if version >= TOPIC_IDS { image.topic_by_id(asked.topic_id) } else { image.topic(&asked.name) }
+fn find<'i>(image: &'i Image, version: i16, requested: &OffsetFetchRequestTopics) -> Option<&'i Arc<Topic>> {
+    if version >= TOPIC_IDS { image.topic_by_id(requested.topic_id) } else { image.topic(&requested.name) }
 }
 
 fn of_topic(
     image: &Image,
     version: i16,
-    asked: &OffsetFetchRequestTopics,
+    requested: &OffsetFetchRequestTopics,
     held: &FoundOffsets,
 ) -> OffsetFetchResponseTopics {
-    let found = find(image, version, asked);
+    let found = find(image, version, requested);
     // An unknown id is an error. A missing topic that was requested by name only has no offsets.
     let is_unknown = version >= TOPIC_IDS && found.is_none();
     let error_code = if is_unknown { ErrorCode::UNKNOWN_TOPIC_ID } else { ErrorCode::NONE };
@@ -188,8 +188,13 @@ fn of_topic(
             ..partition(index, of_topic.and_then(|of_topic| of_topic.partitions.get(&index)))
         },
     };
-    let partitions = once(asked.partition_indexes.clone(), |index| *index).into_iter().map(partition).collect();
-    OffsetFetchResponseTopics { name: asked.name.clone(), topic_id: asked.topic_id, partitions, ..Default::default() }
+    let partitions = once(requested.partition_indexes.clone(), |index| *index).into_iter().map(partition).collect();
+    OffsetFetchResponseTopics {
+        name: requested.name.clone(),
+        topic_id: requested.topic_id,
+        partitions,
+        ..Default::default()
+    }
 }
 
 fn all(image: &Image, terms: FetchTerms, view: OffsetsView<'_>) -> Vec<OffsetFetchResponseTopics> {

@@ -20,8 +20,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for asked in &topic.partitions {
-            partitions.push(answer(call.broker, &image, &topic.topic, asked, refreshed).await);
+        for requested in &topic.partitions {
+            partitions.push(answer(call.broker, &image, &topic.topic, requested, refreshed).await);
         }
         topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions, ..Default::default() });
     }
@@ -32,11 +32,11 @@ async fn answer(
     broker: &Node,
     image: &Image,
     topic: &Text,
-    asked: &OffsetForLeaderPartition,
+    requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> EpochEndOffset {
-    let mut response = EpochEndOffset { partition: asked.partition, ..Default::default() };
-    match look_up(broker, image, topic, asked, refreshed).await {
+    let mut response = EpochEndOffset { partition: requested.partition, ..Default::default() };
+    match look_up(broker, image, topic, requested, refreshed).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -50,11 +50,11 @@ async fn look_up(
     broker: &Node,
     image: &Image,
     topic: &Text,
-    asked: &OffsetForLeaderPartition,
+    requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> Result<EpochEnd, ErrorCode> {
-    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, asked.partition).await?;
-    partition.check_leads(asked.current_leader_epoch)?;
+    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, requested.partition).await?;
+    partition.check_leads(requested.current_leader_epoch)?;
     partition.is_refreshed(refreshed).map_err(|error| error.code())?;
-    partition.epoch_end_offset(asked.leader_epoch).map_err(|error| error.code())
+    partition.epoch_end_offset(requested.leader_epoch).map_err(|error| error.code())
 }

@@ -11,6 +11,6 @@ pub const OF_A_TOPIC: i32 = 1 << 3 | 1 << 4 | 1 << 5 | 1 << 6 | 1 << 7 | 1 << 8 
 pub const OF_A_GROUP: i32 = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11;
 
 /// Returns `operations` if the client requested them, and otherwise [`NOT_SAID`].
-pub fn where_asked(asked: bool, operations: i32) -> i32 {
-    if asked { operations } else { NOT_SAID }
+pub fn where_requested(requested: bool, operations: i32) -> i32 {
+    if requested { operations } else { NOT_SAID }
 }

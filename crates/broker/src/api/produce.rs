@@ -248,12 +248,12 @@ fn add_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
 }
 
 /// Returns the entry of a topic, without its partitions.
-fn begun(asked: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceResponse {
+fn begun(requested: &TopicProduceData, found: Option<&Arc<Topic>>) -> TopicProduceResponse {
     let retained = found.and_then(|topic| i32::try_from(topic.config.producer_state_batches_to_retain).ok());
     TopicProduceResponse {
-        name: asked.name.clone(),
-        topic_id: asked.topic_id,
-        partition_responses: Vec::with_capacity(asked.partition_data.len()),
+        name: requested.name.clone(),
+        topic_id: requested.topic_id,
+        partition_responses: Vec::with_capacity(requested.partition_data.len()),
         producer_state_batches_to_retain: retained.unwrap_or(NOT_SAID),
         ..Default::default()
     }

@@ -21,10 +21,10 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         is_known_codec: codec == NONE || CODECS.contains(&codec),
         fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.api.telemetry_max_bytes),
     };
-    let asking = call.client.asking(instance, call.header.client_id.as_deref().unwrap_or_default());
+    let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
     let taken = match instance.is_zero() {
         true => Err(ErrorCode::INVALID_REQUEST),
-        false => broker.telemetry.push(&broker.control.image(), &asking, push, bytes).map_err(code),
+        false => broker.telemetry.push(&broker.control.image(), &requesting, push, bytes).map_err(code),
     };
     let error_code = taken.err().unwrap_or(ErrorCode::NONE);
     if error_code.is_err() {

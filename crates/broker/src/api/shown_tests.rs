@@ -76,21 +76,21 @@ fn register(opened: &Opened, registered: PartitionRegistration) {
     });
 }
 
-fn told(opened: &mut Opened, client_id: Option<&str>) -> Vec<MetadataResponsePartition> {
+fn reported(opened: &mut Opened, client_id: Option<&str>) -> Vec<MetadataResponsePartition> {
     let request = MetadataRequest { topics: None, ..Default::default() };
     opened.call_as(client_id, &request, 12).topics.remove(0).partitions
 }
 
 /// Returns the leaders of all partitions in the metadata for this client.
 fn leaders(opened: &mut Opened, client_id: Option<&str>) -> BTreeSet<i32> {
-    told(opened, client_id).iter().map(|partition| partition.leader_id).collect()
+    reported(opened, client_id).iter().map(|partition| partition.leader_id).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn single_broker_is_leader_and_only_replica_of_a_diskless_partition() {
     let mut opened = opened(true).await;
     for client_id in [None, Some(IN_A), Some(IN_B)] {
-        for partition in told(&mut opened, client_id) {
+        for partition in reported(&mut opened, client_id) {
             assert_eq!((partition.error_code, partition.leader_id, partition.leader_epoch), (ErrorCode::NONE, 1, 0));
             assert_eq!((partition.replica_nodes, partition.isr_nodes), (vec![1], vec![1]));
             assert!(partition.offline_replicas.is_empty());
@@ -112,7 +112,7 @@ async fn client_gets_leaders_in_its_zone_and_a_replica_in_each_zone() {
         (Some("diskless_az=elsewhere"), &[1, 2, 3, 4, 5]),
     ] {
         assert_eq!(leaders(&mut opened, client_id), expected.iter().copied().collect(), "{client_id:?}");
-        for (index, partition) in (0..).zip(told(&mut opened, client_id)) {
+        for (index, partition) in (0..).zip(reported(&mut opened, client_id)) {
             assert_eq!((partition.error_code, partition.partition_index), (ErrorCode::NONE, index));
             assert_eq!((partition.leader_epoch, partition.replica_nodes[0]), (0, partition.leader_id));
             let zones: Vec<_> = partition.replica_nodes.iter().map(|id| of_broker(*id)).collect();
@@ -128,13 +128,13 @@ async fn client_gets_leaders_in_its_zone_and_a_replica_in_each_zone() {
 async fn both_metadata_apis_agree_and_ignore_the_registration() {
     let mut opened = opened(true).await;
     join(&opened);
-    let before = told(&mut opened, Some(IN_B));
+    let before = reported(&mut opened, Some(IN_B));
     let (replicas, dead) = (vec![4, 2, 3], vec![4]);
     register(
         &opened,
         PartitionRegistration { replicas, isr: dead.clone(), elr: vec![2], lost: dead, ..Default::default() },
     );
-    assert_eq!(told(&mut opened, Some(IN_B)), before);
+    assert_eq!(reported(&mut opened, Some(IN_B)), before);
     let topics = vec![TopicRequest { name: Text::from(TOPIC), ..Default::default() }];
     let request = DescribeTopicPartitionsRequest { topics, response_partition_limit: 100, ..Default::default() };
     let described = opened.call_as(Some(IN_B), &request, 0).topics.remove(0).partitions;
@@ -187,10 +187,10 @@ async fn election_of_an_unknown_type_refuses_each_partition_once() {
 async fn metadata_has_only_brokers_that_serve_and_are_reachable() {
     let mut opened = opened(true).await;
     join(&opened);
-    let before = told(&mut opened, Some(IN_B));
+    let before = reported(&mut opened, Some(IN_B));
     change(&opened, 3, |node| node.registration.is_fenced = true);
     assert_eq!(leaders(&mut opened, Some(IN_B)), [4].into());
-    for (before, after) in before.into_iter().zip(told(&mut opened, Some(IN_B))) {
+    for (before, after) in before.into_iter().zip(reported(&mut opened, Some(IN_B))) {
         let stays = !before.replica_nodes.contains(&3);
         assert!(!stays || before == after, "{before:?} {after:?}");
     }
@@ -208,7 +208,7 @@ async fn metadata_has_only_brokers_that_serve_and_are_reachable() {
     for id in 1..=5 {
         change(&opened, id, |node| node.registration.is_fenced = true);
     }
-    let none = told(&mut opened, Some(IN_A)).remove(0);
+    let none = reported(&mut opened, Some(IN_A)).remove(0);
     assert_eq!((none.error_code, none.leader_id), (ErrorCode::LEADER_NOT_AVAILABLE, -1));
     assert_eq!((none.replica_nodes, none.isr_nodes, none.offline_replicas), (vec![1], vec![1], vec![]));
 }
@@ -262,7 +262,7 @@ async fn consumer_of_another_rack_is_redirected_to_the_broker_of_its_rack() {
     let mut opened = opened(true).await;
     join(&opened);
     assert_eq!(opened.produced(-1).0, ErrorCode::NONE);
-    let replicas = told(&mut opened, None).remove(0).replica_nodes;
+    let replicas = reported(&mut opened, None).remove(0).replica_nodes;
     let in_b = replicas.into_iter().find(|id| [3, 4].contains(id)).expect("one of each zone");
     for version in [11, 17] {
         for offset in [0, 1] {

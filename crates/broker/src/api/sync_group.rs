@@ -29,7 +29,7 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.ask(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.sync(request, ticket, now, effects);
     });
     match answer.await {

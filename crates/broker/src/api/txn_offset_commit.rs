@@ -38,12 +38,12 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    let asked = begin(call, &request, reply.version.number, offsets).await;
+    let requested = begin(call, &request, reply.version.number, offsets).await;
     let at_the_end = move |commit: &ValidCommit| {
         fault_point::reached(FaultPoint::Offsets);
         answer(commit)
     };
-    offset_commit::complete(wanted, asked, request_bytes, at_the_end)
+    offset_commit::complete(wanted, requested, request_bytes, at_the_end)
 }
 
 async fn begin(

@@ -56,30 +56,31 @@ fn partitions_in(response: &FetchResponse) -> usize {
 async fn only_requests_with_many_entries_need_a_permit() {
     let mut opened = opened().await;
     for (count, expected) in [(FEW, 0), (MANY, 1)] {
-        let asked = fetch((0, -1), unknown(0..count), vec![]);
-        assert_eq!(polls(&mut opened, &asked, 12).0, expected, "Fetch of {count}");
+        let requested = fetch((0, -1), unknown(0..count), vec![]);
+        assert_eq!(polls(&mut opened, &requested, 12).0, expected, "Fetch of {count}");
 
         let partition_data = (0..count).map(|index| PartitionProduceData { index, ..Default::default() }).collect();
         let topic_data = vec![TopicProduceData { name: Text::from("unknown"), partition_data, ..Default::default() }];
-        let asked = ProduceRequest { acks: 1, topic_data, ..Default::default() };
-        assert_eq!(polls(&mut opened, &asked, 9).0, expected, "Produce of {count}");
+        let requested = ProduceRequest { acks: 1, topic_data, ..Default::default() };
+        assert_eq!(polls(&mut opened, &requested, 9).0, expected, "Produce of {count}");
 
         let partition = |partition_index| ListOffsetsPartition { partition_index, ..Default::default() };
         let partitions = (0..count).map(partition).collect();
         let topics = vec![ListOffsetsTopic { name: Text::from("unknown"), partitions, ..Default::default() }];
-        let asked = ListOffsetsRequest { topics, ..Default::default() };
-        assert_eq!(polls(&mut opened, &asked, 6).0, expected, "ListOffsets of {count}");
+        let requested = ListOffsetsRequest { topics, ..Default::default() };
+        assert_eq!(polls(&mut opened, &requested, 6).0, expected, "ListOffsets of {count}");
 
         let topic =
             |index| MetadataRequestTopic { name: Some(format!("unknown-{index}").into()), ..Default::default() };
-        let asked = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
-        assert_eq!(polls(&mut opened, &asked, 9).0, expected, "Metadata of {count}");
+        let requested = MetadataRequest { topics: Some((0..count).map(topic).collect()), ..Default::default() };
+        assert_eq!(polls(&mut opened, &requested, 9).0, expected, "Metadata of {count}");
 
         let partition_indexes = (0..count).collect();
         let topic = OffsetFetchRequestTopic { name: Text::from("unknown"), partition_indexes, ..Default::default() };
-        let asked = OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
+        let requested =
+            OffsetFetchRequest { group_id: Text::from("g"), topics: Some(vec![topic]), ..Default::default() };
         // The admission is one poll, and the response another.
-        assert_eq!(polls(&mut opened, &asked, 7).0, 2 * expected, "OffsetFetch of {count}");
+        assert_eq!(polls(&mut opened, &requested, 7).0, 2 * expected, "OffsetFetch of {count}");
     }
 }
 
@@ -147,8 +148,8 @@ async fn wide_command_waits_for_another_and_fetches_do_not() {
     let turn = node.wide.command_turn().await;
     assert_eq!(polls(&mut opened, &fetch((0, -1), unknown(0..MANY), vec![]), 12).0, 1);
     let topic_names = (0..MANY).map(|index| format!("unknown-{index}").into()).collect();
-    let asked = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };
-    let waiting = std::thread::spawn(move || polls(&mut opened, &asked, 3));
+    let requested = DeleteTopicsRequest { topic_names, timeout_ms: 1000, ..Default::default() };
+    let waiting = std::thread::spawn(move || polls(&mut opened, &requested, 3));
     for _ in 0..100 {
         tokio::task::yield_now().await;
     }

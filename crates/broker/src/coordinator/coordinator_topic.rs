@@ -244,7 +244,7 @@ impl CoordinatorTopic {
     fn load_all<C: Coordinator>(coordinator: &Arc<C>, shards: Vec<Arc<Shard>>) {
         let places = Arc::new(Semaphore::new(LOADS_MAX));
         // All logs are requested first, so that other threads open them while the first shards are read.
-        shards.iter().for_each(|shard| shard.partition().ask_to_open());
+        shards.iter().for_each(|shard| shard.partition().request_open());
         for shard in shards {
             task::spawn(CoordinatorTopic::load(Arc::downgrade(coordinator), shard, Arc::clone(&places)));
         }

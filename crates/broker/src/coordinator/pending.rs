@@ -43,7 +43,7 @@ impl Shard {
             // If the waiter was dropped, the outcome is not needed.
             let _ = answer.send(outcome);
         });
-        self.ask(records, callback);
+        self.request(records, callback);
         PendingWrite { shard: Arc::clone(self), outcome: Some(pending) }
     }
 }

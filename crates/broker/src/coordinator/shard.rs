@@ -212,7 +212,7 @@ impl Shard {
 
     /// Queues a write. It is appended at the next [`Shard::flush`], or at once if the queue is long. If its transaction
     /// may already have ended, it is refused with [`AppendError::Unverified`].
-    pub(super) fn ask(self: &Arc<Self>, records: Records, callback: AppendCallback) {
+    pub(super) fn request(self: &Arc<Self>, records: Records, callback: AppendCallback) {
         let mut queue = self.waiting.lock();
         if self.may_be_past(&records) {
             drop(queue);

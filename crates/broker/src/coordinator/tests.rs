@@ -57,23 +57,23 @@ fn read(shard: &Shard) -> Vec<(String, Option<usize>)> {
 async fn callbacks_run_in_order_and_late_records_see_the_earlier_ones() {
     let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
     assert_eq!(shard.status(), Status::Serving, "there is nothing to load");
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let tell = |name: &'static str| {
-        let told = Arc::clone(&told);
+    let reported = Arc::new(Mutex::new(Vec::new()));
+    let report = |name: &'static str| {
+        let reported = Arc::clone(&reported);
         move |kept: Result<(), AppendError>| {
             kept.expect("kept");
-            told.lock().push(name);
+            reported.lock().push(name);
             name
         }
     };
-    let seen = Arc::clone(&told);
+    let seen = Arc::clone(&reported);
     let late = Records::late(move || std::iter::once(record(&seen.lock().join("+"), None)));
-    let first = shard.write(Records::Plain(vec![record("a", Some(vec![1]))]), tell("first"));
-    drop(shard.write(Records::Plain(vec![]), tell("empty")));
-    let last = shard.write(late, tell("late"));
+    let first = shard.write(Records::Plain(vec![record("a", Some(vec![1]))]), report("first"));
+    drop(shard.write(Records::Plain(vec![]), report("empty")));
+    let last = shard.write(late, report("late"));
     assert_eq!(last.kept().await, Ok("late"), "all before it were appended with it");
     assert_eq!(first.kept().await, Ok("first"));
-    assert_eq!(*told.lock(), ["first", "empty", "late"]);
+    assert_eq!(*reported.lock(), ["first", "empty", "late"]);
     assert_eq!(read(&shard), [("a".to_owned(), Some(1)), ("first+empty".to_owned(), None)]);
 }
 
@@ -201,7 +201,7 @@ async fn dropped_write_is_appended_all_the_same() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
     let Opened { shard, logs: _logs, directory: _directory } = opened(Compression::None, "");
-    let asker = |number: usize| {
+    let requester = |number: usize| {
         let shard = Arc::clone(&shard);
         tokio::spawn(async move {
             for round in 0..500 {
@@ -211,9 +211,9 @@ async fn callbacks_of_all_callers_run_on_whichever_thread_appends() {
             shard.write(Records::Plain(vec![]), drop).kept().await.expect("kept");
         })
     };
-    let askers: Vec<_> = (0..8).map(asker).collect();
-    for asker in askers {
-        asker.await.expect("no panic");
+    let requesters: Vec<_> = (0..8).map(requester).collect();
+    for requester in requesters {
+        requester.await.expect("no panic");
     }
     let found = read(&shard);
     assert_eq!(found.len(), 8 * 500);

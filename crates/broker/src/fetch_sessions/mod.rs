@@ -171,19 +171,19 @@ pub enum FetchAdmission {
 
 /// A fetch that waits until the earlier fetches of its session are answered.
 pub struct Behind {
-    asked: SessionRequest,
+    requested: SessionRequest,
     turn: SessionTurn,
 }
 
 impl Behind {
     /// Returns how many bytes of memory the request takes.
     pub fn bytes_held(&self) -> usize {
-        self.asked.bytes_held()
+        self.requested.bytes_held()
     }
 
     /// Returns how many partitions the request names, plus those of its session.
     pub fn partitions(&self) -> usize {
-        self.asked.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
+        self.requested.partitions() + self.turn.session.partitions.load(Ordering::Relaxed)
     }
 }
 
@@ -285,15 +285,15 @@ impl Sessions {
     /// # Errors
     /// Fails with FETCH_SESSION_ID_NOT_FOUND if there is no such session, and with INVALID_FETCH_SESSION_EPOCH if the
     /// session expects another epoch.
-    pub fn admit(&self, asked: SessionRequest) -> Result<FetchAdmission, ErrorCode> {
-        if let Some(session) = self.find(asked.session_id) {
+    pub fn admit(&self, requested: SessionRequest) -> Result<FetchAdmission, ErrorCode> {
+        if let Some(session) = self.find(requested.session_id) {
             let mut state = session.lock();
             if state.unanswered > 0 {
                 let turn = SessionTurn::new(&session, &mut state, 0);
-                return Ok(FetchAdmission::Behind(Behind { asked, turn }));
+                return Ok(FetchAdmission::Behind(Behind { requested, turn }));
             }
         }
-        self.plan(asked).map(FetchAdmission::Planned)
+        self.plan(requested).map(FetchAdmission::Planned)
     }
 
     /// Plans a fetch that [`Sessions::admit`] has left for later.
@@ -301,15 +301,15 @@ impl Sessions {
     /// # Errors
     /// Fails as [`Sessions::admit`] does.
     pub fn plan_behind(&self, behind: Behind) -> Result<FetchPlan, ErrorCode> {
-        let Behind { asked, turn: _turn } = behind;
-        self.plan(asked)
+        let Behind { requested, turn: _turn } = behind;
+        self.plan(requested)
     }
 
-    fn plan(&self, asked: SessionRequest) -> Result<FetchPlan, ErrorCode> {
-        let (id, epoch) = (asked.session_id, asked.session_epoch);
+    fn plan(&self, requested: SessionRequest) -> Result<FetchPlan, ErrorCode> {
+        let (id, epoch) = (requested.session_id, requested.session_epoch);
         if epoch == FINAL_EPOCH || epoch == INITIAL_EPOCH {
             self.remove(id);
-            return Ok(if epoch == INITIAL_EPOCH { self.open(asked) } else { FetchPlan::once(asked) });
+            return Ok(if epoch == INITIAL_EPOCH { self.open(requested) } else { FetchPlan::once(requested) });
         }
         let session = self.find(id).ok_or(ErrorCode::FETCH_SESSION_ID_NOT_FOUND)?;
         let mut state = session.lock();
@@ -321,7 +321,7 @@ impl Sessions {
         // An earlier request on another connection may still be waiting. It is woken below and then refused, because
         // this one is later.
         let before = state.waiting.take();
-        let has_room = state.update(asked);
+        let has_room = state.update(requested);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);
         let reads_ahead = state.reads_ahead;
         let turn = SessionTurn::new(&session, &mut state, next(epoch));
@@ -338,30 +338,30 @@ impl Sessions {
     }
 
     /// Plans a full fetch. If the limits allow, also opens a session for the fetches that follow.
-    fn open(&self, asked: SessionRequest) -> FetchPlan {
-        if asked.wanted.is_empty() || asked.has_impossible_name {
-            return FetchPlan::once(asked);
+    fn open(&self, requested: SessionRequest) -> FetchPlan {
+        if requested.wanted.is_empty() || requested.has_impossible_name {
+            return FetchPlan::once(requested);
         }
         let now_ms = self.clock.now_ms();
         let mut cache = self.cache.lock();
         let mut share = PartitionsPermit::none(&self.partitions);
-        while cache.sessions.len() >= self.slots || !share.resize(asked.wanted.len()) {
+        while cache.sessions.len() >= self.slots || !share.resize(requested.wanted.len()) {
             let Some(oldest) = cache.evict(now_ms) else {
                 drop(cache);
-                return FetchPlan::once(asked);
+                return FetchPlan::once(requested);
             };
             // The partitions of the evicted session count until it is freed, which must happen outside of the lock.
             drop(cache);
             drop(oldest);
             cache = self.cache.lock();
         }
-        let reads_ahead = asked.read_ahead;
+        let reads_ahead = requested.read_ahead;
         let session = Arc::new(SharedSession {
             last_used_ms: AtomicI64::new(now_ms),
-            partitions: AtomicUsize::new(asked.wanted.len()),
+            partitions: AtomicUsize::new(requested.wanted.len()),
             state: Mutex::new(Session {
                 reads_ahead,
-                wanted: Arc::new(asked.wanted),
+                wanted: Arc::new(requested.wanted),
                 share,
                 next_epoch: next(INITIAL_EPOCH),
                 unanswered: 0,
@@ -400,11 +400,11 @@ impl Session {
     /// Applies an incremental request to the list: partitions leave, change or are added. Returns false if they exceed
     /// the limit, or if the session must not keep a name.
     #[must_use]
-    fn update(&mut self, asked: SessionRequest) -> bool {
-        if asked.has_impossible_name {
+    fn update(&mut self, requested: SessionRequest) -> bool {
+        if requested.has_impossible_name {
             return false;
         }
-        let SessionRequest { wanted: changed, forgotten, .. } = asked;
+        let SessionRequest { wanted: changed, forgotten, .. } = requested;
         if !forgotten.is_empty() {
             Arc::make_mut(&mut self.wanted).retain(|wanted| !forgotten.has(wanted));
         }
@@ -490,8 +490,8 @@ fn place_last(wanted: &mut Vec<PartitionFetch>, looked_at: usize, served: &[usiz
 
 impl FetchPlan {
     /// Creates the plan of a fetch without a session.
-    fn once(asked: SessionRequest) -> FetchPlan {
-        let reads = Reads::Once(Arc::new(asked.wanted), asked.topics_bytes);
+    fn once(requested: SessionRequest) -> FetchPlan {
+        let reads = Reads::Once(Arc::new(requested.wanted), requested.topics_bytes);
         FetchPlan { session_id: 0, reads_ahead: false, incremental: false, reads, waiting: None }
     }
 

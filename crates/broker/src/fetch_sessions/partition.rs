@@ -103,14 +103,14 @@ pub struct PartitionFetch {
 
 impl PartitionFetch {
     /// Creates the partition of a request.
-    pub(super) fn new(topic: &Arc<FetchedTopic>, asked: &FetchPartition) -> PartitionFetch {
+    pub(super) fn new(topic: &Arc<FetchedTopic>, requested: &FetchPartition) -> PartitionFetch {
         PartitionFetch {
             topic: Arc::clone(topic),
-            index: asked.partition,
-            partition_max_bytes: asked.partition_max_bytes,
-            fetch_offset: asked.fetch_offset,
-            current_leader_epoch: asked.current_leader_epoch,
-            reads_on: asked.read_on,
+            index: requested.partition,
+            partition_max_bytes: requested.partition_max_bytes,
+            fetch_offset: requested.fetch_offset,
+            current_leader_epoch: requested.current_leader_epoch,
+            reads_on: requested.read_on,
             sent: SentOffsets::NEVER,
         }
     }

@@ -35,12 +35,12 @@ impl SessionRequest {
         let mut wanted = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
         let has_impossible_name = request.topics.iter().any(|topic| topic.topic.len() > TOPIC_NAME_CHARS_MAX);
         let (mut known, mut topics_bytes, mut is_ascending) = (HashMap::new(), 0, true);
-        for asked in request.topics {
-            let topic = topic_of(&asked.topic, asked.topic_id, &mut known);
+        for requested in request.topics {
+            let topic = topic_of(&requested.topic, requested.topic_id, &mut known);
             let is_new = topic.1;
-            topics_bytes += if is_new { asked.topic.len() + TOPIC_BYTES } else { 0 };
-            is_ascending &= is_new && asked.partitions.is_sorted_by(|one, next| one.partition < next.partition);
-            wanted.extend(asked.partitions.iter().map(|partition| PartitionFetch::new(&topic.0, partition)));
+            topics_bytes += if is_new { requested.topic.len() + TOPIC_BYTES } else { 0 };
+            is_ascending &= is_new && requested.partitions.is_sorted_by(|one, next| one.partition < next.partition);
+            wanted.extend(requested.partitions.iter().map(|partition| PartitionFetch::new(&topic.0, partition)));
         }
         if !is_ascending {
             keep_last(&mut wanted);
@@ -101,9 +101,9 @@ pub(super) struct Forgotten {
 }
 
 impl Forgotten {
-    fn of(asked: Vec<ForgottenTopic>) -> Forgotten {
+    fn of(requested: Vec<ForgottenTopic>) -> Forgotten {
         let mut forgotten = Forgotten::default();
-        for ForgottenTopic { topic, topic_id, partitions, .. } in asked {
+        for ForgottenTopic { topic, topic_id, partitions, .. } in requested {
             forgotten.partitions += partitions.len();
             let key = TopicKey { name: topic, id: topic_id };
             if let Some(known) = forgotten.topics.get_mut(&key) {
@@ -156,8 +156,8 @@ mod tests {
     }
 
     fn wanted(topics: &[(&str, &[(i32, i64)])]) -> Vec<(String, i32, i64)> {
-        let asked = SessionRequest::of(request(topics)).wanted;
-        asked.iter().map(|wanted| (wanted.topic.name.to_string(), wanted.index, wanted.fetch_offset)).collect()
+        let requested = SessionRequest::of(request(topics)).wanted;
+        requested.iter().map(|wanted| (wanted.topic.name.to_string(), wanted.index, wanted.fetch_offset)).collect()
     }
 
     fn expected(list: &[(&str, i32, i64)]) -> Vec<(String, i32, i64)> {
@@ -179,9 +179,9 @@ mod tests {
 
     #[test]
     fn topic_named_often_is_held_once() {
-        let asked = SessionRequest::of(request(&[("a", &[(0, 1)]), ("a", &[(1, 1)]), ("a", &[(2, 1)])]));
-        assert!(asked.wanted.iter().all(|wanted| Arc::ptr_eq(&wanted.topic, &asked.wanted[0].topic)));
-        assert_eq!(asked.topics_bytes, 1 + TOPIC_BYTES);
+        let requested = SessionRequest::of(request(&[("a", &[(0, 1)]), ("a", &[(1, 1)]), ("a", &[(2, 1)])]));
+        assert!(requested.wanted.iter().all(|wanted| Arc::ptr_eq(&wanted.topic, &requested.wanted[0].topic)));
+        assert_eq!(requested.topics_bytes, 1 + TOPIC_BYTES);
     }
 
     #[test]

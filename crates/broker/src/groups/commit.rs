@@ -106,7 +106,7 @@ impl Groups {
     ) -> Result<PendingCommit, ErrorCode> {
         let mut offsets = Some(offsets);
         loop {
-            let asked = self.touch_entry(id, |group, entry, now| {
+            let requested = self.touch_entry(id, |group, entry, now| {
                 group.check_commit(committer, now)?;
                 if self.bytes_coming.load(Relaxed) > COMING_BYTES_MAX {
                     return Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS);
@@ -123,9 +123,9 @@ impl Groups {
                 }
                 Ok(self.write_commit(entry, producer, wanted, refused))
             })?;
-            match asked {
-                Some(asked) => {
-                    let commit: PendingCommit = asked?;
+            match requested {
+                Some(requested) => {
+                    let commit: PendingCommit = requested?;
                     unwritten.note(commit.pending.shard());
                     return Ok(commit);
                 }

@@ -30,13 +30,13 @@ impl Groups {
         if self.peek(id, |group| !due(group).is_empty()).unwrap_or(false) {
             // Checks again under the lock that orders the group's writes. Meanwhile a member that reads the topic may
             // have joined.
-            let asked = self.touch(id, |group, shard, _| {
+            let requested = self.touch(id, |group, shard, _| {
                 let offsets = due(group);
                 tracing::info!(group = %id, offsets = offsets.len(), "committed offsets have expired");
                 self.forget_offsets(shard, id, offsets)
             });
-            let Ok(Some(asked)) = asked else { return };
-            if let Err(error) = asked.kept().await.map_err(not_kept).and_then(|forgotten| forgotten) {
+            let Ok(Some(requested)) = requested else { return };
+            if let Err(error) = requested.kept().await.map_err(not_kept).and_then(|forgotten| forgotten) {
                 tracing::error!(group = %id, %error, "cannot delete expired offsets: the next round retries");
                 return;
             }

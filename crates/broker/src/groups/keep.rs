@@ -94,7 +94,7 @@ impl Groups {
     /// queued under the group's lock, which orders all writes of the group.
     async fn drain(&self, entry: &Entry) {
         loop {
-            let (asked, change) = {
+            let (requested, change) = {
                 let mut inner = entry.lock();
                 inner.is_keeping = false;
                 if self.drain_now(entry, &mut inner) {
@@ -115,7 +115,7 @@ impl Groups {
                 let records = Records::Together(records::change(&entry.id, &change));
                 (entry.shard.write(records, std::convert::identity), change)
             };
-            if let Err(error) = asked.kept().await.and_then(|kept| kept) {
+            if let Err(error) = requested.kept().await.and_then(|kept| kept) {
                 // If writes fail, the members of all groups retry at once, so this line is rate-limited.
                 if let Some(left_out) = self.unkept.due() {
                     tracing::error!(group = %entry.id, %error, left_out, "cannot write a group's records: after a restart its members join again");

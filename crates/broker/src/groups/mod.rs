@@ -190,7 +190,7 @@ impl Groups {
     }
 
     /// Waits until groups are loaded, passes an event to a group, and waits for its answer.
-    pub async fn ask(
+    pub async fn request(
         self: &Arc<Self>,
         id: &Text,
         missing: Missing,
@@ -352,16 +352,16 @@ impl Groups {
     /// write fails, its error is returned. The group then exists again if it has committed offsets.
     pub async fn delete(self: &Arc<Self>, id: &str, offsets: bool) -> Result<(), ErrorCode> {
         let entry = self.while_serving(id, || self.find(id))?.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)?;
-        let asked = {
+        let requested = {
             let mut inner = entry.lock();
             inner.group.check_delete()?;
             // The deletion is queued before another group with this name can be created. The records of the new group
             // therefore come after it.
-            let asked = self.forget_group(&entry.shard, id, inner.unwritten_parts(), offsets);
+            let requested = self.forget_group(&entry.shard, id, inner.unwritten_parts(), offsets);
             self.remove(&entry, &mut inner);
-            asked
+            requested
         };
-        let deleted = asked.kept().await.map_err(not_kept).and_then(|deleted| deleted);
+        let deleted = requested.kept().await.map_err(not_kept).and_then(|deleted| deleted);
         if self.has_offsets(id) {
             // Either the deletion has failed, or a later commit has written offsets.
             self.create(&entry.id)?;

@@ -83,14 +83,14 @@ impl Opened {
         deleted[0].as_ref().expect("deleted");
     }
 
-    fn ask(&self, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
+    fn request(&self, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
         let committer =
             Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
         self.groups.commit(&group.into(), &committer, None, offsets, &Unwritten::default()).expect("it may")
     }
 
     async fn commit(&self, group: &str, offsets: Vec<CommitOffset>) -> Vec<(usize, ErrorCode)> {
-        self.ask(group, offsets).done().await.expect("kept")
+        self.request(group, offsets).done().await.expect("kept")
     }
 
     fn forget(&self, group: &str, offset: DeleteOffset) -> crate::coordinator::PendingWrite<Result<(), ErrorCode>> {
@@ -296,9 +296,9 @@ async fn failed_commit_is_not_in_memory_either() {
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
     opened.commit("g", vec![one(&t, 0, committed(1, 1))]).await;
-    let asked = opened.ask("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
+    let requested = opened.request("g", vec![one(&t, 0, committed(2, 2)), one(&t, 1, committed(2, 2))]);
     opened.logs.close();
-    assert_eq!(asked.done().await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
+    assert_eq!(requested.done().await, Err(ErrorCode::COORDINATOR_NOT_AVAILABLE));
     assert_eq!((opened.get("g", &t, 0), opened.get("g", &t, 1)), (Some(committed(1, 1)), None));
     let coming =
         [&opened.groups.offsets_coming, &opened.groups.bytes_coming].map(|coming| coming.load(Ordering::Relaxed));
@@ -334,7 +334,7 @@ async fn every_commit_of_many_at_once_is_answered() {
         async move {
             let group = format!("g{task}");
             for offset in 0..200 {
-                let commit = opened.ask(&group, vec![one(&t, 0, committed(offset, offset))]);
+                let commit = opened.request(&group, vec![one(&t, 0, committed(offset, offset))]);
                 if offset % 3 == 0 {
                     drop(commit);
                 } else {
@@ -441,7 +441,7 @@ async fn run(steps: Vec<Step>) {
                 let row = |(topic, partition, at): &(u8, i32, i64)| {
                     one(&topics[usize::from(*topic)], *partition, committed(*at, *at))
                 };
-                drop(opened.ask(&format!("g{group}"), offsets.iter().map(row).collect()));
+                drop(opened.request(&format!("g{group}"), offsets.iter().map(row).collect()));
             }
             Step::Delete { group, topic, partition, only } => {
                 let offset = deletion(&topics[usize::from(*topic)], *partition, *only);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 
 /// A log that records the changes of its levels.
 #[derive(Default)]
-struct Told(Mutex<Vec<LevelChange>>);
+struct Reported(Mutex<Vec<LevelChange>>);
 
-impl LogLevels for Told {
+impl LogLevels for Reported {
     fn of(&self, target: Option<&str>) -> Level {
         if target.is_none() { Level::Warn } else { Level::Info }
     }
@@ -25,11 +25,11 @@ fn set(name: &str, level: &str) -> (String, ConfigChange) {
 
 #[test]
 fn invalid_change_is_refused_with_kafkas_message_and_changes_nothing() {
-    let log = Arc::new(Told::default());
+    let log = Arc::new(Reported::default());
     let loggers = Loggers::of(log.clone());
     let good = set("fullbore_broker::net", "DEBUG");
     let invalid = ErrorCode::INVALID_REQUEST;
-    for (change, code, told) in [
+    for (change, code, reported) in [
         (set("no.such", "INFO"), ErrorCode::INVALID_CONFIG, "Logger no.such does not exist!"),
         (("no.such".to_owned(), ConfigChange::Delete), ErrorCode::INVALID_CONFIG, "Logger no.such does not exist!"),
         (set("root", "info"), ErrorCode::INVALID_CONFIG, "Valid log levels are DEBUG, ERROR, FATAL, INFO, TRACE, WARN"),
@@ -43,8 +43,8 @@ fn invalid_change_is_refused_with_kafkas_message_and_changes_nothing() {
         (("root".to_owned(), ConfigChange::Subtract("INFO".to_owned())), invalid, "SUBTRACT operation is not"),
         ((String::new(), ConfigChange::DeleteAll), invalid, "Unknown resource type 8"),
     ] {
-        let refused = loggers.alter(&[good.clone(), change], false).expect_err(told);
-        assert!(refused.code == code && refused.message.contains(told), "{refused:?}");
+        let refused = loggers.alter(&[good.clone(), change], false).expect_err(reported);
+        assert!(refused.code == code && refused.message.contains(reported), "{refused:?}");
     }
     loggers.alter(std::slice::from_ref(&good), true).expect("valid");
     assert_eq!(*log.0.lock(), [], "nothing was changed");

@@ -56,8 +56,8 @@ fn run_for(memory: &Memory, id: i32, directory: u128, port: u16, session_timeout
 fn run_member(control: Control, membership: Membership) -> Running {
     let beats = watch::Sender::new(Beaten::default());
     let (stop, ended) = (watch::Sender::new(false), Arc::new(watch::Sender::new(None)));
-    let (receiver, stopping, told) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
-    let task = tokio::spawn(membership.run(receiver, stopping, told));
+    let (receiver, stopping, reported) = (beats.subscribe(), stop.subscribe(), Arc::clone(&ended));
+    let task = tokio::spawn(membership.run(receiver, stopping, reported));
     Running { control, beats, stop, ended, task }
 }
 

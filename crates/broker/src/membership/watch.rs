@@ -32,7 +32,7 @@ pub struct PeerWatch {
     probe_max: Duration,
     began: Instant,
     /// The last known heartbeat of each broker.
-    heard: BTreeMap<i32, LastHeard>,
+    received: BTreeMap<i32, LastHeard>,
     /// The time of the last check, in ms since `began`.
     looked_ms: Option<i64>,
 }
@@ -58,7 +58,7 @@ impl PeerWatch {
             detector,
             probe_max: PROBE_MAX.min(session / PROBE_SHARE),
             began: Instant::now(),
-            heard: BTreeMap::new(),
+            received: BTreeMap::new(),
             looked_ms: None,
         }
     }
@@ -94,19 +94,20 @@ impl PeerWatch {
     fn ages(&mut self, image: &Image, beaten: &Beaten, now_ms: i64) -> Vec<(i32, i64)> {
         let before_ms = self.looked_ms.replace(now_ms).unwrap_or(now_ms);
         let mut ages = Vec::new();
-        let mut heard = BTreeMap::new();
+        let mut received = BTreeMap::new();
         let others = image.nodes().iter().filter(|(id, node)| **id != self.node_id && !node.registration.is_fenced);
         for (id, node) in others {
             let last = beaten.peers.iter().find(|peer| peer.id == *id && peer.process == node.process);
             let number = last.map(|last| last.number);
-            let known = self.heard.remove(id).filter(|known| known.process == node.process && known.number == number);
+            let known =
+                self.received.remove(id).filter(|known| known.process == node.process && known.number == number);
             let of_now = LastHeard { process: node.process, number, first_ms: now_ms, before_ms };
             let known = known.unwrap_or(of_now);
             let (least_ms, most_ms) = (now_ms - known.first_ms, now_ms - known.before_ms);
             ages.push((*id, last.map_or(least_ms, |last| last.age_ms.clamp(least_ms, most_ms))));
-            heard.insert(*id, known);
+            received.insert(*id, known);
         }
-        self.heard = heard;
+        self.received = received;
         ages
     }
 

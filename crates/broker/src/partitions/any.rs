@@ -130,9 +130,9 @@ impl AnyPartition {
     }
 
     /// Requests that the partition is opened. Does not wait for it.
-    pub fn ask_to_open(&self) {
+    pub fn request_open(&self) {
         match self {
-            AnyPartition::Classic(replica) => replica.ask_to_open(),
+            AnyPartition::Classic(replica) => replica.request_open(),
             // The partition's state was already requested from the index in `put_topic`.
             AnyPartition::Diskless(_) => {}
         }
@@ -152,7 +152,7 @@ impl AnyPartition {
     /// that log returns the error.
     pub async fn open_all(partitions: Vec<AnyPartition>) {
         // All openings are requested first, so that several logs are opened at the same time.
-        partitions.iter().for_each(AnyPartition::ask_to_open);
+        partitions.iter().for_each(AnyPartition::request_open);
         let until = tokio::time::Instant::now() + OPENING_WAIT;
         for partition in partitions {
             // A new log has nothing to recover and is created soon, so that wait has no limit.
@@ -243,7 +243,7 @@ impl AnyPartition {
             AnyPartition::Classic(replica) => match replica.open_failure_since(since) {
                 Some(error) => Err(error.into()),
                 None => {
-                    replica.ask_to_open();
+                    replica.request_open();
                     Ok(None)
                 }
             },

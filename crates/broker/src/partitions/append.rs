@@ -383,11 +383,11 @@ impl<'a> AppendRun<'a> {
         let is_same = |stamp: Stamp| (stamp.producer_id, stamp.producer_epoch) == (of.producer_id, of.producer_epoch);
         let next = self.batches.iter().enumerate().skip(first);
         let next = next.filter(|(_, batch)| stamp_of(batch).is_some_and(is_same));
-        let asked: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
+        let requested: Vec<_> = next.filter_map(|(place, batch)| Some((place, batch.to.as_ref().ok()?))).collect();
         if transaction.produce_version < ADDS_FROM {
             // Another broker may have written the marker of the previous transaction in the same epoch. The offset that
             // this broker knows must be past that marker.
-            let partitions: Vec<_> = asked.iter().map(|(_, to)| to.partition.clone()).collect();
+            let partitions: Vec<_> = requested.iter().map(|(_, to)| to.partition.clone()).collect();
             let refreshed = AnyPartition::refresh(&partitions);
             let _ = match self.terms.deadline {
                 Some(deadline) => timeout_at(deadline, refreshed).await.unwrap_or(Ok(())),
@@ -396,10 +396,10 @@ impl<'a> AppendRun<'a> {
         }
         let at =
             |(place, to): &(usize, &RequestedPartition<'_>)| (*place, to.partition.verification_time(of.producer_id));
-        let places: Vec<_> = asked.iter().map(at).collect();
+        let places: Vec<_> = requested.iter().map(at).collect();
         let is_diskless = |(_, to): &(_, &RequestedPartition<'_>)| matches!(to.partition, AnyPartition::Diskless(_));
-        let may_go_ahead = transaction.produce_version >= ADDS_FROM && asked.iter().all(is_diskless);
-        let partitions = asked.iter().map(|(_, to)| (Text::from(to.topic), to.index)).collect();
+        let may_go_ahead = transaction.produce_version >= ADDS_FROM && requested.iter().all(is_diskless);
+        let partitions = requested.iter().map(|(_, to)| (Text::from(to.topic), to.index)).collect();
         let beginning = BeginningTransaction {
             transactional_id: Text::from(transaction.transactional_id),
             producer_id: of.producer_id,

@@ -296,7 +296,7 @@ impl Housekeeping {
             LogState::Open(log) => log,
             LogState::Opening(_) | LogState::Creating(_) => return false,
             LogState::Unopened if retention::may_be_due(&partition.dir(), now_ms, &config).unwrap_or(false) => {
-                self.log_dir().opener.ask_in_time(partition);
+                self.log_dir().opener.request_in_time(partition);
                 return false;
             }
             LogState::Unopened | LogState::Absent | LogState::Refused(_) | LogState::Gone => return true,

@@ -91,7 +91,7 @@ impl Registry {
             let partition = Replica::new(key, self.log_dir.clone(), registration, known, before);
             let partition = Arc::new(partition);
             if known.map_or(partition.is_preceded, |known| !known.clean) {
-                self.log_dir.opener.ask_in_time(&partition);
+                self.log_dir.opener.request_in_time(&partition);
             }
             topic.partitions.push(partition);
         }

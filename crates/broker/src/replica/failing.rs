@@ -225,7 +225,7 @@ impl Replica {
         };
         let Some((usage, last, still_fails, is_unopened)) = due(&self.state.lock()) else { return };
         if is_unopened {
-            self.ask_to_open();
+            self.request_open();
             if !still_fails {
                 return;
             }

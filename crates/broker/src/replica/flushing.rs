@@ -21,7 +21,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl Replica {
     /// Requests a flush of the sealed segments. With `active`, the active segment is flushed too.
-    pub(crate) fn ask_to_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
+    pub(crate) fn request_flush(self: &Arc<Self>, state: &mut ReplicaState, active: bool) {
         let flush = &mut state.flush;
         flush.is_wanted = true;
         flush.of_active |= active;
@@ -59,7 +59,7 @@ impl Replica {
     fn flush_now(self: &Arc<Self>, state: &mut ReplicaState, end_offset: i64) -> Option<FlushTicket> {
         let LogState::Open(log) = &mut state.log else { return None };
         let ticket = (end_offset > log.recovery_point()).then(|| log.flush_ticket(end_offset))?;
-        self.ask_to_flush(state, true);
+        self.request_flush(state, true);
         Some(ticket)
     }
 
@@ -81,7 +81,7 @@ impl Replica {
         let due = config.flush_messages.is_some_and(|most| unflushed >= most) || config.flush_ms == Some(0);
         let ticket = (due && end_offset > log.recovery_point()).then(|| log.flush_ticket(end_offset));
         if ticket.is_some() || rolled {
-            self.ask_to_flush(state, ticket.is_some());
+            self.request_flush(state, ticket.is_some());
         }
         if let Some(flush_ms) = config.flush_ms.filter(|_| ticket.is_none() && is_new)
             && state.flush.timed.is_none()
@@ -120,7 +120,7 @@ impl Replica {
             Reason::FlushMs => state.flush.timed = None,
             Reason::Again => state.flush.again = None,
         }
-        self.ask_to_flush(&mut state, true);
+        self.request_flush(&mut state, true);
     }
 }
 
@@ -241,7 +241,7 @@ mod tests {
             append(&partition).expect("appended");
             // The directory that the flush must sync is removed, so the flush fails although the records are written.
             std::fs::remove_dir_all(partition.dir()).expect("removed");
-            partition.ask_to_flush(&mut partition.lock(), true);
+            partition.request_flush(&mut partition.lock(), true);
             let start = Instant::now();
             while logs.failed_partitions() != failed {
                 assert!(start.elapsed() < Duration::from_secs(20), "never counted");

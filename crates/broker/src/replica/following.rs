@@ -182,19 +182,19 @@ impl Replica {
     }
 
     /// Truncates the log where it diverges from the leader's. `leader` is the newest epoch that both logs may share,
-    /// and its end in the leader's log. The leader sent it in response to a fetch from `asked`. Returns the new end of
-    /// the log, or `None` if the log did not end at `asked` any more.
+    /// and its end in the leader's log. The leader sent it in response to a fetch from `requested`. Returns the new end of
+    /// the log, or `None` if the log did not end at `requested` any more.
     ///
     /// # Errors
     /// Fails with [`FollowError`] if the role has changed or the disk fails.
     pub fn truncate_by(
         &self,
         leader_epoch: i32,
-        asked: Position,
+        requested: Position,
         leader: EpochEnd,
     ) -> Result<Option<i64>, FollowError> {
         self.cut(leader_epoch, |log, now_ms, config| {
-            let to = truncation(log.epochs().starts(), log.log_end(), asked, leader);
+            let to = truncation(log.epochs().starts(), log.log_end(), requested, leader);
             to.map_or(Ok(None), |to| log.truncate_to(to, now_ms, config).map(|()| Some(log.log_end())))
         })
     }

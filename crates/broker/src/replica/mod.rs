@@ -86,7 +86,7 @@ pub struct Replica {
     /// lock.
     phase: PhaseCell,
     /// Flags that record which of the opener's queues this replica is in.
-    asked: OpeningMarks,
+    requested: OpeningMarks,
     /// See [`Replica::lacks_committed`].
     lacks_committed: AtomicBool,
     /// A deleted partition of the same name whose directory may still have that name.
@@ -167,7 +167,7 @@ impl Replica {
             state: Mutex::new(state),
             renaming: Mutex::default(),
             opening_ended: Condvar::new(),
-            asked: OpeningMarks::default(),
+            requested: OpeningMarks::default(),
             lacks_committed: AtomicBool::new(false),
             predecessor: Mutex::new(predecessor),
             retired: Mutex::new(None),

@@ -49,7 +49,7 @@ impl Replica {
         if self.phase().is_usable() {
             return Ok(());
         }
-        if self.asked.is_by_somebody() || self.log_dir.opener.is_stopping() {
+        if self.requested.is_by_somebody() || self.log_dir.opener.is_stopping() {
             return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
         }
         // No opening is queued, but a thread may just have taken one off the queue. The phase under the lock shows if
@@ -62,9 +62,9 @@ impl Replica {
     }
 
     /// Queues the opening of the log. The waiters are woken when it ends.
-    pub fn ask_to_open(self: &Arc<Self>) {
+    pub fn request_open(self: &Arc<Self>) {
         if !self.phase().is_settled() {
-            self.log_dir.opener.ask(self);
+            self.log_dir.opener.request(self);
         }
     }
 
@@ -95,7 +95,7 @@ impl Replica {
             if let Some(error) = self.open_failure_since(began) {
                 return Err(error);
             }
-            self.ask_to_open();
+            self.request_open();
             tokio::select! {
                 () = waiter.notified() => {}
                 _ = stopping.wait_for(|stopping| *stopping) => return Err(StorageError::Gone),

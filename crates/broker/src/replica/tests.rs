@@ -90,7 +90,7 @@ impl Broker {
                 drop(partition.append(&ValidBatch::unchecked(&record()), AppendTerms::in_turn(Acks::Leader, 0)))
             }
             Call::Read => drop(partition.read(0, 1000, true)),
-            Call::AskToOpen => partition.ask_to_open(),
+            Call::AskToOpen => partition.request_open(),
             Call::OpenNow => _ = partition.open_now(),
             Call::RecoverNow => _ = partition.recover_now(),
             Call::Hurry => partition.hurry(),

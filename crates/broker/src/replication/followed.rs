@@ -30,7 +30,7 @@ pub struct FollowedPartition {
     index: i32,
     pipe: PartitionPipe,
     /// The end of the log when the current series of fetches began.
-    asked: Position,
+    requested: Position,
     log_end: i64,
     /// The start of the log, as reported to the leader.
     log_start: i64,
@@ -74,7 +74,7 @@ impl FollowedPartition {
             lag,
             index,
             pipe: PartitionPipe::default(),
-            asked: Position { offset: 0, last_epoch: None },
+            requested: Position { offset: 0, last_epoch: None },
             log_end: 0,
             log_start: -1,
             acknowledged: 0,
@@ -120,7 +120,7 @@ impl FollowedPartition {
             match self.replica.flushed_position() {
                 Ok(Err(ticket)) => return Naming::Unflushed(ticket),
                 Ok(Ok(position)) => {
-                    self.asked = position;
+                    self.requested = position;
                     self.to_be_flushed = position.offset;
                     (self.log_end, self.acknowledged) = (position.offset, position.offset);
                     self.log_start = self.replica.offsets().map_or(-1, |offsets| offsets.log_start);
@@ -128,8 +128,8 @@ impl FollowedPartition {
                 Err(_) => return Naming::Failed,
             }
         }
-        let (read_on, last_epoch) = match self.pipe.ask(number) {
-            Some(Ask::FromLogEnd) => (false, self.asked.last_epoch),
+        let (read_on, last_epoch) = match self.pipe.request(number) {
+            Some(Ask::FromLogEnd) => (false, self.requested.last_epoch),
             // The leader has compared the logs in this leader epoch before.
             Some(Ask::Continue) => (true, None),
             None => return Naming::Nothing,
@@ -155,7 +155,7 @@ impl FollowedPartition {
 
     /// Handles the leader's response.
     pub fn take(&mut self, data: &PartitionData) -> ResponseOutcome {
-        let number = data.asked_in;
+        let number = data.requested_in;
         if !self.pipe.concerns(number) {
             return ResponseOutcome::Nothing;
         }
@@ -226,8 +226,8 @@ impl FollowedPartition {
     /// Truncates the log where it diverges from the leader's log.
     fn truncate(&mut self, data: &PartitionData) -> ResponseOutcome {
         let leader = EpochEnd { epoch: data.diverging_epoch.epoch, end_offset: data.diverging_epoch.end_offset };
-        let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
-        match self.replica.truncate_by(self.leader_epoch, self.asked, leader) {
+        let (topic, partition, from) = (self.replica.topic(), self.index, self.requested.offset);
+        match self.replica.truncate_by(self.leader_epoch, self.requested, leader) {
             Ok(Some(to)) if to < from => {
                 tracing::info!(topic, partition, from, to, "truncated the log to the leader's");
                 ResponseOutcome::ToBeNamed
@@ -246,8 +246,8 @@ impl FollowedPartition {
         if log_start < 0 || log_end < log_start {
             return ResponseOutcome::Failed;
         }
-        let at = self.asked.offset.clamp(log_start, log_end);
-        let (topic, partition, from) = (self.replica.topic(), self.index, self.asked.offset);
+        let at = self.requested.offset.clamp(log_start, log_end);
+        let (topic, partition, from) = (self.replica.topic(), self.index, self.requested.offset);
         match self.replica.truncate_fully_and_start_at(self.leader_epoch, at) {
             Ok(()) => {
                 tracing::info!(topic, partition, from, at, "restarted the log at an offset of the leader's log");

@@ -38,7 +38,7 @@ pub struct IsrChanges {
 
 impl IsrChanges {
     /// Requests a change. The outcome is passed to [`Replica::altered`].
-    pub fn ask(&self, replica: Arc<Replica>, proposal: AlterPartition) {
+    pub fn request(&self, replica: Arc<Replica>, proposal: AlterPartition) {
         let before = replica.registered().isr.len();
         self.waiting.lock().push(Proposal { replica, proposal, before });
         self.requested.notify_one();
@@ -65,8 +65,8 @@ pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
             wanted = isr.next() => wanted,
             () = context.stopping() => return,
         };
-        let asked = wanted.iter().map(|of| (of.replica.topic_id(), of.replica.index(), of.proposal.clone()));
-        let outcomes = context.control.alter_isr(asked.collect()).await;
+        let requested = wanted.iter().map(|of| (of.replica.topic_id(), of.replica.index(), of.proposal.clone()));
+        let outcomes = context.control.alter_isr(requested.collect()).await;
         let mut unknown = Vec::new();
         for (wanted, outcome) in wanted.into_iter().zip(outcomes) {
             if is_unknown(&outcome) {
@@ -75,7 +75,7 @@ pub(super) async fn carry(context: Arc<Context>, isr: Arc<IsrChanges>) {
             pass_on(&context, &wanted, outcome);
         }
         if !unknown.is_empty() {
-            task::spawn(ask_again(Arc::clone(&isr), unknown));
+            task::spawn(request_again(Arc::clone(&isr), unknown));
         }
     }
 }
@@ -101,7 +101,7 @@ fn pass_on(context: &Context, wanted: &Proposal, outcome: Result<Arc<PartitionRe
     replica.altered(proposal, answer);
 }
 
-async fn ask_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
+async fn request_again(isr: Arc<IsrChanges>, unknown: Vec<Arc<Replica>>) {
     tokio::time::sleep(AGAIN_AFTER).await;
     check(&isr, unknown).await;
 }
@@ -131,7 +131,7 @@ async fn check(isr: &Arc<IsrChanges>, partitions: Vec<Arc<Replica>>) {
     let checked = tokio::task::spawn_blocking(move || {
         for replica in partitions {
             if let Some(proposal) = replica.tick() {
-                isr.ask(replica, proposal);
+                isr.request(replica, proposal);
             }
         }
     });

@@ -255,7 +255,7 @@ impl Transactions {
         match (self.logs.find_any(&topic.id, partition.partition), registered.leader) {
             (Some(AnyPartition::Classic(replica)), _) if replica.leads_in().is_some() => {
                 if closed == ClosedLog::Pass && !replica.phase().is_open() {
-                    replica.ask_to_open();
+                    replica.request_open();
                     return Marked::Closed;
                 }
                 match *partition.topic == *CONSUMER_OFFSETS {

@@ -66,7 +66,7 @@ impl MarkerRoute {
 #[derive(Default)]
 pub(super) struct Peer {
     markers: PeerQueue<QueuedMarker>,
-    /// The connection for [`Peers::ask`].
+    /// The connection for [`Peers::search`].
     searches: PeerQueue<()>,
     pub verifications: Verifications,
 }
@@ -128,7 +128,7 @@ impl Peers {
     ///
     /// # Errors
     /// Returns the reason, for the log, why there is no response.
-    pub async fn ask<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
+    pub async fn search<R: Request>(&self, broker: i32, request: R) -> Result<R::Response, String> {
         let peer = self.peer(MarkerRoute::classic(broker));
         self.call(broker, &peer.searches, || Some(request), SEARCH_TIMEOUT).await
     }
@@ -284,9 +284,9 @@ mod tests {
 
     #[test]
     fn markers_of_several_transactions_share_a_request_and_get_their_partitions_answers() {
-        let asked = [(7, "a", 0), (7, "a", 1), (7, "b", 0), (8, "a", 0)];
+        let requested = [(7, "a", 0), (7, "a", 1), (7, "b", 0), (8, "a", 0)];
         let (batch, mut pending): (Vec<_>, Vec<_>) =
-            asked.into_iter().map(|(id, topic, partition)| queued(id, topic, partition)).unzip();
+            requested.into_iter().map(|(id, topic, partition)| queued(id, topic, partition)).unzip();
         let request = request(&batch);
         let shown: Vec<_> = request.markers.iter().map(|marker| (marker.producer_id, marker.topics.len())).collect();
         assert_eq!(shown, [(7, 2), (8, 1)]);

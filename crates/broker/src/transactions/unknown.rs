@@ -146,7 +146,7 @@ impl Transactions {
         let topics =
             topics.map(|(name, partition_indexes)| TopicRequest { name, partition_indexes, ..Default::default() });
         let request = DescribeProducersRequest { topics: topics.collect(), ..Default::default() };
-        let Ok(response) = self.peers.ask(leader, request).await else { return false };
+        let Ok(response) = self.peers.search(leader, request).await else { return false };
         let (mut is_whole, mut answered) = (true, 0);
         for topic in response.topics {
             for at in topic.partitions {
@@ -247,7 +247,7 @@ impl Transactions {
                 names_served: true,
                 ..Default::default()
             };
-            let response = self.peers.ask(broker, request).await.ok().filter(|found| !found.error_code.is_err())?;
+            let response = self.peers.search(broker, request).await.ok().filter(|found| !found.error_code.is_err())?;
             ids.extend(response.transaction_states.into_iter().map(|found| found.transactional_id));
             let now: Vec<_> = response.served.iter().map(|at| (at.partition_index, at.leader_epoch)).collect();
             served = Some(match served {
@@ -258,7 +258,7 @@ impl Transactions {
         for transactional_ids in ids.chunks(ASKED_MAX) {
             let request =
                 DescribeTransactionsRequest { transactional_ids: transactional_ids.to_vec(), ..Default::default() };
-            for found in self.peers.ask(broker, request).await.ok()?.transaction_states {
+            for found in self.peers.search(broker, request).await.ok()?.transaction_states {
                 match found.error_code {
                     // The id has expired, so it has no open transaction.
                     ErrorCode::TRANSACTIONAL_ID_NOT_FOUND => {}

@@ -183,9 +183,9 @@ fn end_of_an_epoch_is_the_start_of_the_next_even_without_the_file() {
         let partition = directory.crash();
         lead(&partition, 5);
         let ends = [(0, 0, 4), (1, 0, 4), (2, 2, 6), (4, 2, 6), (5, 5, 8), (6, -1, -1)];
-        for (asked, leader_epoch, end_offset) in ends {
-            let end = partition.epoch_end_offset(asked).expect("open");
-            assert_eq!(end, EpochEnd { leader_epoch, end_offset }, "epoch {asked}");
+        for (requested, leader_epoch, end_offset) in ends {
+            let end = partition.epoch_end_offset(requested).expect("open");
+            assert_eq!(end, EpochEnd { leader_epoch, end_offset }, "epoch {requested}");
         }
     }
 }

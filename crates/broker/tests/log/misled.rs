@@ -62,8 +62,11 @@ fn index_that_is_a_directory_is_named_and_rebuilt_once_the_directory_is_away() {
         let began = Instant::now();
         let partition = directory.crash();
         assert!(partition.offsets().is_err(), "{name}");
-        let told = partition.open_failure_since(began).expect("it has failed").to_string();
-        assert!(told.starts_with(&format!("{}: it is a directory; ", directory.file(name).display())), "{told}");
+        let reported = partition.open_failure_since(began).expect("it has failed").to_string();
+        assert!(
+            reported.starts_with(&format!("{}: it is a directory; ", directory.file(name).display())),
+            "{reported}"
+        );
         fs::rename(directory.file(name), directory.dir.join("away")).expect("moved");
         assert_eq!(partition.offsets().expect("tried again").log_end, BATCHES, "{name}");
         check(&mut directory);

@@ -22,7 +22,7 @@ impl Metadata {
         Metadata { partition: directory.partition(), epoch: 1 }
     }
 
-    fn tell(&mut self, leader: i32, isr: &[i32]) {
+    fn report(&mut self, leader: i32, isr: &[i32]) {
         self.epoch += 1;
         let registered = PartitionRegistration {
             replicas: vec![1, 2],
@@ -61,16 +61,16 @@ async fn batches_behind_a_refused_one_get_its_error_until_its_retry() {
     {
         let directory = Directory::new().with(|config| config.min_insync_replicas = 2);
         let mut metadata = Metadata::of(&directory);
-        metadata.tell(leader, isr);
+        metadata.report(leader, isr);
         assert_eq!(metadata.error(0), code);
-        metadata.tell(WELL.0, WELL.1);
+        metadata.report(WELL.0, WELL.1);
         assert_eq!([1, 2, 3].map(|sequence| metadata.error(sequence)), [code; 3]);
         assert_eq!([0, 1, 2, 3].map(|sequence| metadata.error(sequence)), [ErrorCode::NONE; 4]);
         assert_eq!(metadata.error(5), ErrorCode::OUT_OF_ORDER_SEQUENCE_NUMBER);
         // All retries are appended. Then the role changes once more, and batch 4 is refused.
-        metadata.tell(leader, isr);
+        metadata.report(leader, isr);
         assert_eq!(metadata.error(4), code);
-        metadata.tell(WELL.0, WELL.1);
+        metadata.report(WELL.0, WELL.1);
         assert_eq!([5, 3, 4].map(|sequence| metadata.error(sequence)), [code, ErrorCode::NONE, ErrorCode::NONE]);
     }
 }
@@ -82,10 +82,10 @@ async fn batch_waiting_for_a_refused_one_gets_its_error() {
         ReorderBuffer::new(&BrokerConfig::from_properties(&typed).expect("a config").0.reorder, Metrics::default());
     let directory = Directory::new().with(|config| config.min_insync_replicas = 2);
     let mut metadata = Metadata::of(&directory);
-    metadata.tell(1, &[1]);
+    metadata.report(1, &[1]);
     let refused = metadata.in_turn(0, Some(&reordering)).expect_err("too few in sync");
     assert_eq!(refused.code(), ErrorCode::NOT_ENOUGH_REPLICAS);
-    metadata.tell(WELL.0, WELL.1);
+    metadata.report(WELL.0, WELL.1);
     let Ok(AppendStep::Pending(ticket)) = metadata.in_turn(1, Some(&reordering)) else { panic!("it may wait") };
     let far = tokio::time::Instant::now() + std::time::Duration::from_secs(3600);
     let due = ticket.wait(far, std::future::pending(), &Metrics::default()).await.expect_err("due");

@@ -58,10 +58,10 @@ impl Cluster {
     fn change(&mut self, change: impl FnOnce(&mut PartitionRegistration)) {
         change(&mut self.registered);
         self.registered.partition_epoch += 1;
-        self.brokers.iter().for_each(|broker| self.tell(broker.id));
+        self.brokers.iter().for_each(|broker| self.report(broker.id));
     }
 
-    fn tell(&self, id: i32) {
+    fn report(&self, id: i32) {
         let partition = self.partition(id);
         partition.follow(&Arc::new(self.registered.clone()), &partition.config());
     }
@@ -90,27 +90,27 @@ impl Cluster {
     fn fetch(&self, id: i32) -> Result<i64, ErrorCode> {
         let follower = self.partition(id);
         let leader = self.partition(self.registered.leader.expect("somebody leads"));
-        let asked = follower.position().expect("open");
+        let requested = follower.position().expect("open");
         let leader_epoch = self.registered.leader_epoch;
-        let fetch = FollowerFetch { broker_id: id, broker_epoch: EPOCH, leader_epoch, offset: asked.offset };
-        match leader.followed_from(&fetch, asked.last_epoch)? {
+        let fetch = FollowerFetch { broker_id: id, broker_epoch: EPOCH, leader_epoch, offset: requested.offset };
+        match leader.followed_from(&fetch, requested.last_epoch)? {
             FollowerPlace::Diverging(end) => {
-                let cut = follower.truncate_by(leader_epoch, asked, end).expect("cut off");
-                Ok(cut.expect("it asked from its end") - asked.offset)
+                let cut = follower.truncate_by(leader_epoch, requested, end).expect("cut off");
+                Ok(cut.expect("it asked from its end") - requested.offset)
             }
             FollowerPlace::OutOfRange { .. } => Err(ErrorCode::OFFSET_OUT_OF_RANGE),
             FollowerPlace::Noted(propose) => {
                 assert_eq!(propose, None, "all are in sync");
-                let read = leader.read_on(leader_epoch, asked.offset, 1 << 20, true)?;
+                let read = leader.read_on(leader_epoch, requested.offset, 1 << 20, true)?;
                 let (end_offset, read) = (read.end_offset, read.read);
                 let records = Bytes::from(bytes_of(read.records));
                 let (high_watermark, log_start) = (read.high_watermark, read.log_start_offset);
                 let from =
-                    FromLeader { leader_epoch, from: asked.offset, records: &records, high_watermark, log_start };
+                    FromLeader { leader_epoch, from: requested.offset, records: &records, high_watermark, log_start };
                 follower.append_from_leader(from).expect("appended");
                 let position = follower.position().expect("open");
                 assert_eq!(position.offset, end_offset, "the leader knows what it has sent");
-                Ok(position.offset - asked.offset)
+                Ok(position.offset - requested.offset)
             }
         }
     }
@@ -326,9 +326,9 @@ fn response_of_another_epoch_or_with_damage_changes_nothing() {
     cluster.elect(1);
     let fenced = follower.append_from_leader(from(0, &Bytes::new())).expect_err("an older leader's");
     assert_eq!(fenced, FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH));
-    let asked = follower.position().expect("open");
+    let requested = follower.position().expect("open");
     let end = fullbore_rules::replica::epochs::EpochEnd { epoch: 0, end_offset: 0 };
-    assert_eq!(follower.truncate_by(0, asked, end), Err(FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH)));
+    assert_eq!(follower.truncate_by(0, requested, end), Err(FollowError::Role(ErrorCode::FENCED_LEADER_EPOCH)));
     assert_eq!(follower.offsets().expect("open").log_end, 2);
 }
 
@@ -401,10 +401,12 @@ fn truncation_on_a_full_disk_is_completed_once_there_is_space() {
     let epochs = cluster.of(1).directory.dir.join(format!("{TOPIC}-0/leader-epoch-checkpoint.tmp"));
     std::os::unix::fs::symlink("/dev/full", &epochs).expect("made");
     let (leader, follower) = (cluster.partition(2), cluster.partition(1));
-    let (asked, leader_epoch) = (follower.position().expect("open"), cluster.registered.leader_epoch);
-    let fetch = FollowerFetch { broker_id: 1, broker_epoch: EPOCH, leader_epoch, offset: asked.offset };
-    let Ok(FollowerPlace::Diverging(end)) = leader.followed_from(&fetch, asked.last_epoch) else { panic!("they part") };
-    let full = follower.truncate_by(leader_epoch, asked, end).expect_err("no room for the epochs");
+    let (requested, leader_epoch) = (follower.position().expect("open"), cluster.registered.leader_epoch);
+    let fetch = FollowerFetch { broker_id: 1, broker_epoch: EPOCH, leader_epoch, offset: requested.offset };
+    let Ok(FollowerPlace::Diverging(end)) = leader.followed_from(&fetch, requested.last_epoch) else {
+        panic!("they part")
+    };
+    let full = follower.truncate_by(leader_epoch, requested, end).expect_err("no room for the epochs");
     assert_eq!(full, FollowError::Append(AppendError::Full));
     assert!(!epochs.is_symlink(), "it is removed, and the disk is as before");
     cluster.catch_up(1);

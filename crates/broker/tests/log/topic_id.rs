@@ -54,8 +54,8 @@ fn directory_without_its_topic_id_is_refused_unchanged_until_the_id_is_back() {
         assert_eq!((directory.logs.refused_partitions(), set_aside(&directory).len()), (1, 0), "{why}");
         assert_eq!(fs::read(directory.file(SEGMENT)).expect("read"), log, "{why}");
         let error = partition.open_failure_since(began);
-        let told = error.expect("it has failed").to_string();
-        assert!(told.contains(why) && told.contains(&format!("`topic_id: {ID}`")), "{told}");
+        let reported = error.expect("it has failed").to_string();
+        assert!(reported.contains(why) && reported.contains(&format!("`topic_id: {ID}`")), "{reported}");
         // The remedy in the error.
         fs::write(directory.file(METADATA), format!("version: 0\ntopic_id: {ID}\n")).expect("written");
         let partition = directory.crash();

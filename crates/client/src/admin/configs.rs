@@ -127,8 +127,8 @@ pub fn describe_configs(cluster: &mut Cluster, of: ConfigOf<'_>) -> Result<Vec<C
         DescribeConfigsResource { resource_type: kind.code(), resource_name: name.into(), ..Default::default() };
     let request = DescribeConfigsRequest { resources: vec![resource], include_synonyms: true, ..Default::default() };
     let response = match place(cluster, of)? {
-        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
-        None => cluster.ask(&request)?,
+        Some(address) => cluster.call_at(&address, &request, i16::MAX)?,
+        None => cluster.call(&request)?,
     };
     let mut found = Vec::new();
     for result in response.results {
@@ -192,8 +192,8 @@ pub fn alter_configs(cluster: &mut Cluster, of: ConfigOf<'_>, changes: &[Change]
     };
     let request = IncrementalAlterConfigsRequest { resources: vec![resource], ..Default::default() };
     let response = match place(cluster, of)? {
-        Some(address) => cluster.ask_at(&address, &request, i16::MAX)?,
-        None => cluster.ask(&request)?,
+        Some(address) => cluster.call_at(&address, &request, i16::MAX)?,
+        None => cluster.call(&request)?,
     };
     match response.responses.iter().find(|outcome| outcome.error_code.is_err()) {
         Some(failed) => {
@@ -221,7 +221,7 @@ pub fn config_resources(cluster: &mut Cluster, kind: ResourceKind) -> Result<Vec
         return Ok(Vec::new());
     }
     let old = version? == 0;
-    let response = cluster.ask(&if old { ListConfigResourcesRequest::default() } else { request })?;
+    let response = cluster.call(&if old { ListConfigResourcesRequest::default() } else { request })?;
     if response.error_code.is_err() {
         return Err(ClientError::kafka("cannot list the resources with configurations", response.error_code, None));
     }

@@ -47,7 +47,7 @@ pub fn elect_leaders(
         timeout_ms: cluster.change_timeout_ms(),
         ..Default::default()
     };
-    let response = cluster.ask(&request)?;
+    let response = cluster.call(&request)?;
     if response.error_code.is_err() {
         return Err(ClientError::kafka("cannot elect leaders", response.error_code, None));
     }

@@ -52,7 +52,7 @@ pub fn log_dirs(cluster: &Cluster, brokers: &[BrokerAddress]) -> Listed<(BrokerA
 
 fn log_dirs_of(cluster: &mut Cluster, address: &str) -> Result<Vec<LogDir>, ClientError> {
     let request = DescribeLogDirsRequest { topics: None, ..Default::default() };
-    let answer = cluster.ask_at(address, &request, i16::MAX)?;
+    let answer = cluster.call_at(address, &request, i16::MAX)?;
     if answer.error_code.is_err() {
         return Err(ClientError::kafka(
             format!("cannot read the log directories of {address}"),
@@ -122,12 +122,12 @@ pub fn log_damage(cluster: &mut Cluster, topics: &[(Text, i32)]) -> Result<Damag
     let (sender, receiver) = channel();
     for broker in cluster.brokers()? {
         let (mut cluster, request, sender) = (cluster.detached(), request.clone(), sender.clone());
-        let asking = move || {
+        let requesting = move || {
             // The send fails if the answer comes too late.
-            let _ = sender.send((broker.id, cluster.ask_at(&broker.address(), &*request, i16::MAX)));
+            let _ = sender.send((broker.id, cluster.call_at(&broker.address(), &*request, i16::MAX)));
         };
         // If no thread can be started for a broker, the broker is left out, as if it had not answered.
-        let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(asking);
+        let _ = std::thread::Builder::new().name("log-dirs".to_owned()).spawn(requesting);
     }
     drop(sender);
     let until = Instant::now() + ANSWER_WITHIN;

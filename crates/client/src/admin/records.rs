@@ -46,7 +46,7 @@ pub fn delete_records(cluster: &mut Cluster, before: &[RecordsBefore]) -> Result
         of.sort();
         let request =
             DeleteRecordsRequest { topics: topics(&of), timeout_ms: cluster.change_timeout_ms(), ..Default::default() };
-        for topic in cluster.ask_at(&leader, &request, i16::MAX)?.topics {
+        for topic in cluster.call_at(&leader, &request, i16::MAX)?.topics {
             for found in topic.partitions {
                 let of = (topic.name.clone(), found.partition_index);
                 let outcome = match found.error_code.is_err() {

@@ -127,7 +127,7 @@ pub fn create_topic_as(
     };
     let request =
         CreateTopicsRequest { topics: vec![topic], timeout_ms: cluster.change_timeout_ms(), ..Default::default() };
-    let response = cluster.ask(&request)?;
+    let response = cluster.call(&request)?;
     match response.topics.iter().find(|topic| topic.error_code.is_err()) {
         Some(failed) => {
             let message = failed.error_message.as_deref();
@@ -153,7 +153,7 @@ pub fn create_partitions(
     let topic = CreatePartitionsTopic { name: name.clone(), count, assignments, ..Default::default() };
     let request =
         CreatePartitionsRequest { topics: vec![topic], timeout_ms: cluster.change_timeout_ms(), ..Default::default() };
-    let response = cluster.ask(&request)?;
+    let response = cluster.call(&request)?;
     match response.results.iter().find(|result| result.error_code.is_err()) {
         Some(failed) => {
             let message = failed.error_message.as_deref();
@@ -196,7 +196,7 @@ pub fn delete_topics(cluster: &mut Cluster, names: &[Text]) -> Result<Vec<(Text,
         timeout_ms: cluster.change_timeout_ms(),
         ..Default::default()
     };
-    let response = cluster.ask(&request)?;
+    let response = cluster.call(&request)?;
     let failed = response.responses.into_iter().filter(|topic| topic.error_code.is_err());
     let why = |topic: DeletableTopicResult| {
         let name = topic.name.unwrap_or_default();
@@ -278,7 +278,7 @@ fn describe_by_pages(
         ..Default::default()
     };
     loop {
-        let response = cluster.ask(&request)?;
+        let response = cluster.call(&request)?;
         for found in response.topics {
             let name = found.name.unwrap_or_default();
             check_topic(found.error_code, &name)?;
@@ -313,7 +313,7 @@ fn add_configs_of(cluster: &mut Cluster, described: &mut [TopicDescription]) -> 
         ..Default::default()
     };
     let resources = described.iter().map(resource).collect();
-    let response = cluster.ask(&DescribeConfigsRequest { resources, ..Default::default() })?;
+    let response = cluster.call(&DescribeConfigsRequest { resources, ..Default::default() })?;
     for result in response.results {
         if result.error_code.is_err() {
             let what = format!("cannot read the configuration of topic '{}'", result.resource_name);

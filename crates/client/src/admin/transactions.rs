@@ -100,7 +100,7 @@ fn list_transactions_of(
 ) -> Result<Vec<TransactionListing>, ClientError> {
     let what = format!("cannot list the transactions of broker {}", broker.id);
     let response = patiently(cluster, &format!("the transactions of broker {}", broker.id), |cluster| {
-        let response = cluster.ask_at(&broker.address(), request, i16::MAX)?;
+        let response = cluster.call_at(&broker.address(), request, i16::MAX)?;
         check(&what, response.error_code).map(|()| response)
     })?;
     let listing = |listed: TransactionState| TransactionListing {
@@ -124,7 +124,7 @@ pub fn describe_transaction(cluster: &mut Cluster, id: &str) -> Result<Transacti
 fn describe_transaction_once(cluster: &mut Cluster, id: &str) -> Result<TransactionDescription, ClientError> {
     let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
     let request = DescribeTransactionsRequest { transactional_ids: vec![Text::from(id)], ..Default::default() };
-    let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+    let response = cluster.call_at(&coordinator.address(), &request, i16::MAX)?;
     let what = format!("cannot describe the transactional id '{id}'");
     let found = response.transaction_states.into_iter().next();
     let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
@@ -177,7 +177,7 @@ fn describe_producers_at(
 ) -> Result<Vec<PartitionProducer>, ClientError> {
     let topics =
         vec![TopicRequest { name: Text::from(topic), partition_indexes: vec![partition], ..Default::default() }];
-    let response = cluster.ask_at(address, &DescribeProducersRequest { topics, ..Default::default() }, i16::MAX)?;
+    let response = cluster.call_at(address, &DescribeProducersRequest { topics, ..Default::default() }, i16::MAX)?;
     let found = response.topics.into_iter().flat_map(|topic| topic.partitions).next();
     let what = format!("cannot describe the producers of partition {partition} of topic '{topic}'");
     let found = found.ok_or_else(|| ClientError::kafka(&*what, ErrorCode::UNKNOWN_SERVER_ERROR, None))?;
@@ -224,7 +224,7 @@ pub fn abort_transaction(
     let request = WriteTxnMarkersRequest { markers, ..Default::default() };
     patiently(cluster, &leader_of(topic, partition), |cluster| {
         let address = leader(cluster, topic, partition)?;
-        let response = cluster.ask_at(&address, &request, i16::MAX)?;
+        let response = cluster.call_at(&address, &request, i16::MAX)?;
         let answers = response.markers.into_iter().flat_map(|marker| marker.topics).flat_map(|topic| topic.partitions);
         let code = answers.map(|at| at.error_code).next().unwrap_or(ErrorCode::UNKNOWN_SERVER_ERROR);
         check(&format!("cannot abort the transaction in partition {partition} of topic '{topic}'"), code)
@@ -245,7 +245,7 @@ pub fn fence(cluster: &mut Cluster, id: &str) -> Result<(), ClientError> {
     };
     patiently(cluster, &coordinator_of(id), |cluster| {
         let coordinator = cluster.coordinator(CoordinatorKind::Transaction, &Text::from(id))?;
-        let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+        let response = cluster.call_at(&coordinator.address(), &request, i16::MAX)?;
         check(&cannot_end(id), response.error_code)
     })
 }

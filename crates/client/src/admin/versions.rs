@@ -27,7 +27,7 @@ pub fn api_versions(cluster: &Cluster, brokers: &[BrokerAddress]) -> Listed<(Bro
 }
 
 fn api_versions_of(cluster: &mut Cluster, address: &str) -> Result<Vec<ServedApi>, ClientError> {
-    let answer = cluster.ask_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
+    let answer = cluster.call_at::<ApiVersionsRequest>(address, &Handshake::request(), i16::MAX)?;
     if answer.error_code.is_err() {
         return Err(ClientError::kafka(format!("{address} refused ApiVersions"), answer.error_code, None));
     }

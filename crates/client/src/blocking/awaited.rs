@@ -64,14 +64,14 @@ mod tests {
     #[test]
     fn the_newest_of_nested_waits_that_are_old_enough_is_returned() {
         let awaited = Awaited::default();
-        let told = |age| awaited.older_than(age).unwrap_or_default();
+        let reported = |age| awaited.older_than(age).unwrap_or_default();
         let outer = awaited.begin("the coordinator");
         let inner = awaited.begin("a:1");
-        assert_eq!((told(Duration::ZERO).as_str(), told(Duration::from_secs(600)).as_str()), ("a:1", ""));
+        assert_eq!((reported(Duration::ZERO).as_str(), reported(Duration::from_secs(600)).as_str()), ("a:1", ""));
         drop(inner);
-        assert_eq!(told(Duration::ZERO), "the coordinator");
+        assert_eq!(reported(Duration::ZERO), "the coordinator");
         assert!(!awaited.is_over());
         drop(outer);
-        assert!(told(Duration::ZERO).is_empty() && awaited.is_over());
+        assert!(reported(Duration::ZERO).is_empty() && awaited.is_over());
     }
 }

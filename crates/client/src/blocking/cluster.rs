@@ -201,11 +201,11 @@ impl Cluster {
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Cluster::any`] or [`Connection::call`] returns one.
-    pub fn ask<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
+    pub fn call<R: Request>(&mut self, request: &R) -> Result<R::Response, ClientError> {
         let connected = self.connection.get_mut().address().map(str::to_owned);
         let whom = connected.unwrap_or_else(|| self.servers());
         let _wait = self.awaited().begin(whom);
-        self.connection.get_mut().ask(request, i16::MAX, || self.bootstrap.first())
+        self.connection.get_mut().call(request, i16::MAX, || self.bootstrap.first())
     }
 
     /// Returns a new connection to the broker at `address`, for requests whose response may be held back, such as a
@@ -224,15 +224,15 @@ impl Cluster {
     ///
     /// # Errors
     /// Returns [`ClientError`] if [`Connection::connect`] or [`Connection::call`] returns one.
-    pub fn ask_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
+    pub fn call_at<R: Request>(&mut self, address: &str, request: &R, max: i16) -> Result<R::Response, ClientError> {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
-        kept.ask(request, max, || self.bootstrap.connect(address))
+        kept.call(request, max, || self.bootstrap.connect(address))
     }
 
     /// Sends these requests, each with a weight, to the broker at `address`. The requests in flight weigh at most
     /// `weight_max` together. Returns the responses in order, and also the error if one ended the sequence early.
-    pub(crate) fn ask_each_at<R: Request>(
+    pub(crate) fn call_each_at<R: Request>(
         &mut self,
         address: &str,
         requests: impl IntoIterator<Item = (usize, R)>,
@@ -241,7 +241,7 @@ impl Cluster {
     ) -> (Vec<R::Response>, Option<ClientError>) {
         let _wait = self.awaited().begin(address);
         let kept = self.others.entry(address.to_owned()).or_default();
-        kept.ask_each(requests, max, weight_max, || self.bootstrap.connect(address))
+        kept.call_each(requests, max, weight_max, || self.bootstrap.connect(address))
     }
 
     /// Returns the newest version of an API that the broker at `address` and this program have in common.
@@ -314,7 +314,7 @@ impl Cluster {
     /// # Errors
     /// Returns the error of the broker, or the error of the connection if no broker answers.
     pub fn metadata(&mut self, topics: Option<&[Text]>) -> Result<MetadataResponse, ClientError> {
-        let response = self.ask(&metadata_request(topics))?;
+        let response = self.call(&metadata_request(topics))?;
         match response.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", response.error_code, None)),
             false => {

@@ -5,7 +5,7 @@
 
 use super::socket::{READ_TIMEOUT, Socket};
 use crate::error::ClientError;
-use crate::protocol::{Asking, Due, Handshake, ProtocolError, SSL_HINT, Versions, decode, frame};
+use crate::protocol::{Due, Handshake, ProtocolError, Requesting, SSL_HINT, Versions, decode, frame};
 use crate::security::Security;
 use bytes::{Bytes, BytesMut};
 use fullbore_wire::Part;
@@ -24,7 +24,7 @@ pub struct Connection {
     socket: Socket,
     address: String,
     versions: Versions,
-    asking: Asking,
+    requesting: Requesting,
     due: Due<()>,
     /// The memory of an earlier frame, to be used for the next one.
     spare: BytesMut,
@@ -75,7 +75,7 @@ impl Connection {
             socket,
             address: address.to_owned(),
             versions: Versions::default(),
-            asking: Asking::new(client_id),
+            requesting: Requesting::new(client_id),
             due: Due::default(),
             spare: BytesMut::new(),
             answer_began: Instant::now(),
@@ -161,11 +161,11 @@ impl Connection {
     /// # Errors
     /// Returns [`ClientError`] if the connection breaks, or the version cannot express the request.
     pub fn send<R: Request>(&mut self, request: &R, version: i16) -> Result<(), ClientError> {
-        let encoded = self.asking.encode(request, version, Instant::now());
-        let (asked, frame) = encoded.map_err(|error| self.misunderstood(error))?;
+        let encoded = self.requesting.encode(request, version, Instant::now());
+        let (requested, frame) = encoded.map_err(|error| self.misunderstood(error))?;
         let bytes: Vec<u8> = frame.parts.iter().filter_map(memory).flatten().copied().collect();
-        asked.log(&self.address, bytes.len());
-        if self.due.push(asked, ()).is_err() {
+        requested.log(&self.address, bytes.len());
+        if self.due.push(requested, ()).is_err() {
             return Err(self.broken(std::io::Error::other("too many requests wait for an answer")));
         }
         self.socket.write_all(&bytes).map_err(|source| self.broken(source))?;
@@ -219,12 +219,12 @@ impl Connection {
 
     /// Removes the oldest request if `frame` is its response. Otherwise ends the connection, which is then unusable.
     fn answered(&mut self, frame: &Bytes) -> Result<(), ClientError> {
-        let (asked, ()) = self.due.answered(frame).map_err(|error| {
+        let (requested, ()) = self.due.answered(frame).map_err(|error| {
             // An error means that the peer has already closed the connection.
             let _ = self.socket.tcp().shutdown(Shutdown::Both);
             self.misunderstood(error)
         })?;
-        asked.log_answer(&self.address, frame.len(), Instant::now());
+        requested.log_answer(&self.address, frame.len(), Instant::now());
         Ok(())
     }
 
@@ -350,7 +350,7 @@ mod tests {
             socket,
             address,
             versions: Versions::default(),
-            asking: Asking::new("test"),
+            requesting: Requesting::new("test"),
             due: Due::default(),
             spare: BytesMut::new(),
             answer_began: Instant::now(),

@@ -14,7 +14,7 @@ impl Cluster {
     /// the moment.
     pub(crate) fn coordinator(&mut self, kind: CoordinatorKind, key: &Text) -> Result<BrokerAddress, ClientError> {
         let version = self.any()?.version::<FindCoordinatorRequest>()?;
-        let answer = self.ask(&coordinator_request(kind, key, version))?;
+        let answer = self.call(&coordinator_request(kind, key, version))?;
         BrokerAddress::of_coordinator(kind, coordinator_in(answer, key))
     }
 }

@@ -45,19 +45,19 @@ impl<T> Listed<T> {
 }
 
 impl Cluster {
-    /// Calls `ask` for each of these brokers, each in a thread with its own connections.
+    /// Calls `call` for each of these brokers, each in a thread with its own connections.
     pub(crate) fn at_each<T: Send>(
         &self,
         brokers: &[BrokerAddress],
-        ask: impl Fn(&mut Cluster, &BrokerAddress) -> Result<Vec<T>, ClientError> + Sync,
+        call: impl Fn(&mut Cluster, &BrokerAddress) -> Result<Vec<T>, ClientError> + Sync,
     ) -> Listed<T> {
-        let ask = &ask;
+        let call = &call;
         std::thread::scope(|scope| {
             let begin = |broker| {
                 let mut cluster = self.detached();
                 std::thread::Builder::new()
                     .name("each-broker".to_owned())
-                    .spawn_scoped(scope, move || ask(&mut cluster, broker))
+                    .spawn_scoped(scope, move || call(&mut cluster, broker))
                     .map_err(|source| ClientError::Io { address: broker.address(), source })
             };
             // All threads are started before the first one is awaited.

@@ -47,7 +47,7 @@ impl KeptConnection {
 
     /// Sends a request in version `max` or an older one and waits for its response. If the broker has closed the kept
     /// connection (`connections.max.idle.ms`), an idempotent request is sent once more over a new one.
-    pub(crate) fn ask<R: Request>(
+    pub(crate) fn call<R: Request>(
         &mut self,
         request: &R,
         max: i16,
@@ -59,7 +59,7 @@ impl KeptConnection {
             let Err(error) = answer else { return answer };
             // The connection is dropped. Otherwise a late response would be taken for the response to the next request.
             self.0 = None;
-            if is_new || !error.is_closed() || !may_be_asked_twice(R::KEY) {
+            if is_new || !error.is_closed() || !may_be_sent_twice(R::KEY) {
                 return Err(error);
             }
         }
@@ -68,7 +68,7 @@ impl KeptConnection {
     /// Sends these requests, each with a weight. The requests in flight weigh at most `weight_max` together, and a
     /// heavier request is sent alone. Returns the responses in order, and also the error if one ended the sequence
     /// early.
-    pub(crate) fn ask_each<R: Request>(
+    pub(crate) fn call_each<R: Request>(
         &mut self,
         requests: impl IntoIterator<Item = (usize, R)>,
         max: i16,
@@ -76,7 +76,7 @@ impl KeptConnection {
         connect: impl FnOnce() -> Result<Connection, ClientError>,
     ) -> (Vec<R::Response>, Option<ClientError>) {
         let mut answers = Vec::new();
-        let asked = self.get(connect).and_then(|connection| {
+        let requested = self.get(connect).and_then(|connection| {
             let version = connection.version::<R>()?.min(max);
             let (mut due, mut weight_due) = (VecDeque::new(), 0);
             for (weight, request) in requests {
@@ -93,19 +93,19 @@ impl KeptConnection {
             }
             Ok(())
         });
-        if asked.is_err() {
+        if requested.is_err() {
             // The connection is dropped. Otherwise responses that are still due would be taken for those to later
             // requests.
             self.0 = None;
         }
-        (answers, asked.err())
+        (answers, requested.err())
     }
 }
 
 /// Returns true if requests of this API are idempotent, because they change nothing or set the same value again.
 /// Returns false for APIs whose request a broker would refuse the second time. Also returns false for JoinGroup and
 /// SyncGroup, because another thread stops such a request by ending its connection.
-fn may_be_asked_twice(api: ApiKey) -> bool {
+fn may_be_sent_twice(api: ApiKey) -> bool {
     use ApiKey::*;
     let reads = [
         Metadata,
@@ -148,7 +148,7 @@ mod tests {
     fn broker_that_closes() -> (String, mpsc::Receiver<i16>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
         let address = listener.local_addr().expect("bound").to_string();
-        let (tells, told) = mpsc::channel();
+        let (reports, reported) = mpsc::channel();
         std::thread::spawn(move || {
             for socket in listener.incoming() {
                 let mut socket = socket.expect("a client");
@@ -160,24 +160,24 @@ mod tests {
                 socket.write_all(&[&(answer.len() as u32).to_be_bytes(), &answer[..]].concat()).expect("it reads");
                 let body = request(&mut socket).expect("a request");
                 // The send fails if the test is over.
-                let _ = tells.send(i16::from_be_bytes([body[0], body[1]]));
+                let _ = reports.send(i16::from_be_bytes([body[0], body[1]]));
             }
         });
-        (address, told)
+        (address, reported)
     }
 
     /// Sends a request over a new connection, or over a kept one that the broker has closed. Returns the API keys of
     /// the requests that the broker received.
     fn sent<R: Request>(request: &R, was_kept: bool) -> Vec<i16> {
-        let (address, told) = broker_that_closes();
+        let (address, reported) = broker_that_closes();
         let connect = || Connection::connect(&address, "test", &Security::default());
         let mut kept = KeptConnection::default();
         if was_kept {
             kept.get(connect).expect("it answers");
         }
-        let error = kept.ask(request, i16::MAX, connect).expect_err("closed");
+        let error = kept.call(request, i16::MAX, connect).expect_err("closed");
         assert!(error.is_closed() && kept.0.is_none(), "{error}");
-        told.try_iter().collect()
+        reported.try_iter().collect()
     }
 
     #[test]

@@ -94,14 +94,15 @@ impl Cluster {
         }
         let mut outcome = OffsetsNow::default();
         for (leader, topics) in by_leader {
-            let asked = topics.iter().flat_map(|(name, all)| all.iter().map(|partition| (name.clone(), *partition)));
-            let asked: Vec<(Text, i32)> = asked.collect();
+            let requested =
+                topics.iter().flat_map(|(name, all)| all.iter().map(|partition| (name.clone(), *partition)));
+            let requested: Vec<(Text, i32)> = requested.collect();
             let request =
                 ListOffsetsRequest { replica_id: -1, topics: wanted_at(topics, timestamp), ..Default::default() };
-            match self.ask_at(&leader, &request, i16::MAX) {
+            match self.call_at(&leader, &request, i16::MAX) {
                 Ok(answer) => answer.topics.into_iter().for_each(|topic| outcome.take(topic)),
                 Err(error) if error.is_retriable() => {
-                    outcome.again.extend(asked);
+                    outcome.again.extend(requested);
                     outcome.unreached = Some(error);
                 }
                 Err(error) => return Err(error),
@@ -182,7 +183,7 @@ impl Connection {
         read_committed: bool,
     ) -> Result<Vec<Result<i64, ClientError>>, ClientError> {
         let version = self.version::<ListOffsetsRequest>()?;
-        self.ask_offsets_at(of, timestamp, read_committed, version)?;
+        self.list_offsets_at(of, timestamp, read_committed, version)?;
         self.receive_offsets_at(of, version)
     }
 
@@ -202,12 +203,12 @@ impl Connection {
         }
         let version = self.version::<ListOffsetsRequest>()?;
         for (timestamp, of) in each {
-            self.ask_offsets_at(of, *timestamp, read_committed, version)?;
+            self.list_offsets_at(of, *timestamp, read_committed, version)?;
         }
         each.iter().map(|(_, of)| self.receive_offsets_at(of, version)).collect()
     }
 
-    fn ask_offsets_at(
+    fn list_offsets_at(
         &mut self,
         of: &[(Text, i32)],
         timestamp: i64,
@@ -227,7 +228,7 @@ impl Connection {
         self.send(&request, version)
     }
 
-    /// Receives the response to the oldest [`Connection::ask_offsets_at`], which requested these partitions.
+    /// Receives the response to the oldest [`Connection::list_offsets_at`], which requested these partitions.
     fn receive_offsets_at(
         &mut self,
         of: &[(Text, i32)],

@@ -424,17 +424,18 @@ mod tests {
             (outcome, cursor.offset)
         };
         let (outcome, offset) = read(false);
-        let told = outcome.expect_err("a bad batch").to_string();
+        let reported = outcome.expect_err("a bad batch").to_string();
         assert!(
-            told.starts_with("the producer's batch at offset 2 of partition 3 of topic 't' cannot be read: "),
-            "{told}"
+            reported.starts_with("the producer's batch at offset 2 of partition 3 of topic 't' cannot be read: "),
+            "{reported}"
         );
         assert_eq!(offset, Some(2));
         let (outcome, offset) = read(true);
-        let told = outcome.expect("skipped").notice().expect("a line");
+        let reported = outcome.expect("skipped").notice().expect("a line");
         assert!(
-            told.starts_with("skipped the producer's batch at offsets 2 to 2 of partition 3 of topic 't', and 1 more"),
-            "{told}"
+            reported
+                .starts_with("skipped the producer's batch at offsets 2 to 2 of partition 3 of topic 't', and 1 more"),
+            "{reported}"
         );
         assert_eq!(offset, Some(6));
     }

@@ -168,7 +168,7 @@ pub(super) struct Fetcher<S> {
     inbox: Arc<Inbox<S>>,
     returns: Box<dyn Fn(Returned<S>) + Send>,
     /// The next offset to request for each cursor, which is ahead of what was read.
-    asked: HashMap<PartitionKey, i64>,
+    requested: HashMap<PartitionKey, i64>,
     /// The names of partitions that count as refused until the leader answers for them.
     waited: HashMap<PartitionKey, (Text, i32)>,
     settings: FetchSettings,
@@ -202,7 +202,7 @@ impl<S: Sink> Fetcher<S> {
             cursors: Vec::new(),
             inbox,
             returns: Box::new(returns),
-            asked: HashMap::new(),
+            requested: HashMap::new(),
             waited: HashMap::new(),
             settings,
             session: FetchSession::new(false),
@@ -253,7 +253,7 @@ impl<S: Sink> Fetcher<S> {
         self.version = if named { highest.min(NAMED_VERSION_MAX) } else { highest };
         self.session = FetchSession::new(self.version >= AHEAD_VERSION_MIN);
         self.take_in(cursors);
-        self.ask()?;
+        self.send_request()?;
         self.progress.fetches();
         loop {
             while self.session.under_way() == 0 {
@@ -262,7 +262,7 @@ impl<S: Sink> Fetcher<S> {
                 }
                 let more = self.inbox.take();
                 self.take_in(more);
-                self.ask()?;
+                self.send_request()?;
             }
             let waited_since = Instant::now();
             let (frame, response) = self.connection.receive::<FetchRequest>(self.version)?;
@@ -275,7 +275,7 @@ impl<S: Sink> Fetcher<S> {
             }
             let more = self.inbox.take();
             self.take_in(more);
-            self.ask()?;
+            self.send_request()?;
             if counts {
                 self.feed(&response, fetch)?;
             }
@@ -295,14 +295,14 @@ impl<S: Sink> Fetcher<S> {
             if self.progress.waiting.has(&place) {
                 self.waited.insert(key.clone(), place);
             }
-            self.asked.insert(key.clone(), cursor.offset.unwrap_or(0));
+            self.requested.insert(key.clone(), cursor.offset.unwrap_or(0));
             self.session.name(key);
             self.cursors.push(cursor);
         }
     }
 
     /// Sends the next fetches, as long as there are offsets to request and there is memory for the responses.
-    fn ask(&mut self) -> Result<(), FetcherEnd> {
+    fn send_request(&mut self) -> Result<(), FetcherEnd> {
         let ahead = if self.came { self.paces.0.fetches(self.share.bytes()) } else { 1 };
         while self.session.has_room(ahead) && self.open().next().is_some() {
             let request = self.request();
@@ -341,9 +341,9 @@ impl<S: Sink> Fetcher<S> {
     /// Returns each cursor that still has something to request, with its next offset to request.
     fn open(&self) -> impl Iterator<Item = (&Cursor<S>, i64)> {
         self.cursors.iter().filter_map(|cursor| {
-            let asked = self.asked.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
-            let asked = asked.copied().unwrap_or(0);
-            (!cursor.is_done() && !cursor.ends_at(asked)).then_some((cursor, asked))
+            let requested = self.requested.get(&self.key(&cursor.topic, cursor.topic_id, cursor.partition));
+            let requested = requested.copied().unwrap_or(0);
+            (!cursor.is_done() && !cursor.ends_at(requested)).then_some((cursor, requested))
         })
     }
 
@@ -408,7 +408,7 @@ impl<S: Sink> Fetcher<S> {
         for topic in &response.responses {
             for data in &topic.partitions {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
-                let Some(wanted) = self.asked.get(&key).copied() else { continue };
+                let Some(wanted) = self.requested.get(&key).copied() else { continue };
                 if !self.session.accepts(fetch.number, &key, data, wanted) {
                     continue;
                 }
@@ -426,11 +426,11 @@ impl<S: Sink> Fetcher<S> {
                     self.progress.waiting.serve(&place);
                 }
                 if self.session.is_ahead() && bytes_of(data).is_empty() {
-                    self.asked.insert(key, wanted.max(data.next_offset));
+                    self.requested.insert(key, wanted.max(data.next_offset));
                 } else if self.session.is_by_offsets()
                     && let Some(last) = Batches(bytes_of(data)).filter_map(Result::ok).last()
                 {
-                    self.asked.insert(key, wanted.max(last.last_offset() + 1));
+                    self.requested.insert(key, wanted.max(last.last_offset() + 1));
                 }
             }
         }
@@ -441,7 +441,7 @@ impl<S: Sink> Fetcher<S> {
     /// were skipped.
     fn skip_lost(&mut self, data: &PartitionData, key: &PartitionKey) -> bool {
         let Some(at) = self.position(key).filter(|_| self.settings.skip_bad_batches) else { return false };
-        let from = self.asked.get(key).copied().unwrap_or(0);
+        let from = self.requested.get(key).copied().unwrap_or(0);
         let cursor = &mut self.cursors[at];
         if data.error_code != ErrorCode::KAFKA_STORAGE_ERROR || data.next_offset <= from {
             return false;
@@ -451,7 +451,7 @@ impl<S: Sink> Fetcher<S> {
             "skipped offsets {from} to {last} of partition {partition} of topic '{topic}': the object store no longer has them"
         ));
         cursor.skip_to(data.next_offset);
-        self.asked.insert(key.clone(), data.next_offset);
+        self.requested.insert(key.clone(), data.next_offset);
         self.session.name(key.clone());
         true
     }
@@ -465,11 +465,11 @@ impl<S: Sink> Fetcher<S> {
                 Why::Reset
             }
             ErrorCode::OFFSET_OUT_OF_RANGE => {
-                let offset = self.asked.get(key).copied().unwrap_or(0);
+                let offset = self.requested.get(key).copied().unwrap_or(0);
                 return Err(FetcherEnd::Failed(ConsumeError::OutOfRange { topic, partition, offset }));
             }
             code => {
-                let at = self.asked.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
+                let at = self.requested.get(key).map(|offset| format!(" at offset {offset}")).unwrap_or_default();
                 let what = format!("cannot read partition {partition} of topic '{topic}'{at}");
                 let error = ClientError::refused(what, code);
                 // Kafka's broker returns UNKNOWN_SERVER_ERROR for unexpected failures, which may pass.
@@ -485,7 +485,7 @@ impl<S: Sink> Fetcher<S> {
 
     fn give_back(&mut self, at: usize, key: &PartitionKey, why: Why) {
         self.session.forget(key);
-        self.asked.remove(key);
+        self.requested.remove(key);
         self.waited.remove(key);
         let cursor = self.cursors.remove(at);
         (self.returns)(Returned { cursor, why });
@@ -520,7 +520,7 @@ impl<S: Sink> Fetcher<S> {
             for data in topic.partitions.iter().filter(|data| !bytes_of(data).is_empty()) {
                 let key = (topic.topic_id, topic.topic.clone(), data.partition_index);
                 let Some(at) = self.position(&key) else { continue };
-                let wanted = self.asked.get(&key).copied().unwrap_or(0);
+                let wanted = self.requested.get(&key).copied().unwrap_or(0);
                 if self.cursors[at].is_done() || !self.session.accepts(fetch.number, &key, data, wanted) {
                     continue;
                 }
@@ -558,7 +558,7 @@ impl<S: Sink> Fetcher<S> {
             self.session.forget(&key);
         }
         // The leader's offset may be larger than ours, if compaction has left a gap.
-        self.asked.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
+        self.requested.insert(key, self.cursors[at].offset.unwrap_or(0).max(next_offset));
     }
 }
 
@@ -570,14 +570,14 @@ fn topics_of<'a, S: 'a>(
     read_on: bool,
 ) -> Vec<FetchTopic> {
     let mut topics: Vec<FetchTopic> = Vec::new();
-    for (cursor, asked) in cursors {
+    for (cursor, requested) in cursors {
         if topics.last().is_none_or(|last| last.topic != cursor.topic) {
             let (topic, topic_id) = (cursor.topic.clone(), cursor.topic_id);
             topics.push(FetchTopic { topic, topic_id, ..Default::default() });
         }
         topics.last_mut().expect("just pushed").partitions.push(FetchPartition {
             partition: cursor.partition,
-            fetch_offset: asked,
+            fetch_offset: requested,
             partition_max_bytes: i32::try_from(partition_bytes).unwrap_or(i32::MAX),
             read_on,
             ..Default::default()

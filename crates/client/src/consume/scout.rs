@@ -21,8 +21,8 @@ pub(super) struct Scout {
     cluster: Cluster,
     servers: String,
     /// The cluster through which the scout looks up leaders. `None` during a look-up, whose thread owns it.
-    asked: Option<Cluster>,
-    /// The connection of `asked` between two look-ups. If it leads to a leader, a thread that connects to this leader
+    requested: Option<Cluster>,
+    /// The connection of `requested` between two look-ups. If it leads to a leader, a thread that connects to this leader
     /// takes it.
     kept: Arc<Mutex<Option<Connection>>>,
     /// Partitions whose leaders are known before the first look-up, which leaves out their topics.
@@ -49,13 +49,13 @@ pub(super) type ScoutAnswer = (ScoutReport, Option<Cluster>);
 impl Scout {
     /// Creates a scout whose threads call `report`.
     pub(super) fn new(
-        mut asked: Cluster,
+        mut requested: Cluster,
         known: BTreeMap<Text, Vec<PartitionPlace>>,
         report: impl Fn(ScoutAnswer) + Send + Sync + 'static,
     ) -> Self {
-        let (cluster, servers, kept) = (asked.detached(), asked.servers(), asked.take_connection());
-        let (asked, kept, report) = (Some(asked), Arc::new(Mutex::new(kept)), Arc::new(report));
-        Scout { cluster, servers, asked, kept, known, looks_since: None, report }
+        let (cluster, servers, kept) = (requested.detached(), requested.servers(), requested.take_connection());
+        let (requested, kept, report) = (Some(requested), Arc::new(Mutex::new(kept)), Arc::new(report));
+        Scout { cluster, servers, requested, kept, known, looks_since: None, report }
     }
 
     /// Returns the bootstrap list.
@@ -70,7 +70,7 @@ impl Scout {
 
     /// Starts to look up `topics` and all topics that `matches` accepts. Does nothing if a look-up is running.
     pub(super) fn look(&mut self, mut topics: Vec<Text>, matches: Option<TopicFilter>) -> io::Result<()> {
-        let Some(mut cluster) = self.asked.take() else { return Ok(()) };
+        let Some(mut cluster) = self.requested.take() else { return Ok(()) };
         self.looks_since = Some(Instant::now());
         let report = self.report.clone();
         let mut known = std::mem::take(&mut self.known);
@@ -125,10 +125,10 @@ impl Scout {
     }
 
     /// Takes the answer of a thread and returns its report. The thread's cluster is kept for the next look-up.
-    pub(super) fn back(&mut self, (found, asked): ScoutAnswer) -> ScoutReport {
-        if let Some(mut cluster) = asked {
+    pub(super) fn back(&mut self, (found, requested): ScoutAnswer) -> ScoutReport {
+        if let Some(mut cluster) = requested {
             *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = cluster.take_connection();
-            (self.asked, self.looks_since) = (Some(cluster), None);
+            (self.requested, self.looks_since) = (Some(cluster), None);
         }
         found
     }

@@ -91,13 +91,13 @@ mod tests {
     #[test]
     fn the_sentence_counts_partitions_only_if_several_wait() {
         let unread = UnreadPartitions::default();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for partition in 0..2 {
             let error = ClientError::refused("cannot read", ErrorCode::KAFKA_STORAGE_ERROR);
             unread.refuse((Text::from("read"), partition), Arc::new(error));
             let (first, waiting) = unread.first(Duration::ZERO, true).expect("some wait");
-            told.push(sentence(&first, waiting));
+            reported.push(sentence(&first, waiting));
         }
-        assert_eq!(told[1], format!("{}; 2 partitions wait in all", told[0]));
+        assert_eq!(reported[1], format!("{}; 2 partitions wait in all", reported[0]));
     }
 }

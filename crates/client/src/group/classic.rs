@@ -180,11 +180,14 @@ impl<'a> Classic<'a> {
     }
 
     /// Sends a request whose answer has to wait for other members. Stopping the member ends the wait.
-    fn patiently<T>(&mut self, ask: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>) -> Result<T, ClientError> {
+    fn patiently<T>(
+        &mut self,
+        call: impl FnOnce(&mut Coordinator) -> Result<T, ClientError>,
+    ) -> Result<T, ClientError> {
         let connection = self.coordinator.connection()?;
         connection.set_patience(self.config.rebalance_timeout + REBALANCE_GRACE)?;
         self.shared.set_waits(Some(connection.stopper()?));
-        let answer = ask(&mut self.coordinator);
+        let answer = call(&mut self.coordinator);
         self.shared.set_waits(None);
         if answer.is_ok() {
             self.coordinator.connection()?.set_patience(REQUEST_TIMEOUT)?;
@@ -219,7 +222,7 @@ impl<'a> Classic<'a> {
         if self.member_id.is_empty() && self.config.instance.is_none() && !self.coordinator.is_connected() {
             // A new member first gets an id from the coordinator and then joins with that id (KIP-394).
             let code = |answer: &JoinGroupResponse| answer.error_code;
-            if let Some(answer) = self.coordinator.ask_beside_finding(&request, MEMBER_ID_VERSION, code)? {
+            if let Some(answer) = self.coordinator.call_beside_finding(&request, MEMBER_ID_VERSION, code)? {
                 return Ok(answer);
             }
         }
@@ -228,7 +231,7 @@ impl<'a> Classic<'a> {
         let may_lead = self.leads || self.generation < 0;
         let describe = may_lead.then(|| metadata_request(Some(&self.config.topics)));
         let describe = describe.as_ref().map(|describe| (describe, i16::MAX));
-        let (joined, described) = self.patiently(|coordinator| coordinator.ask_both(&request, describe))?;
+        let (joined, described) = self.patiently(|coordinator| coordinator.call_both(&request, describe))?;
         let described = described.filter(|described| !described.error_code.is_err());
         // If topics are missing here, they are requested again later, which also reports their errors.
         self.described = described.and_then(|described| places_in(&described).ok()).unwrap_or_default();
@@ -303,7 +306,7 @@ impl<'a> Classic<'a> {
         let version = version.ok().filter(|_| is_short);
         let question = version.map(|version| OffsetsQuestion::new(&self.config, None, &self.own, version));
         let fetch = question.as_ref().map(|question| (&question.request, question.version_max));
-        let (answer, offsets) = self.patiently(|coordinator| coordinator.ask_both(&request, fetch))?;
+        let (answer, offsets) = self.patiently(|coordinator| coordinator.call_both(&request, fetch))?;
         if let (Some(question), Some(offsets)) = (question, offsets)
             && let (ErrorCode::NONE, found) = question.answered(&offsets)
         {
@@ -353,7 +356,7 @@ impl<'a> Classic<'a> {
             group_instance_id: self.config.instance.clone(),
             ..Default::default()
         };
-        let answer = self.coordinator.ask(&request, i16::MAX).map(|answer| answer.error_code);
+        let answer = self.coordinator.call(&request, i16::MAX).map(|answer| answer.error_code);
         self.settled("cannot stay in", answer)
     }
 
@@ -372,7 +375,7 @@ impl<'a> Classic<'a> {
                 members: if version <= LEAVE_ONE_VERSION { Vec::new() } else { vec![of_list] },
                 ..Default::default()
             };
-            self.coordinator.ask(&request, i16::MAX)
+            self.coordinator.call(&request, i16::MAX)
         };
         // If a join was stopped, the connection is closed. The second attempt opens a new one.
         let _ = leave().or_else(|_| leave());

@@ -74,7 +74,7 @@ impl<'a> Consumer<'a> {
         let member_epoch = if self.config.instance.is_some() { LEAVES_FOR_NOW } else { LEAVES };
         if self.epoch > JOINS {
             // If this fails, the group removes the member when its session ends.
-            let _ = self.coordinator.ask(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
+            let _ = self.coordinator.call(&ConsumerGroupHeartbeatRequest { member_epoch, ..self.identity() }, i16::MAX);
         }
         outcome
     }
@@ -133,7 +133,7 @@ impl<'a> Consumer<'a> {
             // The first assignment identifies topics by id. The metadata with their names is requested in the same
             // round trip.
             true => self.beat_and_describe(&request),
-            false => self.coordinator.ask(&request, i16::MAX),
+            false => self.coordinator.call(&request, i16::MAX),
         };
         if let Err(ClientError::Version { address, .. }) = &answer {
             let what = format!("cannot join group '{}'", self.config.group);
@@ -163,7 +163,7 @@ impl<'a> Consumer<'a> {
         request: &ConsumerGroupHeartbeatRequest,
     ) -> Result<ConsumerGroupHeartbeatResponse, ClientError> {
         let describe = metadata_request(Some(&self.config.topics));
-        let (answer, described) = self.coordinator.ask_both(request, Some((&describe, i16::MAX)))?;
+        let (answer, described) = self.coordinator.call_both(request, Some((&describe, i16::MAX)))?;
         // If topics are missing here, they are requested once they are assigned, which also reports their errors.
         let described = described.filter(|described| !described.error_code.is_err());
         self.name(described.and_then(|described| places_in(&described).ok()).unwrap_or_default());

@@ -41,8 +41,8 @@ impl Coordinator {
     /// version `least` of the request.
     ///
     /// # Errors
-    /// Returns [`ClientError`] if [`Coordinator::ask`] would return one, or the group has no coordinator at the moment.
-    pub(super) fn ask_beside_finding<R: Request>(
+    /// Returns [`ClientError`] if [`Coordinator::call`] would return one, or the group has no coordinator at the moment.
+    pub(super) fn call_beside_finding<R: Request>(
         &mut self,
         request: &R,
         least: i16,
@@ -51,8 +51,8 @@ impl Coordinator {
         let connection = self.cluster.any()?;
         let finds =
             coordinator_request(CoordinatorKind::Group, &self.group, connection.version::<FindCoordinatorRequest>()?);
-        let asks = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
-        let outcome = connection.call_both(&finds, asks);
+        let requests = connection.version::<R>().is_ok_and(|version| version >= least).then_some((request, i16::MAX));
+        let outcome = connection.call_both(&finds, requests);
         let connection = self.cluster.take_connection();
         // After a failure the connection is dropped. Otherwise a late response would be taken for the response to the
         // next request.
@@ -77,7 +77,7 @@ impl Coordinator {
     /// Requests the metadata of `topics` from the coordinator. Returns the partitions of each topic that exists.
     ///
     /// # Errors
-    /// Returns [`ClientError`] if [`Coordinator::ask`] returns one, or the coordinator refuses a topic.
+    /// Returns [`ClientError`] if [`Coordinator::call`] returns one, or the coordinator refuses a topic.
     pub(super) fn partitions_of(
         &mut self,
         topics: &[Text],
@@ -85,7 +85,7 @@ impl Coordinator {
         if topics.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let answer = self.ask(&metadata_request(Some(topics)), i16::MAX)?;
+        let answer = self.call(&metadata_request(Some(topics)), i16::MAX)?;
         match answer.error_code.is_err() {
             true => Err(ClientError::kafka("cannot read the metadata", answer.error_code, None)),
             false => places_in(&answer),
@@ -97,12 +97,12 @@ impl Coordinator {
         self.connection = KeptConnection::default();
     }
 
-    pub(super) fn ask<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
-        self.connection.ask(request, max, || found(&mut self.cluster, &self.group))
+    pub(super) fn call<R: Request>(&mut self, request: &R, max: i16) -> Result<R::Response, ClientError> {
+        self.connection.call(request, max, || found(&mut self.cluster, &self.group))
     }
 
     /// Sends two requests to the coordinator in one round trip, like [`Connection::call_both`].
-    pub(super) fn ask_both<A: Request, B: Request>(
+    pub(super) fn call_both<A: Request, B: Request>(
         &mut self,
         first: &A,
         second: Option<(&B, i16)>,

@@ -220,7 +220,7 @@ impl Member {
         };
         let patience = if patience.is_zero() { REQUEST_TIMEOUT } else { patience.min(REQUEST_TIMEOUT) };
         let answer = self.offsets.get().connection().and_then(|connection| connection.set_patience(patience));
-        let answer = answer.and_then(|()| self.offsets.get().ask(&request, version_max));
+        let answer = answer.and_then(|()| self.offsets.get().call(&request, version_max));
         let codes = answer.map(|answer| {
             let codes = answer.topics.into_iter().flat_map(|topic| topic.partitions).map(|of| of.error_code);
             let codes = codes.filter(|code| code.is_err() && *code != ErrorCode::UNKNOWN_TOPIC_ID);
@@ -284,7 +284,7 @@ impl Member {
             return Err(ClientError::kafka(what, ErrorCode::UNSUPPORTED_VERSION, Some(words)));
         }
         let question = OffsetsQuestion::new(&self.config, member, of, version);
-        let answer = self.offsets.get().ask(&question.request, question.version_max)?;
+        let answer = self.offsets.get().call(&question.request, question.version_max)?;
         Ok(question.answered(&answer))
     }
 }

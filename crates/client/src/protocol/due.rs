@@ -17,7 +17,7 @@ const PROTOCOL: &str = "fullbore::protocol";
 
 /// Encodes requests and assigns their correlation ids.
 #[derive(Debug)]
-pub struct Asking {
+pub struct Requesting {
     client_id: Text,
     next_correlation_id: i32,
 }
@@ -35,10 +35,10 @@ pub struct SentRequest {
     pub sent_at: Instant,
 }
 
-impl Asking {
+impl Requesting {
     /// Creates an encoder for requests with this client.id.
     pub fn new(client_id: &str) -> Self {
-        Asking { client_id: client_id.into(), next_correlation_id: 0 }
+        Requesting { client_id: client_id.into(), next_correlation_id: 0 }
     }
 
     /// Encodes a request. Returns a description of it, and its bytes.
@@ -91,11 +91,11 @@ impl<T> Due<T> {
     ///
     /// # Errors
     /// Returns `waits` itself if too many responses are due.
-    pub fn push(&mut self, asked: SentRequest, waits: T) -> Result<(), T> {
+    pub fn push(&mut self, requested: SentRequest, waits: T) -> Result<(), T> {
         if self.0.len() >= DUE_MAX {
             return Err(waits);
         }
-        self.0.push_back((asked, waits));
+        self.0.push_back((requested, waits));
         Ok(())
     }
 
@@ -107,14 +107,14 @@ impl<T> Due<T> {
     /// due.
     pub fn answered(&mut self, frame: &[u8]) -> Result<(SentRequest, T), ProtocolError> {
         let id = frame.first_chunk().map(|id| i32::from_be_bytes(*id));
-        let is_it = self.0.front().is_some_and(|(asked, _)| Some(asked.correlation_id) == id);
+        let is_it = self.0.front().is_some_and(|(requested, _)| Some(requested.correlation_id) == id);
         let oldest = if is_it { self.0.pop_front() } else { None };
         oldest.ok_or(ProtocolError::NotDue(id))
     }
 
     /// Returns when the oldest request was encoded, or `None` if no response is due.
     pub fn oldest(&self) -> Option<Instant> {
-        self.0.front().map(|(asked, _)| asked.sent_at)
+        self.0.front().map(|(requested, _)| requested.sent_at)
     }
 
     /// Returns true if no response is due.
@@ -142,8 +142,8 @@ mod tests {
     use super::*;
     use fullbore_wire::apis::metadata::MetadataRequest;
 
-    fn asked(asking: &mut Asking, now: Instant) -> SentRequest {
-        asking.encode(&MetadataRequest::default(), 9, now).expect("a small request").0
+    fn requested(requesting: &mut Requesting, now: Instant) -> SentRequest {
+        requesting.encode(&MetadataRequest::default(), 9, now).expect("a small request").0
     }
 
     fn answer(id: i32) -> Vec<u8> {
@@ -152,18 +152,18 @@ mod tests {
 
     #[test]
     fn correlation_ids_count_up_and_wrap_to_zero() {
-        let mut asking = Asking { client_id: Text::default(), next_correlation_id: i32::MAX - 1 };
+        let mut requesting = Requesting { client_id: Text::default(), next_correlation_id: i32::MAX - 1 };
         let now = Instant::now();
-        let ids: Vec<i32> = (0..4).map(|_| asked(&mut asking, now).correlation_id).collect();
+        let ids: Vec<i32> = (0..4).map(|_| requested(&mut requesting, now).correlation_id).collect();
         assert_eq!(ids, [i32::MAX - 1, i32::MAX, 0, 1]);
     }
 
     #[test]
     fn a_response_goes_to_the_oldest_request_and_any_other_changes_nothing() {
-        let (mut asking, mut due) = (Asking::new("me"), Due::default());
+        let (mut requesting, mut due) = (Requesting::new("me"), Due::default());
         let now = Instant::now();
         for name in ["first", "second"] {
-            due.push(asked(&mut asking, now), name).unwrap();
+            due.push(requested(&mut requesting, now), name).unwrap();
         }
         for (frame, id) in [(answer(1), Some(1)), (answer(-1), Some(-1)), (vec![0, 0, 0], None), (vec![], None)] {
             assert_eq!(due.answered(&frame), Err(ProtocolError::NotDue(id)));
@@ -179,14 +179,14 @@ mod tests {
     #[test]
     fn a_request_beyond_the_limit_is_returned() {
         let mut due = Due::default();
-        let request = asked(&mut Asking::new(""), Instant::now());
+        let request = requested(&mut Requesting::new(""), Instant::now());
         (0..DUE_MAX).for_each(|at| due.push(request, at).unwrap());
         assert_eq!(due.push(request, 0), Err(0));
     }
 
     #[test]
     fn a_request_that_cannot_be_encoded_is_named() {
-        let error = Asking::new("").encode(&MetadataRequest::default(), 999, Instant::now()).unwrap_err();
+        let error = Requesting::new("").encode(&MetadataRequest::default(), 999, Instant::now()).unwrap_err();
         assert!(error.to_string().starts_with("cannot encode the Metadata request: "), "{error}");
     }
 }

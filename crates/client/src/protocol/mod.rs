@@ -13,7 +13,7 @@ mod versions;
 
 pub use coordinator::CoordinatorKind;
 pub(crate) use coordinator::{SEVERAL_KEYS_FROM, coordinator_in, coordinator_request};
-pub use due::{Asking, Due, SentRequest, decode};
+pub use due::{Due, Requesting, SentRequest, decode};
 pub use error::ProtocolError;
 pub use versions::{Handshake, Versions};
 

@@ -130,7 +130,7 @@ impl Cluster {
     ///
     /// # Errors
     /// Returns the error of the last attempt, if no broker answers.
-    pub async fn ask<R>(&self, request: R) -> Result<R::Response, MetadataError>
+    pub async fn call<R>(&self, request: R) -> Result<R::Response, MetadataError>
     where
         R: Request + Send + Sync + 'static,
         R::Response: Send + 'static,
@@ -143,21 +143,21 @@ impl Cluster {
         .await
     }
 
-    /// Tries one address after another, at the pace of [`Cluster::ask`], and returns the first success.
+    /// Tries one address after another, at the pace of [`Cluster::call`], and returns the first success.
     async fn first<T, F>(&self, attempt: impl Fn(Cluster, String) -> F) -> Result<T, MetadataError>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, MetadataError>> + Send + 'static,
     {
         let turn = self.inner.turn.fetch_add(1, Ordering::Relaxed);
-        let mut asked: HashSet<String> = HashSet::new();
+        let mut requested: HashSet<String> = HashSet::new();
         let (mut attempts, mut last) = (JoinSet::new(), MetadataError::UnknownBroker(-1));
         loop {
             // The addresses are read again each time, because another task may have found a broker that answers.
-            let next = self.candidates(turn).into_iter().find(|address| !asked.contains(address));
+            let next = self.candidates(turn).into_iter().find(|address| !requested.contains(address));
             let patience = match next {
                 Some(address) => {
-                    asked.insert(address.clone());
+                    requested.insert(address.clone());
                     attempts.spawn(attempt(self.clone(), address));
                     PATIENCE
                 }
@@ -204,7 +204,7 @@ impl Cluster {
             allow_auto_topic_creation,
             ..Default::default()
         };
-        let response = self.ask(request).await?;
+        let response = self.call(request).await?;
         if response.error_code.is_err() {
             return Err(MetadataError::Broker(response.error_code));
         }

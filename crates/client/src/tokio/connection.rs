@@ -10,7 +10,7 @@ mod socket;
 
 use crate::config::ClientConfig;
 use crate::error::ConnectionError;
-use crate::protocol::{Asking, Handshake, SSL_HINT, Versions, decode};
+use crate::protocol::{Handshake, Requesting, SSL_HINT, Versions, decode};
 use bytes::Bytes;
 use fullbore_wire::Frame;
 use fullbore_wire::api::Request;
@@ -28,7 +28,7 @@ struct Sending {
     /// The writing half of the socket, or `None` once the connection has ended. The socket is then closed at once, even
     /// if clones of the connection stay for long.
     socket: Option<Writing>,
-    asking: Asking,
+    requesting: Requesting,
 }
 
 /// A connection to one broker, which clones share. It closes once the last clone is dropped and no response is due.
@@ -66,7 +66,7 @@ impl Connection {
             SocketFailure::Tls(source) => handshake_error(address, source.to_string()),
         })?;
         let shared = Arc::new(ConnectionState::new(address, config));
-        let sending = Sending { socket: Some(writing), asking: Asking::new(&config.client_id) };
+        let sending = Sending { socket: Some(writing), requesting: Requesting::new(&config.client_id) };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         tokio::spawn({
             let (shared, sending) = (shared.clone(), sending.clone());
@@ -162,11 +162,11 @@ impl Connection {
     /// Returns [`ConnectionError`] if the request could not be written.
     pub async fn send_unanswered<R: Request>(&self, request: &R, version: i16) -> Result<(), ConnectionError> {
         let mut sending = self.inner.sending.lock().await;
-        let (asked, frame) = sending.asking.encode(request, version, Instant::now())?;
+        let (requested, frame) = sending.requesting.encode(request, version, Instant::now())?;
         let Some(socket) = &mut sending.socket else {
             return Err(ConnectionError::NotSent(self.address().to_owned()));
         };
-        asked.log(self.address(), frame.len());
+        requested.log(self.address(), frame.len());
         // There is no response that could be overdue. Only this timeout detects a broker that no longer reads.
         let written = write_in_time(socket, &frame, self.inner.shared.request_timeout).await;
         *self.inner.shared.unanswered_at.lock() = Some(Instant::now());
@@ -213,14 +213,14 @@ impl Inner {
         let mut unsent = Unsent { shared: &self.shared, handler: Some(Box::new(handler)) };
         let mut sending = self.sending.lock().await;
         let Some(handler) = unsent.handler.take() else { return };
-        let (asked, frame) = match sending.asking.encode(request, version, Instant::now()) {
+        let (requested, frame) = match sending.requesting.encode(request, version, Instant::now()) {
             Ok(encoded) => encoded,
             Err(error) => return handler(Err(error.into())),
         };
-        if let Err(handler) = self.shared.await_answer(asked, handler) {
+        if let Err(handler) = self.shared.await_answer(requested, handler) {
             return handler(Err(ConnectionError::NotSent(self.shared.address.clone())));
         }
-        asked.log(&self.shared.address, frame.len());
+        requested.log(&self.shared.address, frame.len());
         // If the socket is gone, the request has already got the error that ended the connection. The timeout is needed
         // if the broker no longer reads, because the reader's timeout does not end this write.
         if let Some(socket) = &mut sending.socket
@@ -276,7 +276,7 @@ mod tests {
         let address = listener.local_addr().expect("an address");
         let (_read, write) = TcpStream::connect(address).await.expect("connected").into_split();
         let shared = Arc::new(ConnectionState::new(&address.to_string(), &ClientConfig::default()));
-        let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
+        let sending = Sending { socket: Some(Writing::Plain(write)), requesting: Requesting::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         let inner = Inner { shared, sending, versions: Versions::default(), peer: address };
         let turn_of_another = inner.sending.lock().await;
@@ -306,7 +306,7 @@ mod tests {
         let (_frozen, _) = listener.accept().await.expect("a client");
         let config = ClientConfig { request_timeout: Duration::from_millis(100), ..Default::default() };
         let shared = Arc::new(ConnectionState::new(&address.to_string(), &config));
-        let sending = Sending { socket: Some(Writing::Plain(write)), asking: Asking::new("test") };
+        let sending = Sending { socket: Some(Writing::Plain(write)), requesting: Requesting::new("test") };
         let sending = Arc::new(tokio::sync::Mutex::new(sending));
         let inner = Inner { shared, sending, versions: Versions::default(), peer: address };
         let name = Some(Text::from("t".repeat(30_000).as_str()));

@@ -29,26 +29,26 @@ use std::time::{Duration, Instant};
 pub fn coordinator(script: impl Fn(ApiKey, &ReceivedRequest) -> Option<Frame> + Send + Sync + 'static) -> u16 {
     let ([listener], ports) = listeners();
     let port = ports[0];
-    serve(listener, move |key, asked| match key {
-        ApiKey::FindCoordinator => Some(asked.answer::<FindCoordinatorRequest>(|request| {
+    serve(listener, move |key, requested| match key {
+        ApiKey::FindCoordinator => Some(requested.answer::<FindCoordinatorRequest>(|request| {
             let of = |key| Coordinator { key, host: "127.0.0.1".into(), port: i32::from(port), ..Default::default() };
             let coordinators = request.coordinator_keys.into_iter().map(of).collect();
             FindCoordinatorResponse { coordinators, ..Default::default() }
         })),
-        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| MetadataResponse::default())),
-        key => script(key, asked),
+        ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| MetadataResponse::default())),
+        key => script(key, requested),
     });
     port
 }
 
 /// Returns a member of a group whose coordinator answers OffsetFetch with this error.
 fn member_refused(error_code: ErrorCode) -> Member {
-    let port = coordinator(move |key, asked| match key {
-        ApiKey::OffsetFetch => Some(asked.answer::<OffsetFetchRequest>(|_| {
+    let port = coordinator(move |key, requested| match key {
+        ApiKey::OffsetFetch => Some(requested.answer::<OffsetFetchRequest>(|_| {
             let groups = vec![OffsetFetchResponseGroup { error_code, ..Default::default() }];
             OffsetFetchResponse { groups, ..Default::default() }
         })),
-        _ => Some(asked.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
+        _ => Some(requested.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
             member_epoch: 1,
             heartbeat_interval_ms: 1000,
             ..Default::default()
@@ -62,14 +62,14 @@ fn member_refused(error_code: ErrorCode) -> Member {
 fn a_removed_member_gets_no_offsets_at_once() {
     for code in [ErrorCode::UNKNOWN_MEMBER_ID, ErrorCode::FENCED_MEMBER_EPOCH] {
         let mut member = member_refused(code);
-        let (tells, told) = mpsc::channel();
+        let (reports, reported) = mpsc::channel();
         std::thread::spawn(move || {
             let found = member.committed(&[(("t".into(), 0), Uuid([1; 16]))], Duration::from_secs(3600));
             // The send fails if the test has already failed.
-            let _ = tells.send(found.map_err(|error| error.to_string()));
+            let _ = reports.send(found.map_err(|error| error.to_string()));
             member.leave(Duration::ZERO);
         });
-        let found = told.recv_timeout(Duration::from_secs(60)).expect("it does not ask for ever");
+        let found = reported.recv_timeout(Duration::from_secs(60)).expect("it does not ask for ever");
         assert_eq!(found, Ok(None), "{code}");
     }
 }
@@ -78,14 +78,14 @@ fn a_removed_member_gets_no_offsets_at_once() {
 #[test]
 fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
     // When the first response was sent, and the longest interval in a response since then.
-    let told: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
-    let (tells, beats) = (Arc::clone(&told), AtomicUsize::new(0));
-    let port = coordinator(move |_, asked| {
+    let reported: Arc<Mutex<Option<(Instant, Duration)>>> = Arc::default();
+    let (reports, beats) = (Arc::clone(&reported), AtomicUsize::new(0));
+    let port = coordinator(move |_, requested| {
         let interval_ms = if (2..4).contains(&beats.fetch_add(1, SeqCst)) { 500 } else { 50 };
-        let mut told = tells.lock().expect("no panic");
-        let (_, longest) = told.get_or_insert_with(|| (Instant::now(), Duration::ZERO));
+        let mut reported = reports.lock().expect("no panic");
+        let (_, longest) = reported.get_or_insert_with(|| (Instant::now(), Duration::ZERO));
         *longest = Duration::from_millis(interval_ms).max(*longest);
-        Some(asked.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
+        Some(requested.answer::<ConsumerGroupHeartbeatRequest>(|_| ConsumerGroupHeartbeatResponse {
             member_epoch: 1,
             heartbeat_interval_ms: i32::try_from(interval_ms).expect("short"),
             assignment: Some(Assignment::default()),
@@ -101,7 +101,7 @@ fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
             break Instant::now();
         }
     };
-    let (first, longest) = told.lock().expect("no panic").expect("answered");
+    let (first, longest) = reported.lock().expect("no panic").expect("answered");
     assert!(settled - first >= longest * 11, "{longest:?} were told {:?} ago", settled - first);
     member.leave(Duration::ZERO);
 }
@@ -109,15 +109,15 @@ fn an_empty_assignment_is_final_after_many_of_the_longest_intervals() {
 #[test]
 fn a_missing_group_after_a_lost_response_counts_as_deleted() {
     for lost in [0, 1, 2] {
-        let asks = AtomicUsize::new(0);
-        let port = coordinator(move |_, asked| {
+        let requests = AtomicUsize::new(0);
+        let port = coordinator(move |_, requested| {
             let result = DeletableGroupResult {
                 group_id: "g".into(),
                 error_code: ErrorCode::GROUP_ID_NOT_FOUND,
                 ..Default::default()
             };
             let response = DeleteGroupsResponse { results: vec![result], ..Default::default() };
-            (asks.fetch_add(1, SeqCst) >= lost).then(|| asked.answer::<DeleteGroupsRequest>(|_| response))
+            (requests.fetch_add(1, SeqCst) >= lost).then(|| requested.answer::<DeleteGroupsRequest>(|_| response))
         });
         let mut cluster = cluster(port);
         let mut groups = GroupAdmin::of(&mut cluster, Duration::from_secs(60)).expect("it answers");
@@ -133,8 +133,8 @@ fn a_missing_group_after_a_lost_response_counts_as_deleted() {
 type Joins = Arc<Mutex<Vec<ErrorCode>>>;
 
 /// Returns the response to the join of a group's only member.
-fn joined(asked: &ReceivedRequest, generation_id: i32) -> Frame {
-    asked.answer::<JoinGroupRequest>(|request| {
+fn joined(requested: &ReceivedRequest, generation_id: i32) -> Frame {
+    requested.answer::<JoinGroupRequest>(|request| {
         let member_id = if request.member_id.is_empty() { "m".into() } else { request.member_id };
         let metadata = request.protocols[0].metadata.clone();
         let member = JoinGroupResponseMember { member_id: member_id.clone(), metadata, ..Default::default() };
@@ -151,16 +151,16 @@ fn joined(asked: &ReceivedRequest, generation_id: i32) -> Frame {
 }
 
 /// Returns a classic coordinator's response to a group's only member, which is assigned partition 0 of "t".
-fn only_member(key: ApiKey, asked: &ReceivedRequest) -> Option<Frame> {
+fn only_member(key: ApiKey, requested: &ReceivedRequest) -> Option<Frame> {
     Some(match key {
-        ApiKey::JoinGroup => joined(asked, 1),
-        ApiKey::SyncGroup => asked.answer::<SyncGroupRequest>(|request| {
+        ApiKey::JoinGroup => joined(requested, 1),
+        ApiKey::SyncGroup => requested.answer::<SyncGroupRequest>(|request| {
             let assignment = request.assignments.into_iter().next().map(|of| of.assignment).unwrap_or_default();
             SyncGroupResponse { assignment, ..Default::default() }
         }),
-        ApiKey::Heartbeat => asked.answer::<HeartbeatRequest>(|_| HeartbeatResponse::default()),
-        ApiKey::LeaveGroup => asked.answer::<LeaveGroupRequest>(|_| LeaveGroupResponse::default()),
-        ApiKey::OffsetFetch => asked.answer::<OffsetFetchRequest>(|_| OffsetFetchResponse::default()),
+        ApiKey::Heartbeat => requested.answer::<HeartbeatRequest>(|_| HeartbeatResponse::default()),
+        ApiKey::LeaveGroup => requested.answer::<LeaveGroupRequest>(|_| LeaveGroupResponse::default()),
+        ApiKey::OffsetFetch => requested.answer::<OffsetFetchRequest>(|_| OffsetFetchResponse::default()),
         _ => return None,
     })
 }
@@ -172,25 +172,25 @@ fn brokers_of_which_one_coordinates(refusals: usize, refusal: ErrorCode) -> (u16
     let joins = Joins::default();
     for (listener, is_coordinator) in [(first, false), (second, true)] {
         let (ports, joins) = (ports.clone(), joins.clone());
-        serve(listener, move |key, asked| match key {
-            ApiKey::FindCoordinator => Some(asked.answer::<FindCoordinatorRequest>(|request| {
+        serve(listener, move |key, requested| match key {
+            ApiKey::FindCoordinator => Some(requested.answer::<FindCoordinatorRequest>(|request| {
                 let at = usize::from(joins.lock().expect("no panic").len() >= refusals);
                 let (host, port) = ("127.0.0.1".into(), i32::from(ports[at]));
                 let keys = request.coordinator_keys.into_iter();
                 let of = |key| Coordinator { key, host: Text::clone(&host), port, ..Default::default() };
                 FindCoordinatorResponse { coordinators: keys.map(of).collect(), ..Default::default() }
             })),
-            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&ports, 1))),
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&ports, 1))),
             ApiKey::JoinGroup if !is_coordinator => {
                 joins.lock().expect("no panic").push(refusal);
                 let refused = JoinGroupResponse { error_code: refusal, ..Default::default() };
-                Some(asked.answer::<JoinGroupRequest>(|_| refused))
+                Some(requested.answer::<JoinGroupRequest>(|_| refused))
             }
             ApiKey::JoinGroup => {
                 joins.lock().expect("no panic").push(ErrorCode::NONE);
-                only_member(key, asked)
+                only_member(key, requested)
             }
-            key => only_member(key, asked),
+            key => only_member(key, requested),
         });
     }
     (ports[0], joins)
@@ -234,8 +234,8 @@ fn a_member_whose_coordinator_moves_finds_it_again_and_joins() {
 }
 
 /// Answers that the group has committed `offset` of partition 0 of "t".
-fn committed(asked: &ReceivedRequest, offset: i64) -> Frame {
-    asked.answer::<OffsetFetchRequest>(|_| {
+fn committed(requested: &ReceivedRequest, offset: i64) -> Frame {
+    requested.answer::<OffsetFetchRequest>(|_| {
         let partition = OffsetFetchResponsePartitions { committed_offset: offset, ..Default::default() };
         let topic = OffsetFetchResponseTopics { name: "t".into(), partitions: vec![partition], ..Default::default() };
         let groups = vec![OffsetFetchResponseGroup { topics: vec![topic], ..Default::default() }];
@@ -251,25 +251,25 @@ fn a_partition_kept_over_a_cooperative_rebalance_has_its_newest_committed_offset
     let (generation, beaten, offset) = (AtomicI32::new(1), AtomicI32::new(0), AtomicI64::new(5));
     let group = Arc::new((generation, beaten, offset));
     let of_group = group.clone();
-    serve(listener, move |key, asked| {
+    serve(listener, move |key, requested| {
         let (generation, beaten, offset) = &*of_group;
         Some(match key {
-            ApiKey::FindCoordinator => asked.answer::<FindCoordinatorRequest>(|request| {
+            ApiKey::FindCoordinator => requested.answer::<FindCoordinatorRequest>(|request| {
                 let of =
                     |key| Coordinator { key, host: "127.0.0.1".into(), port: i32::from(port), ..Default::default() };
                 let coordinators = request.coordinator_keys.into_iter().map(of).collect();
                 FindCoordinatorResponse { coordinators, ..Default::default() }
             }),
-            ApiKey::Metadata => asked.answer::<MetadataRequest>(|_| metadata(&[port], 1)),
-            ApiKey::JoinGroup => joined(asked, generation.load(SeqCst)),
-            ApiKey::Heartbeat => asked.answer::<HeartbeatRequest>(|request| {
+            ApiKey::Metadata => requested.answer::<MetadataRequest>(|_| metadata(&[port], 1)),
+            ApiKey::JoinGroup => joined(requested, generation.load(SeqCst)),
+            ApiKey::Heartbeat => requested.answer::<HeartbeatRequest>(|request| {
                 beaten.store(request.generation_id, SeqCst);
                 let is_old = request.generation_id < generation.load(SeqCst);
                 let error_code = if is_old { ErrorCode::REBALANCE_IN_PROGRESS } else { ErrorCode::NONE };
                 HeartbeatResponse { error_code, ..Default::default() }
             }),
-            ApiKey::OffsetFetch => committed(asked, offset.load(SeqCst)),
-            key => return only_member(key, asked),
+            ApiKey::OffsetFetch => committed(requested, offset.load(SeqCst)),
+            key => return only_member(key, requested),
         })
     });
     let assignors = vec![Assignor::CooperativeSticky];

@@ -40,15 +40,15 @@ fn write_and_delete(address: &str) {
 fn a_new_partition_is_read_from_its_first_remaining_record() {
     for reset in [None, Some(StartOffset::Latest), Some(StartOffset::Earliest)] {
         let broker = with_topic(1);
-        let (tells, told) = channel();
+        let (reports, reported) = channel();
         let mut cluster = Cluster::new(&broker.address, "test").expect("valid");
-        let begun = cursors(&mut cluster, || Telling(0, tells.clone()));
+        let begun = cursors(&mut cluster, || Telling(0, reports.clone()));
         create_partitions(&mut cluster, &"t".into(), 2, None).expect("created");
         let address = broker.address.clone();
         // The run finds the partition before its records are written and deleted. It starts to read after that.
         let begin = move |place: PartitionPlace| {
             write_and_delete(&address);
-            let sink = Telling(place.partition, tells.clone());
+            let sink = Telling(place.partition, reports.clone());
             Cursor::new(place, sink)
         };
         let growth = Growth::new(vec!["t".into()], None, Duration::from_millis(10), begin);
@@ -58,6 +58,6 @@ fn a_new_partition_is_read_from_its_first_remaining_record() {
         let outcome = consume_growing(&cluster, begun, &plan, Some(growth), |_| true);
         let outcome = outcome.unwrap_or_else(|error| panic!("{reset:?}: {error}"));
         assert!(outcome.finished.is_some(), "{reset:?}");
-        assert_eq!(told.try_iter().collect::<Vec<_>>(), [(1, 3), (1, 4)], "{reset:?}");
+        assert_eq!(reported.try_iter().collect::<Vec<_>>(), [(1, 3), (1, 4)], "{reset:?}");
     }
 }

@@ -37,8 +37,8 @@ fn fetched(&(from_offset, batch, next_offset): &Range) -> FetchResponse {
 }
 
 /// Answers ListOffsets with offset 0 for the only partition, or with this error.
-fn start(asked: &ReceivedRequest, error_code: ErrorCode) -> Frame {
-    asked.answer::<ListOffsetsRequest>(|_| {
+fn start(requested: &ReceivedRequest, error_code: ErrorCode) -> Frame {
+    requested.answer::<ListOffsetsRequest>(|_| {
         let partition = ListOffsetsPartitionResponse { error_code, offset: 0, ..Default::default() };
         let topic = ListOffsetsTopicResponse { name: "t".into(), partitions: vec![partition], ..Default::default() };
         ListOffsetsResponse { topics: vec![topic], ..Default::default() }
@@ -46,8 +46,8 @@ fn start(asked: &ReceivedRequest, error_code: ErrorCode) -> Frame {
 }
 
 /// Returns the metadata of a topic with an id, whose only partition is led by the first broker.
-fn with_id(asked: &ReceivedRequest, ports: &[u16]) -> Frame {
-    asked.answer::<MetadataRequest>(|_| {
+fn with_id(requested: &ReceivedRequest, ports: &[u16]) -> Frame {
+    requested.answer::<MetadataRequest>(|_| {
         let mut known = metadata(ports, 1);
         known.topics[0].topic_id = TOPIC_ID;
         known
@@ -62,10 +62,10 @@ fn a_reader_goes_on_after_a_gap_without_naming_the_offset() {
         let ([listener], ports) = listeners();
         let (port, named) = (ports[0], Arc::new(Mutex::new(Vec::new())));
         let (notes, answers, fetches) = (named.clone(), ranges.to_vec(), Mutex::new(0));
-        serve(listener, move |key, asked| match key {
-            ApiKey::Metadata => Some(with_id(asked, &ports)),
-            ApiKey::ListOffsets => Some(start(asked, ErrorCode::NONE)),
-            _ => Some(asked.answer::<FetchRequest>(|request| {
+        serve(listener, move |key, requested| match key {
+            ApiKey::Metadata => Some(with_id(requested, &ports)),
+            ApiKey::ListOffsets => Some(start(requested, ErrorCode::NONE)),
+            _ => Some(requested.answer::<FetchRequest>(|request| {
                 let partitions = request.topics.iter().flat_map(|topic| &topic.partitions);
                 let offsets = partitions.filter(|of| !of.read_on).map(|of| of.fetch_offset);
                 notes.lock().expect("no panic").extend(offsets);
@@ -85,34 +85,34 @@ fn a_reader_goes_on_after_a_gap_without_naming_the_offset() {
 #[test]
 fn a_reader_retries_a_refused_start_offset_and_reads() {
     let ([listener], ports) = listeners();
-    let (port, asks) = (ports[0], Arc::new(AtomicUsize::new(0)));
-    let counted = asks.clone();
-    serve(listener, move |key, asked| match key {
-        ApiKey::Metadata => Some(with_id(asked, &ports)),
+    let (port, requests) = (ports[0], Arc::new(AtomicUsize::new(0)));
+    let counted = requests.clone();
+    serve(listener, move |key, requested| match key {
+        ApiKey::Metadata => Some(with_id(requested, &ports)),
         ApiKey::ListOffsets => Some(match counted.fetch_add(1, SeqCst) {
-            0 => start(asked, ErrorCode::NOT_LEADER_OR_FOLLOWER),
-            1 => start(asked, ErrorCode::UNKNOWN_SERVER_ERROR),
-            _ => start(asked, ErrorCode::NONE),
+            0 => start(requested, ErrorCode::NOT_LEADER_OR_FOLLOWER),
+            1 => start(requested, ErrorCode::UNKNOWN_SERVER_ERROR),
+            _ => start(requested, ErrorCode::NONE),
         }),
-        _ => Some(asked.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
+        _ => Some(requested.answer::<FetchRequest>(|_| fetched(&(0, Some(0), 10)))),
     });
     let mut cluster = cluster(port);
     let begun = cursors(&mut cluster, || ());
     let outcome = consume(&cluster, begun, &plan(IN_BATCH as u64), |_| true).expect("read");
-    assert_eq!((outcome.progress.records(), asks.load(SeqCst)), (10, 3));
+    assert_eq!((outcome.progress.records(), requests.load(SeqCst)), (10, 3));
 }
 
 #[test]
 fn partition_stays_without_a_leader_a_read_to_the_end_gives_it_up() {
     let ([listener], ports) = listeners();
     let port = ports[0];
-    serve(listener, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&ports, -1))));
+    serve(listener, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&ports, -1))));
     let mut cluster = cluster(port).patient(Duration::from_millis(300));
     let begun = cursors(&mut cluster, || ());
     let plan = ConsumePlan { to_end: true, ..plan(u64::MAX) };
     let error = consume(&cluster, begun, &plan, |_| true).err().expect("nothing can be read");
-    let told = "partition 0 of topic 't' has no leader; see whether its brokers are running";
-    assert!(matches!(error, ConsumeError::Refusing(_)) && error.to_string() == told, "{error}");
+    let reported = "partition 0 of topic 't' has no leader; see whether its brokers are running";
+    assert!(matches!(error, ConsumeError::Refusing(_)) && error.to_string() == reported, "{error}");
 }
 
 /// Starts a broker that keeps only one fetch session.

@@ -72,10 +72,10 @@ fn converse(mut socket: TcpStream, script: &dyn Fn(ApiKey, &ReceivedRequest) -> 
         let body = bytes::Bytes::from(body);
         let header = RequestHeader::decode(&mut request_reader(body.clone())).expect("a header");
         let (key, version) = header.api().expect("known");
-        let asked = ReceivedRequest { header, version, body };
+        let requested = ReceivedRequest { header, version, body };
         let answer = match key {
-            ApiKey::ApiVersions => Some(asked.answer::<ApiVersionsRequest>(|_| versions())),
-            key => script(key, &asked),
+            ApiKey::ApiVersions => Some(requested.answer::<ApiVersionsRequest>(|_| versions())),
+            key => script(key, &requested),
         };
         let Some(frame) = answer else { return };
         for part in &frame.parts {
@@ -129,15 +129,15 @@ fn a_leader_that_has_moved_or_died_is_found_again() {
     ports.push(1);
     let looks = Arc::new(AtomicUsize::new(0));
     let known = ports.clone();
-    serve(first, move |key, asked| match key {
+    serve(first, move |key, requested| match key {
         ApiKey::Metadata => {
             // The broker first names itself, although it no longer leads, then a dead broker, then the leader.
             let leader = [1, 3, 2][looks.fetch_add(1, SeqCst).min(2)];
-            Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader)))
+            Some(requested.answer::<MetadataRequest>(|_| metadata(&known, leader)))
         }
-        _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NOT_LEADER_OR_FOLLOWER, -1))),
+        _ => Some(requested.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NOT_LEADER_OR_FOLLOWER, -1))),
     });
-    serve(second, |_, asked| Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NONE, 42))));
+    serve(second, |_, requested| Some(requested.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::NONE, 42))));
     let of = [(Text::from("t"), 0)];
     let found = cluster(ports[0]).offsets_at(&of, LATEST).expect("the third look tells");
     assert_eq!(found, BTreeMap::from([(of[0].clone(), 42)]));
@@ -148,9 +148,9 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
     for leader in [1, -1] {
         let ([first], ports) = listeners();
         let known = ports.clone();
-        serve(first, move |key, asked| match key {
-            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, leader))),
-            _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::TOPIC_AUTHORIZATION_FAILED, -1))),
+        serve(first, move |key, requested| match key {
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&known, leader))),
+            _ => Some(requested.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::TOPIC_AUTHORIZATION_FAILED, -1))),
         });
         let found = cluster(ports[0]).offsets_at(&[("t".into(), 0)], LATEST).expect("answered");
         assert!(found.is_empty());
@@ -162,9 +162,9 @@ fn partitions_refused_for_good_or_without_leader_are_left_out_at_once() {
 fn a_leader_that_cannot_read_its_records_is_retried_for_a_short_time() {
     let ([first], ports) = listeners();
     let known = ports.clone();
-    serve(first, move |key, asked| match key {
-        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
-        _ => Some(asked.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::KAFKA_STORAGE_ERROR, -1))),
+    serve(first, move |key, requested| match key {
+        ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        _ => Some(requested.answer::<ListOffsetsRequest>(|_| offsets(ErrorCode::KAFKA_STORAGE_ERROR, -1))),
     });
     let (of, began) = ((Text::from("t"), 0), Instant::now());
     let found = cluster(ports[0]).offsets_found_at(std::slice::from_ref(&of), 1_767_225_600_000);
@@ -187,17 +187,17 @@ fn damage_is_collected_from_every_live_broker() {
     ports.push(1);
     for (listener, aside, refused) in [(first, 0, false), (second, 2, false), (third, 0, true)] {
         let known = ports.clone();
-        serve(listener, move |key, asked| match key {
-            ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
-            _ => Some(asked.answer::<DescribeLogDirsRequest>(|_| log_dirs(aside, refused))),
+        serve(listener, move |key, requested| match key {
+            ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+            _ => Some(requested.answer::<DescribeLogDirsRequest>(|_| log_dirs(aside, refused))),
         });
     }
     let damage = log_damage(&mut cluster(ports[0]), &[("t".into(), 1)]).expect("answered");
-    let told: Vec<(i32, i64, bool)> = damage[&("t".into(), 0)]
+    let reported: Vec<(i32, i64, bool)> = damage[&("t".into(), 0)]
         .iter()
         .map(|(broker, damage)| (*broker, damage.set_aside.map_or(0, |aside| aside.files), damage.is_refused))
         .collect();
-    assert_eq!((damage.len(), told), (1, vec![(2, 2, false), (3, 0, true)]));
+    assert_eq!((damage.len(), reported), (1, vec![(2, 2, false), (3, 0, true)]));
 }
 
 #[test]
@@ -207,12 +207,12 @@ fn groups_are_listed_from_the_remaining_brokers() {
     let looks = Arc::new(AtomicUsize::new(0));
     for (listener, group) in [(first, "a"), (second, "b")] {
         let (known, looks) = (ports.clone(), looks.clone());
-        serve(listener, move |key, asked| match key {
+        serve(listener, move |key, requested| match key {
             ApiKey::Metadata => {
                 let alive = if looks.fetch_add(1, SeqCst) == 0 { &known[..] } else { &known[..2] };
-                Some(asked.answer::<MetadataRequest>(|_| metadata(alive, 1)))
+                Some(requested.answer::<MetadataRequest>(|_| metadata(alive, 1)))
             }
-            _ => Some(asked.answer::<ListGroupsRequest>(|_| {
+            _ => Some(requested.answer::<ListGroupsRequest>(|_| {
                 let group = ListedGroup { group_id: group.into(), group_type: "classic".into(), ..Default::default() };
                 ListGroupsResponse { groups: vec![group], ..Default::default() }
             })),
@@ -229,7 +229,7 @@ fn groups_are_listed_from_the_remaining_brokers() {
 fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
     let ([second], ports) = listeners();
     let known = ports.clone();
-    serve(second, move |_, asked| Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))));
+    serve(second, move |_, requested| Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))));
     // The first broker answers one connection, on which it names the other broker. Then it ends.
     let first = TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
     let listed = first.local_addr().expect("bound").port();
@@ -237,15 +237,15 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
         let (socket, _) = first.accept().expect("a client");
         drop(first);
         let answered = AtomicUsize::new(0);
-        converse(socket, &|_, asked| match answered.fetch_add(1, SeqCst) {
-            0 => Some(asked.answer::<MetadataRequest>(|_| metadata(&[ports[0], listed], 1))),
+        converse(socket, &|_, requested| match answered.fetch_add(1, SeqCst) {
+            0 => Some(requested.answer::<MetadataRequest>(|_| metadata(&[ports[0], listed], 1))),
             _ => None,
         });
     });
-    let mut asking = cluster(listed);
-    let mut detached = asking.detached();
-    assert_eq!(asking.brokers().expect("the first tells").len(), 2);
-    assert_eq!(asking.brokers().expect("the second").len(), 1);
+    let mut requesting = cluster(listed);
+    let mut detached = requesting.detached();
+    assert_eq!(requesting.brokers().expect("the first tells").len(), 2);
+    assert_eq!(requesting.brokers().expect("the second").len(), 1);
     first.join().expect("it closed");
     assert_eq!(detached.brokers().expect("the second").len(), 1);
 }
@@ -254,10 +254,10 @@ fn brokers_of_the_metadata_are_tried_when_the_bootstrap_list_is_dead() {
 fn a_dead_leader_is_described_as_none() {
     let ([first], ports) = listeners();
     let known = ports.clone();
-    serve(first, move |key, asked| match key {
-        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
-        ApiKey::DescribeConfigs => Some(asked.answer::<DescribeConfigsRequest>(|_| Default::default())),
-        _ => Some(asked.answer::<DescribeTopicPartitionsRequest>(|_| {
+    serve(first, move |key, requested| match key {
+        ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        ApiKey::DescribeConfigs => Some(requested.answer::<DescribeConfigsRequest>(|_| Default::default())),
+        _ => Some(requested.answer::<DescribeTopicPartitionsRequest>(|_| {
             let partition = |partition_index, leader_id, offline: &[i32]| DescribeTopicPartitionsResponsePartition {
                 partition_index,
                 leader_id,
@@ -277,8 +277,9 @@ fn a_dead_leader_is_described_as_none() {
         })),
     });
     let topics = describe_topics(&mut cluster(ports[0]), &["t".into()], PARTITIONS_PER_ANSWER).expect("described");
-    let told: Vec<_> = topics[0].partitions.iter().map(|of| (of.partition, of.leader, of.offline.clone())).collect();
-    assert_eq!(told, [(0, Some(1), vec![]), (1, None, vec![2]), (2, None, vec![2])]);
+    let reported: Vec<_> =
+        topics[0].partitions.iter().map(|of| (of.partition, of.leader, of.offline.clone())).collect();
+    assert_eq!(reported, [(0, Some(1), vec![]), (1, None, vec![2]), (2, None, vec![2])]);
     let first = &topics[0].partitions[0];
     assert_eq!((first.eligible.clone(), first.last_known_eligible.clone()), (Some(vec![1]), None));
 }
@@ -288,9 +289,9 @@ fn a_dead_leader_is_described_as_none() {
 fn settings_of_many_topics_are_requested_a_thousand_at_a_time() {
     let ([first], ports) = listeners();
     let known = ports.clone();
-    serve(first, move |key, asked| match key {
-        ApiKey::Metadata => Some(asked.answer::<MetadataRequest>(|_| metadata(&known, 1))),
-        ApiKey::DescribeConfigs => Some(asked.answer::<DescribeConfigsRequest>(|request| {
+    serve(first, move |key, requested| match key {
+        ApiKey::Metadata => Some(requested.answer::<MetadataRequest>(|_| metadata(&known, 1))),
+        ApiKey::DescribeConfigs => Some(requested.answer::<DescribeConfigsRequest>(|request| {
             let is_too_much = request.resources.len() > 1_000;
             let error_code = if is_too_much { ErrorCode::POLICY_VIOLATION } else { ErrorCode::NONE };
             let config = DescribeConfigsResourceResult {
@@ -306,7 +307,7 @@ fn settings_of_many_topics_are_requested_a_thousand_at_a_time() {
             });
             DescribeConfigsResponse { results: results.collect(), ..Default::default() }
         })),
-        _ => Some(asked.answer::<DescribeTopicPartitionsRequest>(|request| {
+        _ => Some(requested.answer::<DescribeTopicPartitionsRequest>(|request| {
             let topics = request
                 .topics
                 .into_iter()

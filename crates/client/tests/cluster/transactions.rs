@@ -22,14 +22,14 @@ use std::time::Duration;
 /// Fences an id at a coordinator that answers with these codes one after another and then repeats the last one. Returns
 /// the outcome and the number of requests.
 fn fenced(codes: &'static [ErrorCode], patience: Duration) -> (Result<(), ClientError>, usize) {
-    let asked = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&asked);
-    let port = coordinator(move |_, asked| {
+    let requested = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requested);
+    let port = coordinator(move |_, requested| {
         let error_code = codes[counted.fetch_add(1, SeqCst).min(codes.len() - 1)];
-        Some(asked.answer::<InitProducerIdRequest>(|_| InitProducerIdResponse { error_code, ..Default::default() }))
+        Some(requested.answer::<InitProducerIdRequest>(|_| InitProducerIdResponse { error_code, ..Default::default() }))
     });
     let outcome = fence(&mut cluster(port).patient(patience), "id");
-    (outcome, asked.load(SeqCst))
+    (outcome, requested.load(SeqCst))
 }
 
 #[test]
@@ -41,24 +41,24 @@ fn fence_is_retried_while_the_coordinator_ends_the_transaction() {
         ErrorCode::COORDINATOR_NOT_AVAILABLE,
         ErrorCode::NONE,
     ];
-    let (outcome, asked) = fenced(passing, Duration::from_secs(600));
+    let (outcome, requested) = fenced(passing, Duration::from_secs(600));
     outcome.expect("the last answer");
-    assert_eq!(asked, 5);
+    assert_eq!(requested, 5);
 }
 
 #[test]
 fn fence_returns_the_coordinators_error_when_patience_ends() {
-    let (outcome, asked) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], Duration::from_millis(250));
+    let (outcome, requested) = fenced(&[ErrorCode::CONCURRENT_TRANSACTIONS], Duration::from_millis(250));
     let error = outcome.expect_err("it never ends").to_string();
     assert!(error.starts_with("cannot end the transaction of 'id': "), "{error}");
-    assert!(asked >= 1);
+    assert!(requested >= 1);
 }
 
 #[test]
 fn fence_is_not_retried_after_a_lasting_error() {
-    let (outcome, asked) = fenced(&[ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED], Duration::from_secs(600));
+    let (outcome, requested) = fenced(&[ErrorCode::TRANSACTIONAL_ID_AUTHORIZATION_FAILED], Duration::from_secs(600));
     outcome.expect_err("refused");
-    assert_eq!(asked, 1);
+    assert_eq!(requested, 1);
 }
 
 /// Terminates the transaction of an id, whose coordinator first describes `before` as its state and then `after`. The
@@ -87,8 +87,8 @@ fn abort_is_decided_but_not_complete_the_termination_is_ending() {
     assert_eq!(terminated("Ongoing", "CompleteAbort").expect("complete"), Termination::Ended);
     for state in ["PrepareAbort", "PrepareCommit"] {
         let error = terminated(state, state).expect_err("the producer is not fenced").to_string();
-        let told = format!("cannot end the transaction of 'id': its coordinator is ending it already ({state})");
-        assert!(error.starts_with(&told), "{error}");
+        let reported = format!("cannot end the transaction of 'id': its coordinator is ending it already ({state})");
+        assert!(error.starts_with(&reported), "{error}");
     }
 }
 
@@ -99,10 +99,10 @@ fn one_broker_does_not_answer_the_transactions_of_the_others_are_listed() {
     ports.push(1);
     for (listener, id) in [(first, "b"), (second, "a")] {
         let known = ports.clone();
-        serve(listener, move |key, asked| {
+        serve(listener, move |key, requested| {
             Some(match key {
-                ApiKey::Metadata => asked.answer::<MetadataRequest>(|_| metadata(&known, 1)),
-                _ => asked.answer::<ListTransactionsRequest>(|_| {
+                ApiKey::Metadata => requested.answer::<MetadataRequest>(|_| metadata(&known, 1)),
+                _ => requested.answer::<ListTransactionsRequest>(|_| {
                     let state =
                         list_transactions::TransactionState { transactional_id: id.into(), ..Default::default() };
                     ListTransactionsResponse { transaction_states: vec![state], ..Default::default() }
@@ -120,9 +120,9 @@ fn one_broker_does_not_answer_the_transactions_of_the_others_are_listed() {
 #[test]
 fn describe_is_retried_while_the_coordinator_loads_and_names_an_unknown_id() {
     let codes = [ErrorCode::COORDINATOR_LOAD_IN_PROGRESS, ErrorCode::TRANSACTIONAL_ID_NOT_FOUND];
-    let asked = AtomicUsize::new(0);
+    let requested = AtomicUsize::new(0);
     let port = coordinator(move |_, request| {
-        let error_code = codes[asked.fetch_add(1, SeqCst).min(1)];
+        let error_code = codes[requested.fetch_add(1, SeqCst).min(1)];
         Some(request.answer::<DescribeTransactionsRequest>(|_| {
             let transaction_states = vec![TransactionState { error_code, ..Default::default() }];
             DescribeTransactionsResponse { transaction_states, ..Default::default() }
@@ -136,11 +136,12 @@ fn describe_is_retried_while_the_coordinator_loads_and_names_an_unknown_id() {
 #[test]
 fn producers_are_requested_again_after_a_move_and_a_missing_partition_is_named() {
     let ([listener], ports) = listeners();
-    let (known, asked) = (ports.clone(), AtomicUsize::new(0));
+    let (known, requested) = (ports.clone(), AtomicUsize::new(0));
     serve(listener, move |key, request| match key {
         ApiKey::Metadata => Some(request.answer::<MetadataRequest>(|_| metadata(&known, 1))),
         _ => Some(request.answer::<DescribeProducersRequest>(|_| {
-            let error_code = [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::NONE][asked.fetch_add(1, SeqCst).min(1)];
+            let error_code =
+                [ErrorCode::NOT_LEADER_OR_FOLLOWER, ErrorCode::NONE][requested.fetch_add(1, SeqCst).min(1)];
             let partitions = vec![PartitionResponse { error_code, ..Default::default() }];
             let topics = vec![TopicResponse { name: "t".into(), partitions, ..Default::default() }];
             DescribeProducersResponse { topics, ..Default::default() }

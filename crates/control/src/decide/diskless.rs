@@ -10,7 +10,7 @@ use fullbore_wire::ErrorCode;
 use super::super::command::{ConfigChange, CreateTopic, Refusal};
 use super::super::image::Topic;
 use super::super::internal::is_internal;
-use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, asked_diskless};
+use fullbore_config::{BrokerConfig, ConfigError, DISKLESS_ENABLE, INKLESS_ENABLE, NEEDS_STORAGE, requested_diskless};
 
 /// Returns the name under which a topic setting is stored. `inkless.enable` is stored as `diskless.enable`, and all
 /// other settings under their own names.
@@ -47,8 +47,8 @@ pub fn at_creation(
     name: &str,
     overrides: &mut BTreeMap<String, String>,
 ) -> Result<bool, Refusal> {
-    let asked = asked_diskless(overrides).map_err(Refusal::of_config)?;
-    if !asked.unwrap_or(broker.topics.diskless && !is_internal(name)) {
+    let requested = requested_diskless(overrides).map_err(Refusal::of_config)?;
+    if !requested.unwrap_or(broker.topics.diskless && !is_internal(name)) {
         return Ok(false);
     }
     let refused = |why: &str| Err(Refusal::of_config(ConfigError::of_value(DISKLESS_ENABLE, "true", why)));
@@ -66,10 +66,14 @@ pub fn at_creation(
 pub fn check_stays(topic: &Topic, overrides: &BTreeMap<String, String>) -> Result<(), Refusal> {
     let is_diskless = topic.config.diskless;
     let settled = "that is decided when a topic is created, and cannot be changed";
-    let error = match asked_diskless(overrides).map_err(Refusal::of_config)? {
-        Some(asked) if asked != is_diskless => {
+    let error = match requested_diskless(overrides).map_err(Refusal::of_config)? {
+        Some(requested) if requested != is_diskless => {
             let is = if is_diskless { "is diskless" } else { "is not diskless" };
-            ConfigError::of_value(DISKLESS_ENABLE, &asked.to_string(), format!("topic {} {is}; {settled}", topic.name))
+            ConfigError::of_value(
+                DISKLESS_ENABLE,
+                &requested.to_string(),
+                format!("topic {} {is}; {settled}", topic.name),
+            )
         }
         None if is_diskless => {
             let message = format!("topic {} is diskless and keeps diskless.enable=true; {settled}", topic.name);

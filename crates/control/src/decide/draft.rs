@@ -20,8 +20,8 @@ use super::super::image::{Image, Topic};
 use super::super::internal::is_internal;
 use super::features::update_features;
 use super::{
-    ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, asked_partitions, change_broker,
-    check_asked, create, delete, elect, grow, inapplicable, known, register, relaxed, repeated, report_log_ends,
+    ChangeBudget, Registering, alter, alter_broker, alter_isrs, alter_resource, change_broker, check_requested, create,
+    delete, elect, grow, inapplicable, known, register, relaxed, repeated, report_log_ends, requested_partitions,
     resign, settle_all, settle_these,
 };
 use fullbore_config::BrokerConfig;
@@ -111,8 +111,8 @@ impl<'a> Draft<'a> {
     /// Decides a command on partitions.
     pub fn partitions(&mut self, command: &PartitionsCommand) -> Vec<Result<Arc<PartitionRegistration>, Refusal>> {
         let (changes, outcomes) = match command {
-            PartitionsCommand::AlterIsr(asked) => alter_isrs(&self.drafted.image, asked),
-            PartitionsCommand::ElectLeaders(asked) => elect(&self.drafted.image, asked),
+            PartitionsCommand::AlterIsr(requested) => alter_isrs(&self.drafted.image, requested),
+            PartitionsCommand::ElectLeaders(requested) => elect(&self.drafted.image, requested),
         };
         match self.make_all(changes) {
             Ok(()) => outcomes,
@@ -125,7 +125,7 @@ impl<'a> Draft<'a> {
         match command {
             ChangeCommand::ForgetDeleted(topics) => Some(self.forget(topics)),
             ChangeCommand::RegisterBroker(wanted) => self.register(wanted),
-            ChangeCommand::ChangeBroker(asked) => Some(self.change_broker(asked)),
+            ChangeCommand::ChangeBroker(requested) => Some(self.change_broker(requested)),
             ChangeCommand::Settle(urgent) => {
                 let settled = self.settle(urgent);
                 if settled.is_ok() && self.drafted.unsettled.is_some() {
@@ -156,11 +156,11 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn change_broker(&mut self, asked: &ChangeBroker) -> Result<(), Refusal> {
-        match change_broker(&self.drafted.image, &asked.broker, asked.change)? {
+    fn change_broker(&mut self, requested: &ChangeBroker) -> Result<(), Refusal> {
+        match change_broker(&self.drafted.image, &requested.broker, requested.change)? {
             Some(change) => {
                 self.make(change)?;
-                self.settle(&asked.urgent)
+                self.settle(&requested.urgent)
             }
             None => Ok(()),
         }
@@ -181,8 +181,8 @@ impl<'a> Draft<'a> {
     }
 
     fn create(&mut self, wanted: &CreateTopics) -> Vec<Result<Arc<Topic>, Refusal>> {
-        let asked = wanted.topics.iter().map(|topic| asked_partitions(self.broker, topic));
-        if let Err(refusal) = check_asked(asked) {
+        let requested = wanted.topics.iter().map(|topic| requested_partitions(self.broker, topic));
+        if let Err(refusal) = check_requested(requested) {
             return vec![Err(refusal); wanted.topics.len()];
         }
         let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
@@ -197,8 +197,8 @@ impl<'a> Draft<'a> {
 
     fn grow(&mut self, wanted: &CreatePartitions) -> Vec<Result<Arc<Topic>, Refusal>> {
         let has = |name: &str| self.drafted.image.topic(name).map_or(0, |topic| topic.partition_count());
-        let asked = wanted.topics.iter().map(|topic| topic.count.saturating_sub(has(&topic.name)));
-        if let Err(refusal) = check_asked(asked) {
+        let requested = wanted.topics.iter().map(|topic| topic.count.saturating_sub(has(&topic.name)));
+        if let Err(refusal) = check_requested(requested) {
             return vec![Err(refusal); wanted.topics.len()];
         }
         let repeated = repeated(wanted.topics.iter().map(|topic| &topic.name));
@@ -265,9 +265,9 @@ impl<'a> Draft<'a> {
 
     fn alter_brokers(&mut self, wanted: &AlterBrokerConfigs) -> Vec<Result<(), Refusal>> {
         let repeated = repeated(wanted.brokers.iter().map(|broker| broker.scope));
-        let mut one = |asked: &AlterBrokerConfig| {
-            refuse_repeated(&repeated, &asked.scope)?;
-            let change = alter_broker(&self.drafted.image, self.broker, asked)?;
+        let mut one = |requested: &AlterBrokerConfig| {
+            refuse_repeated(&repeated, &requested.scope)?;
+            let change = alter_broker(&self.drafted.image, self.broker, requested)?;
             let before = self.drafted.image.clone();
             self.after(change, wanted.validate_only, |_| ())?;
             self.relax(&before).map(drop)
@@ -276,11 +276,11 @@ impl<'a> Draft<'a> {
     }
 
     fn alter_resources(&mut self, wanted: &AlterResourceConfigs) -> Vec<Result<(), Refusal>> {
-        let named = |asked: &AlterResourceConfig| (asked.resource, asked.name.clone());
+        let named = |requested: &AlterResourceConfig| (requested.resource, requested.name.clone());
         let repeated = repeated(wanted.resources.iter().map(named));
-        let mut one = |asked: &AlterResourceConfig| {
-            refuse_repeated(&repeated, &named(asked))?;
-            let change = alter_resource(&self.drafted.image, self.broker, asked)?;
+        let mut one = |requested: &AlterResourceConfig| {
+            refuse_repeated(&repeated, &named(requested))?;
+            let change = alter_resource(&self.drafted.image, self.broker, requested)?;
             self.after(change, wanted.validate_only, |_| ())
         };
         wanted.resources.iter().map(&mut one).collect()

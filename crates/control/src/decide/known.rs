@@ -32,14 +32,14 @@ pub fn check_total(image: &Image, more: usize) -> Result<(), Refusal> {
 /// Checks the number of partitions that all topics of a request have together. As in Kafka, the whole request is
 /// refused if they exceed the limit. Topics that are too large themselves do not count, since they are refused one by
 /// one.
-pub fn check_asked(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
+pub fn check_requested(partitions: impl Iterator<Item = i32>) -> Result<(), Refusal> {
     let of_topics = partitions.filter(|count| *count <= PARTITIONS_PER_TOPIC_MAX);
-    let asked = of_topics.map(|count| usize::try_from(count).unwrap_or(0)).fold(0, usize::saturating_add);
-    if asked <= PARTITIONS_MAX {
+    let requested = of_topics.map(|count| usize::try_from(count).unwrap_or(0)).fold(0, usize::saturating_add);
+    if requested <= PARTITIONS_MAX {
         return Ok(());
     }
     let message = format!(
-        "Excessively large number of partitions per request: it asks for {asked}, and may for {PARTITIONS_MAX}."
+        "Excessively large number of partitions per request: it asks for {requested}, and may for {PARTITIONS_MAX}."
     );
     Err(Refusal::new(ErrorCode::POLICY_VIOLATION, message))
 }

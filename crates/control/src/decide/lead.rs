@@ -16,14 +16,14 @@ use super::settle::Changed;
 type Registered = Result<Arc<PartitionRegistration>, Refusal>;
 
 /// Decides on the ISR changes that a leader requests.
-pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Registered>) {
+pub fn alter_isrs(image: &Image, requested: &AlterIsr) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
-    let outcomes = asked.partitions.iter().map(|(topic, index, wanted)| {
+    let outcomes = requested.partitions.iter().map(|(topic, index, wanted)| {
         let topic = image.topic_by_id(*topic).ok_or(ErrorCode::UNKNOWN_TOPIC_ID);
         topic.and_then(|topic| {
             single.change(topic, *index, |topic, partition| {
                 let min_isr = topic.config.min_insync_replicas;
-                alter_isr(partition, image.registrations(), min_isr, asked.from, wanted)
+                alter_isr(partition, image.registrations(), min_isr, requested.from, wanted)
             })
         })
     });
@@ -33,9 +33,9 @@ pub fn alter_isrs(image: &Image, asked: &AlterIsr) -> (Vec<Change>, Vec<Register
 
 /// Decides on the elections that a client requests. The messages and error codes are those of Kafka's
 /// ReplicationControlManager.
-pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
+pub fn elect(image: &Image, requested: &ElectLeaders) -> (Vec<Change>, Vec<Registered>) {
     let mut single = Single::default();
-    let outcomes = asked.partitions().map(|(name, index)| {
+    let outcomes = requested.partitions().map(|(name, index)| {
         let unknown = |what: String| Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, what);
         let topic = image.topic(name).ok_or_else(|| unknown(format!("No such topic as {name}")))?;
         if topic.partition(index).is_none() {
@@ -50,14 +50,14 @@ pub fn elect(image: &Image, asked: &ElectLeaders) -> (Vec<Change>, Vec<Registere
         let brokers = image.registrations();
         let elected = single.change(topic, index, |topic, partition| {
             let min_isr = topic.config.min_insync_replicas;
-            match asked.kind {
+            match requested.kind {
                 ElectionKind::Preferred => elect_preferred(partition, brokers, min_isr),
                 ElectionKind::Unclean => elect_unclean(partition, brokers, min_isr),
             }
         });
-        elected.map_err(|code| Refusal::new(code, why_not(code, asked.kind)))
+        elected.map_err(|code| Refusal::new(code, why_not(code, requested.kind)))
     });
-    let mut each = Vec::with_capacity(asked.partition_count());
+    let mut each = Vec::with_capacity(requested.partition_count());
     each.extend(outcomes);
     (single.finish(), each)
 }

@@ -32,7 +32,7 @@ use fullbore_config::{broker_keys, check_dynamic, check_dynamic_limits, check_re
 pub use draft::{Draft, Drafted, PRODUCER_ID_BLOCK};
 use grow::grow;
 pub use known::{PARTITIONS_MAX, PARTITIONS_PER_TOPIC_MAX};
-use known::{check_asked, check_total, known};
+use known::{check_requested, check_total, known};
 use lead::{alter_isrs, elect};
 use members::{Registering, change_broker, register, relaxed, report_log_ends, resign};
 pub use only_complete::{OnlyComplete, OnlyCompletePartitions};
@@ -197,7 +197,7 @@ fn check_new(image: &Image, name: &str) -> Result<(), Refusal> {
 }
 
 /// Returns the number of partitions that the new topic will have.
-fn asked_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
+fn requested_partitions(broker: &BrokerConfig, wanted: &CreateTopic) -> i32 {
     match wanted.num_partitions {
         _ if !wanted.assignments.is_empty() => i32::try_from(wanted.assignments.len()).unwrap_or(i32::MAX),
         -1 => broker.topics.partitions,
@@ -224,7 +224,7 @@ fn partitions(
         -1 => broker.topics.replication_factor,
         factor => factor,
     };
-    let partitions = asked_partitions(broker, wanted);
+    let partitions = requested_partitions(broker, wanted);
     let factor = check_factor(image, factor)?;
     check_partitions(partitions)?;
     check_total(image, usize::try_from(partitions).unwrap_or(0))?;

@@ -512,19 +512,20 @@ fn isr_changes_and_elections_are_decided_by_partition() {
     let (changes, outcomes) = alter_isrs(&image, &shrink(&image, 0));
     assert_eq!(outcomes[0].as_ref().expect_err("refused").code, ErrorCode::INVALID_UPDATE_VERSION);
     assert!(changes.is_empty());
-    let asked = |name: &str, index, kind| ElectLeaders::new(kind, [(name, index)]);
-    let code = |image: &Image, asked: &ElectLeaders| elect(image, asked).1.remove(0).map_err(|refusal| refusal.code);
-    assert_eq!(code(&image, &asked("t", 0, ElectionKind::Preferred)), Err(ErrorCode::ELECTION_NOT_NEEDED));
-    assert_eq!(code(&image, &asked("t", 1, ElectionKind::Preferred)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
-    assert_eq!(code(&image, &asked("u", 0, ElectionKind::Unclean)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    let requested = |name: &str, index, kind| ElectLeaders::new(kind, [(name, index)]);
+    let code =
+        |image: &Image, requested: &ElectLeaders| elect(image, requested).1.remove(0).map_err(|refusal| refusal.code);
+    assert_eq!(code(&image, &requested("t", 0, ElectionKind::Preferred)), Err(ErrorCode::ELECTION_NOT_NEEDED));
+    assert_eq!(code(&image, &requested("t", 1, ElectionKind::Preferred)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
+    assert_eq!(code(&image, &requested("u", 0, ElectionKind::Unclean)), Err(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION));
     change(&mut image, 1, BrokerChange::ShutDown);
-    let refused = code(&image, &asked("t", 0, ElectionKind::Preferred));
+    let refused = code(&image, &requested("t", 0, ElectionKind::Preferred));
     assert_eq!(refused, Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE));
     for id in [2, 1] {
         change(&mut image, id, BrokerChange::Fence);
     }
     assert_eq!(state(&image).0, None);
-    let elected = code(&image, &asked("t", 0, ElectionKind::Unclean)).expect("elected");
+    let elected = code(&image, &requested("t", 0, ElectionKind::Unclean)).expect("elected");
     assert_eq!((elected.leader, elected.isr.as_slice()), (Some(3), &[3][..]));
 }
 
@@ -572,14 +573,17 @@ fn longest_of_all_truncated_logs_leads() {
     for (id, offset) in [(1, 11), (2, 7), (3, 9)] {
         assert_eq!(state(&image).0, None);
         let broker_epoch = image.node(id).expect("registered").registration.epoch;
-        let told = [
+        let reported = [
             (topic, 0, Position { offset, last_epoch: Some(0) }),
             (Uuid([9; 16]), 0, Position { offset, last_epoch: None }),
         ];
         let broker = BrokerState { broker_id: id, broker_epoch };
         let stale = BrokerState { broker_epoch: broker_epoch - 1, ..broker };
-        assert_eq!(report_log_ends(&image, &stale, &told).expect_err("refused").code, ErrorCode::STALE_BROKER_EPOCH);
-        let changes = report_log_ends(&image, &broker, &told).expect("taken");
+        assert_eq!(
+            report_log_ends(&image, &stale, &reported).expect_err("refused").code,
+            ErrorCode::STALE_BROKER_EPOCH
+        );
+        let changes = report_log_ends(&image, &broker, &reported).expect("taken");
         apply(&mut image, changes);
     }
     assert_eq!(state(&image), (Some(3), 6, vec![3], vec![], vec![]));

@@ -26,7 +26,7 @@ use fullbore_db::postgres::PostgresSession;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{Rows, id, next, number};
 use fullbore_db::postgres::statements::literal;
-use fullbore_db::postgres::{AskError, damaged};
+use fullbore_db::postgres::{QueryError, damaged};
 use fullbore_host::log_rate_limit::LogRateLimit;
 
 /// Minimum pause between two attempts to connect. The pause doubles with each failed attempt.
@@ -39,7 +39,7 @@ const SETTINGS: &str = "-c synchronous_commit=off";
 
 /// The running heartbeats. Dropping this ends their thread.
 pub struct Beats {
-    heard: watch::Receiver<Beaten>,
+    received: watch::Receiver<Beaten>,
     /// Ends the thread when it is dropped.
     _stop: watch::Sender<()>,
 }
@@ -53,7 +53,7 @@ struct Beating<K, B> {
     notes: Notes,
     known: K,
     behind: Arc<B>,
-    heard: watch::Sender<Beaten>,
+    received: watch::Sender<Beaten>,
     vain: LogRateLimit,
     /// Limits the warning about an older copy of the database. It is separate from `vain`, because the outage before
     /// the restore may just have used up that limit.
@@ -77,7 +77,7 @@ impl Beats {
         behind: impl Fn(u64) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let (stop, mut stopped) = watch::channel(());
-        let (sender, heard) = watch::channel(Beaten::default());
+        let (sender, received) = watch::channel(Beaten::default());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (behind, vain, went_back) = (Arc::new(behind), LogRateLimit::default(), LogRateLimit::default());
         let mut beating = Beating {
@@ -89,7 +89,7 @@ impl Beats {
             notes,
             known,
             behind,
-            heard: sender,
+            received: sender,
             vain,
             went_back,
         };
@@ -102,13 +102,13 @@ impl Beats {
             });
         };
         std::thread::Builder::new().name("beats".to_owned()).spawn(work)?;
-        Ok(Self { heard, _stop: stop })
+        Ok(Self { received, _stop: stop })
     }
 
     /// Returns a receiver of the answer to the last heartbeat, which is empty at first. If the database was restored
     /// from an older backup, its answers are ignored.
-    pub fn heard(&self) -> watch::Receiver<Beaten> {
-        self.heard.clone()
+    pub fn received(&self) -> watch::Receiver<Beaten> {
+        self.received.clone()
     }
 }
 
@@ -135,10 +135,10 @@ where
     }
 
     /// Sends heartbeats over one connection, until it fails.
-    async fn connected(&mut self) -> Result<std::convert::Infallible, AskError> {
+    async fn connected(&mut self) -> Result<std::convert::Infallible, QueryError> {
         let (notify, mut notified) = watch::channel(0);
         let session = PostgresSession::open(&self.server, SETTINGS, notify).await?;
-        session.ask(&self.greeting(), self.server.call_max).await?;
+        session.query(&self.greeting(), self.server.call_max).await?;
         let (known, behind) = (self.known.clone(), Arc::clone(&self.behind));
         // This task ends when the connection does.
         task::spawn(async move {
@@ -155,8 +155,8 @@ where
             ticks.tick().await;
             let noted = self.notes.next().await;
             let known = (self.known)();
-            let answers = session.ask(&self.beat(known, noted), self.server.call_max).await?;
-            let answer = Answer::read(answers).map_err(|error| AskError::lost(error.to_string()))?;
+            let answers = session.query(&self.beat(known, noted), self.server.call_max).await?;
+            let answer = Answer::read(answers).map_err(|error| QueryError::lost(error.to_string()))?;
             self.number += 1;
             if let Some(known) = known.filter(|known| answer.lacks(*known)) {
                 self.count(CountedCalls::beat_failed);
@@ -167,7 +167,7 @@ where
                 (self.behind)(answer.newest.number);
             }
             self.count(|calls| calls.beat_answered(answer.newest.number));
-            self.heard.send_replace(answer.beaten);
+            self.received.send_replace(answer.beaten);
         }
     }
 

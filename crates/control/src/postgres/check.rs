@@ -13,8 +13,8 @@ use tokio::sync::watch;
 use super::read::version;
 use fullbore_config::PlaneSettings;
 use fullbore_db::StoreError;
-use fullbore_db::postgres::AskError;
 use fullbore_db::postgres::PostgresSession;
+use fullbore_db::postgres::QueryError;
 use fullbore_db::postgres::Server;
 use fullbore_db::postgres::rows::{DatabaseRow, Rows, flag, id, next, number, optional, optional_number, text};
 use fullbore_db::postgres::schema::{self, FIRST_VERSION, Found, SCHEMA_VERSION, SchemaError};
@@ -186,8 +186,8 @@ impl From<StoreError> for Finding {
     }
 }
 
-impl From<AskError> for Finding {
-    fn from(error: AskError) -> Self {
+impl From<QueryError> for Finding {
+    fn from(error: QueryError) -> Self {
         let words = error.words.clone();
         let is_refused = [SqlState::INVALID_PASSWORD, SqlState::INVALID_AUTHORIZATION_SPECIFICATION];
         match error.code {
@@ -230,12 +230,12 @@ async fn run_checks(server: &Server, findings: &mut Vec<Finding>) -> Result<(), 
     match schema::read(&session, server.call_max).await {
         Ok(Found::Empty) => {
             let may = "SELECT has_database_privilege(current_database(), 'CREATE')";
-            let may_create = flag(&first(session.ask(may, server.call_max).await?)?, 0)?;
+            let may_create = flag(&first(session.query(may, server.call_max).await?)?, 0)?;
             findings.push(Finding::Empty { may_create });
         }
         Ok(Found::EmptySchema) => {
             let may = "SELECT has_schema_privilege('fullbore', 'CREATE')";
-            match flag(&first(session.ask(may, server.call_max).await?)?, 0)? {
+            match flag(&first(session.query(may, server.call_max).await?)?, 0)? {
                 true => findings.push(Finding::Empty { may_create: true }),
                 false => findings.push(Finding::Missing { privilege: "CREATE".into(), on: "schema fullbore".into() }),
             }
@@ -261,7 +261,7 @@ const OF_SERVER: &str = "SELECT current_setting('server_version_num'), current_s
 
 async fn of_server(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
     let before = SystemTime::now();
-    let row = first(session.ask(OF_SERVER, server.call_max).await?)?;
+    let row = first(session.query(OF_SERVER, server.call_max).await?)?;
     let half_way = before + before.elapsed().unwrap_or_default() / 2;
     if number::<i64>(&row, 0)? < OLDEST {
         findings.push(Finding::TooOld(text(&row, 1)?.to_owned()));
@@ -290,7 +290,7 @@ async fn is_shared(session: &PostgresSession, server: &Server) -> Result<bool, F
     let (mut ours, mut others) = (BTreeSet::new(), BTreeSet::new());
     for _ in 0..2 {
         for (session, processes) in [(session, &mut ours), (&other, &mut others)] {
-            let row = first(session.ask("SELECT pg_backend_pid()", server.call_max).await?)?;
+            let row = first(session.query("SELECT pg_backend_pid()", server.call_max).await?)?;
             processes.insert(number::<i32>(&row, 0)?);
         }
     }
@@ -309,7 +309,7 @@ const OF_CLUSTER: &str = "SELECT cluster.version, versions.mark, cluster_id, (SE
       FROM fullbore.brokers LEFT JOIN fullbore.beats USING (broker_id, process) ORDER BY broker_id";
 
 async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut Vec<Finding>) -> Result<(), Finding> {
-    let missing = session.ask(PRIVILEGES, server.call_max).await?;
+    let missing = session.query(PRIVILEGES, server.call_max).await?;
     for row in next(&mut missing.into_iter())? {
         let on = format!("fullbore.{}", text(&row, 1)?);
         findings.push(Finding::Missing { privilege: text(&row, 0)?.to_owned(), on });
@@ -317,7 +317,7 @@ async fn of_cluster(session: &PostgresSession, server: &Server, findings: &mut V
     if findings.iter().any(|finding| matches!(finding, Finding::Missing { .. })) {
         return Ok(());
     }
-    let mut answers = session.ask(OF_CLUSTER, server.call_max).await?.into_iter();
+    let mut answers = session.query(OF_CLUSTER, server.call_max).await?.into_iter();
     let rows = next(&mut answers)?;
     let row = rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?;
     if optional(row, 1)?.is_none() {

@@ -34,7 +34,7 @@ use super::store::{Progress, Store, Transaction};
 use fullbore_config::PlaneSettings;
 use fullbore_db::postgres::rows::{Rows, next, number};
 use fullbore_db::postgres::schema::{self, SCHEMA_VERSION, SchemaError, check_schema};
-use fullbore_db::postgres::{AskError, DatabaseConnection, PostgresSession, Server, literal, words_at_start};
+use fullbore_db::postgres::{DatabaseConnection, PostgresSession, QueryError, Server, literal, words_at_start};
 use fullbore_db::{CommitError, StoreError};
 use read::Since;
 
@@ -101,7 +101,7 @@ impl Postgres {
     /// Connects to the database and returns the cluster's id. If the database is empty, creates the schema with the id
     /// `new_cluster_id`. Blocks.
     pub fn open(server: Arc<Server>, new_cluster_id: Uuid) -> Result<(Self, Uuid), UnusableDatabase> {
-        let refused = |error: &AskError| UnusableDatabase::Away(words_at_start(&server, error));
+        let refused = |error: &QueryError| UnusableDatabase::Away(words_at_start(&server, error));
         let connection = DatabaseConnection::new(Arc::clone(&server));
         let mut connection = connection.map_err(|error| UnusableDatabase::Away(error.to_string()))?;
         connection.connect().map_err(|error| refused(&error))?;
@@ -115,14 +115,14 @@ impl Postgres {
 
     /// Takes the lock, and returns the commits after version `at`.
     fn lock(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
-        let since = at.map(read::ask_since).unwrap_or_default();
-        let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(AskError::failed)?;
+        let since = at.map(read::query_since).unwrap_or_default();
+        let answers = self.connection.begin_with(&format!("BEGIN; {LOCK}; {since}")).map_err(QueryError::failed)?;
         let mut answers = answers.into_iter();
         check_schema(&next(&mut answers)?)?;
         match self.progress(at, &mut answers)? {
             Some(progress) => Ok(progress),
             None => {
-                let answers = self.connection.ask(&read::ask_everything()).map_err(AskError::failed)?;
+                let answers = self.connection.query(&read::query_everything()).map_err(QueryError::failed)?;
                 Ok(Progress::Whole(read::everything(answers.into_iter())?))
             }
         }
@@ -147,17 +147,17 @@ impl Postgres {
     fn peek(&mut self, at: Option<Version>) -> Result<Progress, StoreError> {
         let schema = "SELECT 0, version FROM fullbore.schema_version";
         if let Some(known) = at {
-            let since = read::ask_since(known);
+            let since = read::query_since(known);
             let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {since}; COMMIT"));
-            let mut answers = answers.map_err(AskError::failed)?.into_iter();
+            let mut answers = answers.map_err(QueryError::failed)?.into_iter();
             check_schema(&next(&mut answers)?)?;
             if let Some(progress) = self.progress(at, &mut answers)? {
                 return Ok(progress);
             }
         }
-        let everything = read::ask_everything();
+        let everything = read::query_everything();
         let answers = self.connection.begin_with(&format!("{READ_ONLY}; {schema}; {everything}; COMMIT"));
-        let mut answers = answers.map_err(AskError::failed)?.into_iter();
+        let mut answers = answers.map_err(QueryError::failed)?.into_iter();
         check_schema(&next(&mut answers)?)?;
         Ok(Progress::Whole(read::everything(answers)?))
     }
@@ -166,7 +166,7 @@ impl Postgres {
     fn last_beat(&mut self, column: &str, broker: i32, process: Uuid) -> Result<u64, StoreError> {
         let process = literal(&process);
         let last = format!("SELECT {column} FROM fullbore.beats WHERE broker_id = {broker} AND process = {process}");
-        let answers = self.connection.begin_with(&last).map_err(AskError::failed)?;
+        let answers = self.connection.begin_with(&last).map_err(QueryError::failed)?;
         match next(&mut answers.into_iter())?.first() {
             Some(row) => Ok(number::<i64>(row, 0)?.cast_unsigned()),
             None => Ok(0),
@@ -176,8 +176,8 @@ impl Postgres {
     /// Returns true if this version was committed to the database, or is older than all versions that the database
     /// keeps.
     pub fn knows(&mut self, version: Version) -> Result<bool, StoreError> {
-        let since = read::ask_since(version);
-        let answers = self.connection.begin_with(&since).map_err(AskError::failed)?;
+        let since = read::query_since(version);
+        let answers = self.connection.begin_with(&since).map_err(QueryError::failed)?;
         Ok(!matches!(read::since(version, &next(&mut answers.into_iter())?)?, Since::WentBack))
     }
 }
@@ -242,7 +242,7 @@ impl Store for Postgres {
 impl Transaction for PostgresTransaction<'_> {
     fn includes(&mut self, version: Version) -> Result<bool, StoreError> {
         let query = format!("SELECT version, mark FROM fullbore.versions WHERE version = {}", version.number);
-        let answers = self.store.connection.ask(&query).map_err(AskError::failed)?;
+        let answers = self.store.connection.query(&query).map_err(QueryError::failed)?;
         match next(&mut answers.into_iter())?.first() {
             Some(row) => Ok(read::version(row)? == version),
             None => Ok(false),
@@ -252,7 +252,7 @@ impl Transaction for PostgresTransaction<'_> {
     fn commit(mut self, changes: &[Change], version: Version) -> Result<(), CommitError> {
         self.is_open = false;
         let statements = write::all(changes, version);
-        match self.store.connection.ask(&format!("{statements}COMMIT")) {
+        match self.store.connection.query(&format!("{statements}COMMIT")) {
             Ok(_) => Ok(()),
             Err(error) => Err(error.not_committed()),
         }

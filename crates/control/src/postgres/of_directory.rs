@@ -84,8 +84,8 @@ async fn look_up(
 ) -> Result<DirectoryInDatabase, Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
     let seen = known.and_then(|known| known.seen);
-    let asked = questions(node_id, seen.map_or(0, |seen| seen.number));
-    let mut answers = session.ask(&asked, server.call_max).await?.into_iter();
+    let requested = questions(node_id, seen.map_or(0, |seen| seen.number));
+    let mut answers = session.query(&requested, server.call_max).await?.into_iter();
     let rows = next(&mut answers)?;
     let cluster_id = id(rows.first().ok_or_else(|| Finding::Damaged("it has no cluster".to_owned()))?, 0)?;
     let versions = next(&mut answers)?;

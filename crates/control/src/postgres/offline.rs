@@ -49,12 +49,12 @@ pub fn find_offline(settings: &PlaneSettings, starting: Option<i32>) -> Vec<Find
 
 async fn look_up(server: &Server, starting: Option<i32>) -> Result<Vec<Finding>, Finding> {
     let session = PostgresSession::open(server, "", watch::channel(0).0).await?;
-    let mut answers = session.ask(&questions(), server.call_max).await?.into_iter();
+    let mut answers = session.query(&questions(), server.call_max).await?.into_iter();
     let mut live = Vec::new();
     for row in next(&mut answers)? {
         let age_ms: Option<i64> = optional_number(&row, 2)?;
-        let is_heard = age_ms.is_some_and(|ms| Duration::from_millis(ms.max(0).unsigned_abs()) < SILENCE_MAX);
-        if is_heard && !flag(&row, 1)? {
+        let is_received = age_ms.is_some_and(|ms| Duration::from_millis(ms.max(0).unsigned_abs()) < SILENCE_MAX);
+        if is_received && !flag(&row, 1)? {
             live.push(number::<i32>(&row, 0)?);
         }
     }

@@ -39,7 +39,7 @@ pub enum Since {
 }
 
 /// Returns the query for the versions from `at` on. [`since`] reads the answer.
-pub fn ask_since(at: Version) -> String {
+pub fn query_since(at: Version) -> String {
     format!(
         "SELECT version, mark,
            CASE WHEN sum(octet_length(changes)) OVER (ORDER BY version) <= {SINCE_BYTES_MAX} THEN changes END
@@ -49,7 +49,7 @@ pub fn ask_since(at: Version) -> String {
     )
 }
 
-/// Reads the answer to [`ask_since`].
+/// Reads the answer to [`query_since`].
 pub fn since(at: Version, rows: &Rows) -> Result<Since, StoreError> {
     let Some((first, later)) = rows.split_first() else { return Ok(Since::WentBack) };
     let first = version(first)?;
@@ -81,7 +81,7 @@ pub fn version(row: &DatabaseRow) -> Result<Version, StoreError> {
 }
 
 /// Returns the queries for the whole state, in the order that [`everything`] expects.
-pub fn ask_everything() -> String {
+pub fn query_everything() -> String {
     format!(
         "{NEWEST};
          SELECT broker_id, listener, host, port FROM fullbore.broker_endpoints;

@@ -61,13 +61,13 @@ fn a_password_comes_from_the_url_or_a_file_and_is_in_no_error() {
         format!("postgres://encrypted:{wrong}@{address}/{name}?sslmode=verify-full&sslrootcert=/no/such/file"),
     ];
     for mistake in mistakes {
-        let told = open(&settings(&mistake)).err().expect(&mistake);
+        let reported = open(&settings(&mistake)).err().expect(&mistake);
         let findings = check(&settings(&mistake));
-        let told = format!("{told} {findings:?}");
-        assert!(!told.contains(PASSWORD) && !told.contains('\n') && findings[0].is_wrong(), "{told}");
+        let reported = format!("{reported} {findings:?}");
+        assert!(!reported.contains(PASSWORD) && !reported.contains('\n') && findings[0].is_wrong(), "{reported}");
     }
-    let told = open(&with_file(std::path::Path::new("/no/such/file"))).err().expect("refused");
-    assert!(told.contains("control.plane.password.file=/no/such/file: "), "{told}");
+    let reported = open(&with_file(std::path::Path::new("/no/such/file"))).err().expect("refused");
+    assert!(reported.contains("control.plane.password.file=/no/such/file: "), "{reported}");
     let server = Server::new(&settings(&url(&format!("secretive:{PASSWORD}"))), "x").expect("a URL");
     assert_eq!(server.name(), format!("postgres://{address}/{name}"));
 }
@@ -94,8 +94,8 @@ fn connection_is_encrypted_by_the_parameters_of_its_url() {
     let plain = open(&url("sslmode=disable")).err().expect("pg_hba.conf");
     assert!(plain.contains("pg_hba.conf"), "{plain}");
     for bad in [root("verify-full", &other), root("require", &other), root("verify-ca", &other)] {
-        let told = open(&bad).err().expect("not trusted");
-        assert!(told.contains("certificate"), "{told}");
+        let reported = open(&bad).err().expect("not trusted");
+        assert!(reported.contains("certificate"), "{reported}");
         assert!(matches!(check(&bad)[..], [Finding::Encryption(_)]), "{:?}", check(&bad));
     }
     let socket = database.server().socket_directory().display().to_string().replace('/', "%2F");
@@ -116,8 +116,8 @@ fn authorities_are_read_again_for_each_connection() {
     let open = || runtime.block_on(PostgresSession::open(&server, "", watch::channel(0).0)).map(|_| ());
     open().expect("trusted");
     trust(&Authority::new("another").pem());
-    let told = open().expect_err("not trusted").words;
-    assert!(told.contains("certificate"), "{told}");
+    let reported = open().expect_err("not trusted").words;
+    assert!(reported.contains("certificate"), "{reported}");
     trust(database.server().authority());
     open().expect("trusted again");
 }
@@ -240,15 +240,15 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let of = settings(&database.url());
     let mut store = open(&of).expect("opens");
     let server = Arc::new(Server::new(&of, "fullbore test").expect("a URL"));
-    let told: [Arc<AtomicU64>; 2] = Default::default();
+    let reported: [Arc<AtomicU64>; 2] = Default::default();
     let beating: Vec<(Beats, Uuid)> = (0..2)
         .map(|at: usize| {
-            let (process, told) = (random_id(), Arc::clone(&told[at]));
+            let (process, reported) = (random_id(), Arc::clone(&reported[at]));
             let every = Duration::from_millis(20);
             // The first broker has no version yet. The second one has a version that was never committed.
             let known = move || (at == 1).then_some(Version { number: 0, nonce: 1 });
             let behind = move |version| {
-                told.fetch_max(version, Ordering::SeqCst);
+                reported.fetch_max(version, Ordering::SeqCst);
             };
             let (broker_id, notes) = (7 + at as i32, notes(40 + at as u64).0);
             (
@@ -261,16 +261,16 @@ fn heartbeats_return_those_of_other_brokers_and_the_newest_version() {
     let beats_beyond = |broker: i32, number: u64| rows(&format!("broker_id = {broker} AND number > {number}")) == "1";
     wait_until("both beat", HANGS, || beats_beyond(7, 3) && beats_beyond(8, 3));
     for (at, noted) in [(0, 40), (1, 41)] {
-        let told = store.noted_by(7 + at, beating[at as usize].1).expect("answered");
-        assert_eq!(told, noted, "the number that the directory has, since nobody writes another");
+        let reported = store.noted_by(7 + at, beating[at as usize].1).expect("answered");
+        assert_eq!(reported, noted, "the number that the directory has, since nobody writes another");
     }
     assert_eq!(store.noted_by(7, random_id()).expect("answered"), 0, "this process has not beaten");
-    let hears = |at: usize, of: Uuid| beating[at].0.heard().borrow().peers.iter().any(|peer| peer.process == of);
-    wait_until("who knows a version of this database hears the other", HANGS, || hears(0, beating[1].1));
-    assert!(!hears(1, beating[0].1), "and who knows another one has no database");
+    let receives = |at: usize, of: Uuid| beating[at].0.received().borrow().peers.iter().any(|peer| peer.process == of);
+    wait_until("who knows a version of this database hears the other", HANGS, || receives(0, beating[1].1));
+    assert!(!receives(1, beating[0].1), "and who knows another one has no database");
     let (transaction, _) = store.begin(None).expect("begun");
     transaction.commit(&[Change::ProducerIdsTaken { next: 9 }], Version { number: 1, nonce: 5 }).expect("committed");
-    wait_until("it hears of it", HANGS, || told.iter().any(|told| told.load(Ordering::SeqCst) == 1));
+    wait_until("it hears of it", HANGS, || reported.iter().any(|reported| reported.load(Ordering::SeqCst) == 1));
     // Another connection takes the lock, and the heartbeats continue. Then their own connection is ended, and they
     // continue over a new one.
     let (held, _) = store.begin(None).expect("begun");
@@ -302,20 +302,20 @@ fn settings_hold_in_each_transaction_behind_a_pooler() {
             for statements in
                 ["BEGIN; SELECT current_setting('lock_timeout'); COMMIT", "SELECT current_setting('lock_timeout')"]
             {
-                let answers = session.ask(statements, HANGS).await.expect("answered");
+                let answers = session.query(statements, HANGS).await.expect("answered");
                 assert_eq!(rows::text(&answers[0][0], 0).expect("a text"), "2s", "{statements}");
             }
             let snapshot = format!("{READ_ONLY}; SELECT current_setting('transaction_isolation'); COMMIT");
-            let answers = session.ask(&snapshot, HANGS).await.expect("answered");
+            let answers = session.query(&snapshot, HANGS).await.expect("answered");
             assert_eq!(rows::text(&answers[0][0], 0).expect("a text"), "repeatable read");
-            session.ask("BEGIN; SELECT 1 / 0", HANGS).await.expect_err("refused");
-            session.ask("ROLLBACK", HANGS).await.expect("rolled back");
+            session.query("BEGIN; SELECT 1 / 0", HANGS).await.expect_err("refused");
+            session.query("ROLLBACK", HANGS).await.expect("rolled back");
         });
         assert!(check(&pooled).contains(&Finding::Pooler { is_shared: true }), "{:?}", check(&pooled));
         assert!(!check(&settings(&database.url())).iter().any(|found| matches!(found, Finding::Pooler { .. })));
         let mut holder = database.server().session(database.name());
-        holder.ask("BEGIN");
-        holder.ask("SELECT * FROM fullbore.cluster FOR UPDATE");
+        holder.query("BEGIN");
+        holder.query("SELECT * FROM fullbore.cluster FOR UPDATE");
         let refused = store.begin(None).map(|_| ()).expect_err("the lock is held");
         assert!(refused.to_string().contains("timeout"), "{refused}");
     }
@@ -354,8 +354,8 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
         ("sslcrl=/x.pem", "sslcrl: is not supported"),
         ("pgbouncer=true", "pgbouncer: is not known"),
     ] {
-        let told = open(&url(bad)).err().expect(bad);
-        assert!(told.contains(says), "{bad}: {told}");
+        let reported = open(&url(bad)).err().expect(bad);
+        assert!(reported.contains(says), "{bad}: {reported}");
     }
     let several = format!("postgres://encrypted:{PASSWORD}@127.0.0.1:1,{address}/{name}?sslmode=require");
     open(&settings(&several)).expect("the second one answers");

@@ -13,7 +13,7 @@ use fullbore_db::{CommitError, StoreError};
 pub struct Memory {
     shared: Arc<Shared>,
     /// True if readers get the whole state, and false if they get the missing commits one by one.
-    tells_whole: bool,
+    reports_whole: bool,
 }
 
 #[derive(Default)]
@@ -65,10 +65,10 @@ impl Shared {
 }
 
 impl Memory {
-    /// Returns a connection to the same store. If `tells_whole` is true, readers get the whole state; otherwise they
+    /// Returns a connection to the same store. If `reports_whole` is true, readers get the whole state; otherwise they
     /// get the missing commits one by one.
-    pub fn telling(self, tells_whole: bool) -> Self {
-        Self { tells_whole, ..self }
+    pub fn reporting(self, reports_whole: bool) -> Self {
+        Self { reports_whole, ..self }
     }
 
     /// Injects a fault into the next commit.
@@ -139,7 +139,7 @@ impl Store for Memory {
         let all = state.commits.clone();
         drop(state);
         match (since, at) {
-            (Some(since), _) if self.tells_whole && !since.is_empty() => {
+            (Some(since), _) if self.reports_whole && !since.is_empty() => {
                 let version = since.last().expect("not empty").version;
                 let changes = all.into_iter().flat_map(|commit| commit.changes).collect();
                 Ok((held, Progress::Whole(Commit { version, changes })))

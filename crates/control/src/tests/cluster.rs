@@ -16,9 +16,9 @@ fn of_cluster(directory: &Path, id: i32, url: &str, more: &str) -> Result<Opened
 }
 
 fn refused(directory: &Path, id: i32, url: &str) -> String {
-    let told = of_cluster(directory, id, url, "").err().expect("refused").to_string();
-    assert!(!told.contains('\n'), "{told}");
-    told
+    let reported = of_cluster(directory, id, url, "").err().expect("refused").to_string();
+    assert!(!reported.contains('\n'), "{reported}");
+    reported
 }
 
 /// Starts brokers with the ids 1 to `count`.
@@ -84,12 +84,12 @@ async fn change_of_one_broker_is_shown_by_all_brokers() {
     let everybody = controls[0].image().nodes().iter().map(|(id, node)| (*id, node.process)).collect::<BTreeSet<_>>();
     for control in &controls {
         let beats = control.beats().expect("a cluster");
-        let hears = |beaten: &Beaten| {
+        let receives = |beaten: &Beaten| {
             let version = control.image().epoch();
             let shown = beaten.peers.iter().all(|peer| peer.version == version && peer.age_ms < 10_000);
             shown && beaten.peers.iter().map(|peer| (peer.id, peer.process)).collect::<BTreeSet<_>>() == everybody
         };
-        wait_until("it hears all of them", HANGS, || hears(&beats.borrow()));
+        wait_until("it hears all of them", HANGS, || receives(&beats.borrow()));
     }
     let images: Vec<String> =
         controls.iter().map(|control| format!("{:?}", control.image().topics().collect::<Vec<_>>())).collect();
@@ -109,14 +109,17 @@ async fn directory_belongs_to_one_broker_of_one_cluster() {
     assert!(!live.path().join(FILE).exists(), "it may be another broker's yet");
     drop(opened);
     let file = first.path().join(FILE);
-    let told = refused(first.path(), 3, &database.url());
-    assert_eq!(told, format!("{} belongs to node.id=1, but node.id=3 is set", file.display()));
-    let told = refused(first.path(), 1, &another.url());
-    assert!(told.starts_with(&format!("{} is of cluster ", file.display())) && told.contains(another.name()), "{told}");
-    let told = refusal(first.path(), "");
+    let reported = refused(first.path(), 3, &database.url());
+    assert_eq!(reported, format!("{} belongs to node.id=1, but node.id=3 is set", file.display()));
+    let reported = refused(first.path(), 1, &another.url());
     assert!(
-        told.starts_with(&format!("{} marks this directory as that of a broker in a cluster", file.display())),
-        "{told}"
+        reported.starts_with(&format!("{} is of cluster ", file.display())) && reported.contains(another.name()),
+        "{reported}"
+    );
+    let reported = refusal(first.path(), "");
+    assert!(
+        reported.starts_with(&format!("{} marks this directory as that of a broker in a cluster", file.display())),
+        "{reported}"
     );
     let alone = tempfile::tempdir().expect("tempdir");
     drop(open(alone.path()));
@@ -164,15 +167,15 @@ async fn database_restored_from_an_older_copy_is_not_used() {
     let other_nonce =
         "UPDATE fullbore.versions SET mark = mark # 1 WHERE version = (SELECT max(version) FROM fullbore.versions)";
     database.run(other_nonce);
-    let told = refused(directory.path(), 1, &database.url());
+    let reported = refused(directory.path(), 1, &database.url());
     assert!(
-        told.ends_with(&format!(
+        reported.ends_with(&format!(
             "the database does not know version {}: it was set back to an older state, or it is another database",
             seen.number
         )),
-        "{told}"
+        "{reported}"
     );
-    assert!(told.starts_with("postgres://127.0.0.1:"), "{told}");
+    assert!(reported.starts_with("postgres://127.0.0.1:"), "{reported}");
     database.run(other_nonce);
     let opened = of_cluster(directory.path(), 1, &database.url(), "").expect("opens");
     database.run(other_nonce);

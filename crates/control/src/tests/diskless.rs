@@ -38,19 +38,19 @@ async fn refused_change_applies_nothing_also_with_validate_only() {
     let control = &try_open(directory.path(), BY_DEFAULT).expect("opens").control;
     create(control, vec![wanted("t")]).await.remove(0).expect("created");
     let epoch = control.image().epoch();
-    let asked = |validate_only, change: &ConfigChange| {
+    let requested = |validate_only, change: &ConfigChange| {
         let changes = vec![("retention.ms".into(), set("5")), (ENABLE.into(), change.clone())];
         AlterTopicConfigs { topics: vec![AlterTopicConfig { name: "t".into(), changes }], validate_only }
     };
     for change in [set("false"), ConfigChange::Delete] {
         for validate_only in [true, false] {
-            let results = control.alter_topic_configs(asked(validate_only, &change)).await;
+            let results = control.alter_topic_configs(requested(validate_only, &change)).await;
             assert_eq!(codes(&results), [Some(ErrorCode::INVALID_CONFIG)]);
         }
     }
     let topic = Arc::clone(control.image().topic("t").expect("there"));
     assert_eq!((control.image().epoch(), topic.overrides.len()), (epoch, 1));
-    let results = control.alter_topic_configs(asked(false, &set("true"))).await;
+    let results = control.alter_topic_configs(requested(false, &set("true"))).await;
     assert_eq!(results[0].as_ref().expect("as it is").config.retention_ms, Some(5));
     let (factor, policy) = (
         CreateTopic { replication_factor: 2, ..wanted("u") },

@@ -65,8 +65,8 @@ fn is_gone(id: i32) -> impl Fn(&Image) -> bool {
 /// Checks that the database and the broker's image contain the same registrations.
 fn assert_same(database: &Database, control: &Control) {
     control.settle();
-    let told = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
-    assert_eq!(told(&afresh(store_of(database))), told(&format!("{:?}", control.image())));
+    let reported = |image: &str| image.split("by_id").nth(1).expect("topics").to_owned();
+    assert_eq!(reported(&afresh(store_of(database))), reported(&format!("{:?}", control.image())));
 }
 
 fn hand_over(control: &Control) {

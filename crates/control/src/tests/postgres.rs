@@ -79,9 +79,9 @@ fn unanswered_commit_is_looked_up_in_the_database() {
              CREATE OR REPLACE TRIGGER slow AFTER INSERT ON fullbore.topics FOR EACH ROW EXECUTE FUNCTION slow()",
         );
         let mut holder = database.server().session(database.name());
-        holder.ask("SELECT pg_advisory_lock(7)");
+        holder.query("SELECT pg_advisory_lock(7)");
         let before = images.borrow().epoch();
-        let asking = std::thread::spawn(move || {
+        let requesting = std::thread::spawn(move || {
             let done = owner.transact(|draft| draft.topics(&create_command(&name)));
             (owner, done)
         });
@@ -95,7 +95,7 @@ fn unanswered_commit_is_looked_up_in_the_database() {
             false => drop(database.run(&format!("SELECT pg_terminate_backend(pid) {waiting}"))),
         }
         drop(holder);
-        let (mut owner, done) = asking.join().expect("no panic");
+        let (mut owner, done) = requesting.join().expect("no panic");
         assert_eq!(done.is_ok(), is_made, "{done:?}");
         assert_eq!(images.borrow().topics().len(), usize::from(is_made));
         assert_eq!(images.borrow().epoch(), before + u64::from(is_made));

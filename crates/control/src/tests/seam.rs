@@ -137,10 +137,10 @@ proptest! {
     fn all_stores_have_the_same_outcomes_and_images(
         batches in proptest::collection::vec(
             proptest::collection::vec(prop_oneof![2 => topic_commands(), 1 => other_commands()], 1..5), 1..20),
-        tells_whole in any::<bool>(),
+        reports_whole in any::<bool>(),
     ) {
         let directory = tempfile::tempdir().expect("tempdir");
-        let memory = Memory::default().telling(tells_whole);
+        let memory = Memory::default().reporting(reports_whole);
         let database = Database::emptied("both");
         let [of_file, of_memory, of_database] = [(); 3].map(|()| Arc::default());
         let (mut file_owner, file_image) = registered(Noted(sqlite(directory.path()), Arc::clone(&of_file)), counted());
@@ -166,7 +166,7 @@ proptest! {
         prop_assert_eq!(&afresh(store_of(&database)), &image);
         prop_assert_eq!(&afresh(sqlite(directory.path())), &image);
         prop_assert_eq!(&afresh(memory.clone()), &image);
-        prop_assert_eq!(&afresh(memory.telling(!tells_whole)), &image);
+        prop_assert_eq!(&afresh(memory.reporting(!reports_whole)), &image);
     }
 
     /// Random registrations are changed on SQLite and on PostgreSQL. A writer that follows the changes must have the
@@ -250,8 +250,8 @@ fn two_writers<S: Store>(stores: [S; 2]) {
 
 #[test]
 fn decision_is_based_on_changes_of_another_writer() {
-    for tells_whole in [false, true] {
-        let memory = Memory::default().telling(tells_whole);
+    for reports_whole in [false, true] {
+        let memory = Memory::default().reporting(reports_whole);
         two_writers([memory.clone(), memory]);
     }
     let directory = tempfile::tempdir().expect("tempdir");

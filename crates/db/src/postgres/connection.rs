@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-use super::error::AskError;
+use super::error::QueryError;
 use super::rows::Rows;
 use super::server::Server;
 use super::session::PostgresSession;
@@ -29,7 +29,7 @@ pub struct DatabaseConnection {
     runtime: Option<Runtime>,
     session: Option<PostgresSession>,
     /// The last failed attempt to connect: its time, the pause after it, and its error.
-    vain: Option<(Instant, Duration, AskError)>,
+    vain: Option<(Instant, Duration, QueryError)>,
 }
 
 impl DatabaseConnection {
@@ -49,7 +49,7 @@ impl DatabaseConnection {
 
     /// Opens a session if none is open, within the time limit of one call. During the pause after a failed attempt,
     /// returns that attempt's error at once.
-    pub fn connect(&mut self) -> Result<(), AskError> {
+    pub fn connect(&mut self) -> Result<(), QueryError> {
         if self.session.is_some() {
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl DatabaseConnection {
                 Ok(())
             }
             Err(error) => {
-                let error = AskError { is_certain: true, ..error };
+                let error = QueryError { is_certain: true, ..error };
                 self.vain = Some((Instant::now(), pause, error.clone()));
                 Err(error)
             }
@@ -84,35 +84,35 @@ impl DatabaseConnection {
 
     /// Sends statements over the open session, and returns their rows. After an error the session is closed, since its
     /// state is unknown.
-    pub fn ask(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
-        let Some(asked) = self.with_session(|session, call_max| session.ask(statements, call_max)) else {
-            return Err(AskError::not_asked("the connection was closed"));
+    pub fn query(&mut self, statements: &str) -> Result<Vec<Rows>, QueryError> {
+        let Some(requested) = self.with_session(|session, call_max| session.query(statements, call_max)) else {
+            return Err(QueryError::not_requested("the connection was closed"));
         };
-        if asked.is_err() {
+        if requested.is_err() {
             self.hang_up();
         }
-        asked
+        requested
     }
 
     /// Sends statements that begin a transaction, or that can be repeated without harm. If the open session turns out
     /// to have ended, opens a new one and sends them again.
-    pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, AskError> {
+    pub fn begin_with(&mut self, statements: &str) -> Result<Vec<Rows>, QueryError> {
         let was_connected = self.session.is_some();
         self.connect()?;
-        match self.ask(statements) {
+        match self.query(statements) {
             Err(error) if was_connected && error.is_of_connection() => {
                 self.connect()?;
-                self.ask(statements)
+                self.query(statements)
             }
-            asked => asked,
+            requested => requested,
         }
     }
 
     /// Rolls back the open transaction, if there is one.
     pub fn roll_back(&mut self) {
         if self.session.is_some() {
-            // If this fails, `ask` closes the session, which also ends the transaction.
-            let _ = self.ask("ROLLBACK");
+            // If this fails, `query` closes the session, which also ends the transaction.
+            let _ = self.query("ROLLBACK");
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{CommitError, StoreError};
 
 /// The reason why a request to the database failed.
 #[derive(Debug, Clone)]
-pub struct AskError {
+pub struct QueryError {
     /// The message of the server, or the reason why the connection failed.
     pub words: String,
     /// The server's error code; `None` if it sent none. An answer that takes too long counts as QUERY_CANCELED.
@@ -20,7 +20,7 @@ pub struct AskError {
     pub is_certain: bool,
 }
 
-impl AskError {
+impl QueryError {
     /// Creates the error for a broken connection.
     pub fn lost(words: impl Into<String>) -> Self {
         Self { words: words.into(), code: None, is_certain: false }
@@ -33,7 +33,7 @@ impl AskError {
     }
 
     /// Creates the error for statements that were not sent.
-    pub fn not_asked(words: impl Into<String>) -> Self {
+    pub fn not_requested(words: impl Into<String>) -> Self {
         Self { is_certain: true, ..Self::lost(words) }
     }
 
@@ -60,7 +60,7 @@ impl AskError {
     }
 }
 
-impl From<tokio_postgres::Error> for AskError {
+impl From<tokio_postgres::Error> for QueryError {
     fn from(error: tokio_postgres::Error) -> Self {
         if let Some(said) = error.as_db_error() {
             // An error that ends the session leaves the outcome of its statement unknown.

@@ -20,7 +20,7 @@ mod tls;
 mod url;
 
 pub use connection::DatabaseConnection;
-pub use error::{AskError, damaged};
+pub use error::{QueryError, damaged};
 pub use refused::words_at_start;
 pub use server::Server;
 pub use session::PostgresSession;

@@ -6,20 +6,20 @@
 use tokio_postgres::config::Host;
 use tokio_postgres::error::SqlState;
 
-use super::error::AskError;
+use super::error::QueryError;
 use super::server::{PORT, Server};
 
 const PASSWORD_FILE: &str = "control.plane.password.file";
 
 /// Returns the message for the log, to be shown after the name of the database.
-pub fn words_at_start(server: &Server, error: &AskError) -> String {
+pub fn words_at_start(server: &Server, error: &QueryError) -> String {
     let user = server.config.get_user().map_or_else(|| "the system's user".to_owned(), |user| format!("user {user}"));
     format!("as {user}: {}; {}", what(server, error), to_do(server, error))
 }
 
 /// Returns the error text. If the system refused the connection, adds the path of the Unix socket, which the system's
 /// own message lacks.
-fn what(server: &Server, error: &AskError) -> String {
+fn what(server: &Server, error: &QueryError) -> String {
     match sockets(server) {
         Some(sockets) if is_of_system(error) => format!("{sockets}: {}", error.words),
         _ => error.words.clone(),
@@ -41,15 +41,15 @@ fn sockets(server: &Server) -> Option<String> {
 }
 
 /// Returns true if the operating system refused the connection, rather than PostgreSQL or TLS.
-fn is_of_system(error: &AskError) -> bool {
+fn is_of_system(error: &QueryError) -> bool {
     error.code.is_none() && error.words.contains("os error") && !is_of_password_file(error)
 }
 
-fn is_of_password_file(error: &AskError) -> bool {
+fn is_of_password_file(error: &QueryError) -> bool {
     error.words.starts_with(PASSWORD_FILE)
 }
 
-fn to_do(server: &Server, error: &AskError) -> &'static str {
+fn to_do(server: &Server, error: &QueryError) -> &'static str {
     match &error.code {
         Some(code) if *code == SqlState::INVALID_PASSWORD || *code == SqlState::INVALID_AUTHORIZATION_SPECIFICATION => {
             "see the user in control.plane, control.plane.password.file, and pg_hba.conf of the server"

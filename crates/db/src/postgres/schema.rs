@@ -3,7 +3,7 @@
 
 use fullbore_wire::Uuid;
 
-use super::error::{AskError, damaged};
+use super::error::{QueryError, damaged};
 use super::rows::{Rows, flag, next, number, text};
 use super::session::PostgresSession;
 use super::statements::literal;
@@ -39,7 +39,7 @@ pub enum Found {
 /// The reason why a schema cannot be used.
 #[derive(Debug)]
 pub enum SchemaError {
-    Ask(AskError),
+    Ask(QueryError),
     Read(StoreError),
     Empty,
     Foreign,
@@ -48,8 +48,8 @@ pub enum SchemaError {
     Newer(i64),
 }
 
-impl From<AskError> for SchemaError {
-    fn from(error: AskError) -> Self {
+impl From<QueryError> for SchemaError {
+    fn from(error: QueryError) -> Self {
         Self::Ask(error)
     }
 }
@@ -65,11 +65,11 @@ const READ: &str = "SELECT to_regnamespace('fullbore') IS NOT NULL, to_regclass(
 
 /// Returns the schema that the database has.
 pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found, SchemaError> {
-    let rows = one(session.ask(READ, call_max).await?)?;
+    let rows = one(session.query(READ, call_max).await?)?;
     let row = rows.first().ok_or_else(|| damaged("no answer"))?;
     match (flag(row, 0)?, flag(row, 1)?, flag(row, 2)?) {
         (_, true, _) => {
-            let rows = one(session.ask("SELECT version FROM fullbore.schema_version", call_max).await?)?;
+            let rows = one(session.query("SELECT version FROM fullbore.schema_version", call_max).await?)?;
             match rows.first() {
                 Some(row) => Ok(Found::Version(number(row, 0)?)),
                 None => Ok(Found::Foreign),
@@ -86,13 +86,13 @@ pub async fn read(session: &PostgresSession, call_max: Duration) -> Result<Found
 pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_id: Uuid) -> Result<Uuid, SchemaError> {
     let mut found = read(session, call_max).await?;
     if matches!(found, Found::Empty | Found::EmptySchema) {
-        session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
+        session.query(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
         found = read(session, call_max).await?;
         if matches!(found, Found::Empty | Found::EmptySchema) {
-            session.ask(&making(found, new_cluster_id), call_max).await?;
+            session.query(&making(found, new_cluster_id), call_max).await?;
             found = Found::Version(SCHEMA_VERSION);
         }
-        session.ask("COMMIT", call_max).await?;
+        session.query("COMMIT", call_max).await?;
     }
     match found {
         Found::Version(SCHEMA_VERSION) => {}
@@ -101,7 +101,7 @@ pub async fn ensure(session: &PostgresSession, call_max: Duration, new_cluster_i
         Found::Version(version) => return Err(SchemaError::Newer(version)),
         _ => return Err(SchemaError::Foreign),
     }
-    let rows = one(session.ask("SELECT cluster_id FROM fullbore.cluster", call_max).await?)?;
+    let rows = one(session.query("SELECT cluster_id FROM fullbore.cluster", call_max).await?)?;
     let id = text(rows.first().ok_or_else(|| damaged("it has no cluster"))?, 0)?;
     Ok(Uuid::parse(id).ok_or_else(|| damaged(format!("'{id}' is not a cluster id")))?)
 }
@@ -127,7 +127,7 @@ pub async fn migrate(session: &PostgresSession, call_max: Duration) -> Result<i6
 /// Applies those `migrations` that the schema does not have yet, and returns the version before the upgrade.
 pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: &[&str]) -> Result<i64, SchemaError> {
     let known = FIRST_VERSION + migrations.len() as i64;
-    session.ask(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
+    session.query(&format!("BEGIN; SELECT pg_advisory_xact_lock({ADVISORY_LOCK})"), call_max).await?;
     let found = match read(session, call_max).await? {
         Found::Version(version) => version,
         Found::Empty | Found::EmptySchema => return Err(SchemaError::Empty),
@@ -141,7 +141,7 @@ pub async fn upgrade(session: &PostgresSession, call_max: Duration, migrations: 
     let stamp = format!("UPDATE fullbore.schema_version SET version = {known}");
     // Wait for the metadata lock, so that the transaction that holds it can finish first.
     let lock = "SELECT version FROM fullbore.cluster FOR UPDATE";
-    session.ask(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
+    session.query(&format!("{lock}; {statements}; {stamp}; COMMIT"), call_max).await?;
     Ok(found)
 }
 

@@ -16,7 +16,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_postgres::{AsyncMessage, Client, SimpleQueryMessage};
 
-use super::error::AskError;
+use super::error::QueryError;
 use super::rows::Rows;
 use super::server::Server;
 use super::settings::SessionSettings;
@@ -38,7 +38,7 @@ pub struct PostgresSession {
 impl PostgresSession {
     /// Connects to the server. When the server notifies the session of a new version, the version is sent to
     /// `notified`.
-    pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
+    pub async fn open(server: &Server, settings: &str, notified: watch::Sender<u64>) -> Result<Self, QueryError> {
         let opened = Self::connected(server, settings, notified).await;
         if let (Err(_), Some(calls)) = (&opened, &server.counted) {
             calls.failed();
@@ -46,17 +46,17 @@ impl PostgresSession {
         opened
     }
 
-    async fn connected(server: &Server, own: &str, notified: watch::Sender<u64>) -> Result<Self, AskError> {
+    async fn connected(server: &Server, own: &str, notified: watch::Sender<u64>) -> Result<Self, QueryError> {
         let settings = SessionSettings::new(server.call_max, own);
         let opening = async {
             let session = Self::begun(server, &settings, notified).await?;
             let found = session.answers(&settings.question(), server.call_max).await?;
             let found = found.into_iter().next().unwrap_or_default();
-            let are_in_force = settings.are_in_force(&found).map_err(AskError::not_asked)?;
+            let are_in_force = settings.are_in_force(&found).map_err(QueryError::not_requested)?;
             let in_transactions = if are_in_force { String::new() } else { settings.of_transaction() };
-            Ok::<_, AskError>(Self { in_transactions, ..session })
+            Ok::<_, QueryError>(Self { in_transactions, ..session })
         };
-        let too_long = |_| AskError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
+        let too_long = |_| QueryError::slow(format!("no connection within {} ms", server.call_max.as_millis()));
         let session = timeout(server.call_max, opening).await.map_err(too_long)??;
         if session.is_pooled()
             && let Some(left_out) = server.pooled.due()
@@ -75,8 +75,8 @@ impl PostgresSession {
         server: &Server,
         settings: &SessionSettings,
         notified: watch::Sender<u64>,
-    ) -> Result<Self, AskError> {
-        let with = |settings| server.session(settings).map_err(|bad| AskError::not_asked(bad.0));
+    ) -> Result<Self, QueryError> {
+        let with = |settings| server.session(settings).map_err(|bad| QueryError::not_requested(bad.0));
         let (config, encrypted) = with(Some(settings))?;
         let connected = match config.connect(encrypted).await {
             Err(error) if refuses_settings(&error) => {
@@ -110,20 +110,20 @@ impl PostgresSession {
 
     /// Sends the statements and waits for all answers. The wait for a single row or statement ends after
     /// `statement_max` plus [`ANSWER_MARGIN`].
-    pub async fn ask(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
+    pub async fn query(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, QueryError> {
         let started = Instant::now();
-        let asked = self.answers(statements, statement_max).await;
-        match (&asked, &self.counted) {
+        let requested = self.answers(statements, statement_max).await;
+        match (&requested, &self.counted) {
             (Ok(_), Some(calls)) => calls.answered(started.elapsed()),
             (Err(_), Some(calls)) => calls.failed(),
             _ => {}
         }
-        asked
+        requested
     }
 
-    async fn answers(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, AskError> {
+    async fn answers(&self, statements: &str, statement_max: Duration) -> Result<Vec<Rows>, QueryError> {
         if self.client.is_closed() {
-            return Err(AskError::not_asked("the connection was closed"));
+            return Err(QueryError::not_requested("the connection was closed"));
         }
         let limit = statement_max + ANSWER_MARGIN;
         // Settings before BEGIN apply to the new transaction. ROLLBACK is sent without settings, since a failed
@@ -132,9 +132,9 @@ impl PostgresSession {
             true => Cow::Owned(format!("{}{statements}", self.in_transactions)),
             false => Cow::Borrowed(statements),
         };
-        let silent = |_| AskError::slow(format!("no answer within {} ms", limit.as_millis()));
-        let asked = timeout(limit, self.client.simple_query_raw(&statements)).await;
-        let mut messages = pin!(asked.map_err(silent)??);
+        let silent = |_| QueryError::slow(format!("no answer within {} ms", limit.as_millis()));
+        let requested = timeout(limit, self.client.simple_query_raw(&statements)).await;
+        let mut messages = pin!(requested.map_err(silent)??);
         let mut answers: Vec<Rows> = Vec::new();
         // The limit applies to each message. Many rows may take longer in total.
         while let Some(message) = timeout(limit, messages.next()).await.map_err(silent)? {

@@ -147,9 +147,9 @@ impl IndexChanges {
         let source = Arc::clone(&self.source);
         blocking(move || {
             let taken = source.lock().take();
-            let Some(mut asked) = taken else { return Err(closed()) };
-            let changed = asked.changed();
-            *source.lock() = Some(asked);
+            let Some(mut requested) = taken else { return Err(closed()) };
+            let changed = requested.changed();
+            *source.lock() = Some(requested);
             changed
         })
         .await

@@ -216,8 +216,8 @@ impl<S: IndexStore> Index<S> {
         // If this read fails, the state in memory is kept. Reading all of it again could take even longer than the read
         // that failed.
         let ahead = self.read_ahead(&touched).map_err(CommitError::Refused)?;
-        let objects_asked = objects.iter().map(|object| object.id).collect();
-        let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_asked };
+        let objects_requested = objects.iter().map(|object| object.id).collect();
+        let question = CommitQuestion { partitions: self.known_to(&touched), objects: objects_requested };
         let found = self.store.begin(&question).map_err(CommitError::Refused)?;
         if let Err(error) = self.succeed(&found.partitions) {
             self.store.abandon();

@@ -122,12 +122,12 @@ impl IndexOwner {
         let thread = thread::Builder::new()
             .name("diskless-index".into())
             .spawn(move || run(index, received, &Progress { stopping: &until, changes: &made }))?;
-        let owner = IndexOwner::asking(requests.clone(), changes);
+        let owner = IndexOwner::requesting(requests.clone(), changes);
         Ok((owner, IndexThread { requests, stopping, thread: Some(thread) }))
     }
 
     /// Creates a handle that sends to `requests`.
-    pub(super) fn asking(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
+    pub(super) fn requesting(requests: Sender<IndexRequest>, changes: Arc<watch::Sender<usize>>) -> IndexOwner {
         IndexOwner {
             requests,
             changes,
@@ -139,7 +139,7 @@ impl IndexOwner {
 
     /// Sends a request. If the thread has stopped, the request is dropped together with the sender of its answer, so
     /// the caller gets an error.
-    fn ask(&self, request: IndexRequest) {
+    fn request(&self, request: IndexRequest) {
         let _ = self.requests.send(request);
         #[cfg(test)]
         self.rung.notify_one();
@@ -151,7 +151,7 @@ impl IndexOwner {
     /// Returns an error if [`Index::commit`] does, or if the thread has stopped.
     pub async fn commit(&self, objects: Vec<UploadedObject>) -> Result<CommitAnswer, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::Commit(objects, answer));
+        self.request(IndexRequest::Commit(objects, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -165,7 +165,7 @@ impl IndexOwner {
         place: QueuePlace,
     ) -> Result<Vec<Option<RefreshedPartition>>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::Refresh(partitions, answer, place));
+        self.request(IndexRequest::Refresh(partitions, answer, place));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -175,7 +175,7 @@ impl IndexOwner {
     /// Returns an error if [`IndexStore::register`] does, or if the thread has stopped.
     pub async fn register(&self, count: usize) -> Result<Vec<ObjectId>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::Register(count, answer));
+        self.request(IndexRequest::Register(count, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -195,7 +195,7 @@ impl IndexOwner {
         place: QueuePlace,
     ) -> impl Future<Output = Result<Vec<Option<PartitionRow>>, CommitError>> + use<> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::MoveLogStarts(moves, answer, place));
+        self.request(IndexRequest::MoveLogStarts(moves, answer, place));
         async { answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed()))) }
     }
 
@@ -205,7 +205,7 @@ impl IndexOwner {
     /// Returns an error if [`IndexStore::unused`] does, or if the thread has stopped.
     pub async fn unused(&self, count: usize, for_ms: u64) -> Result<Vec<UnusedObject>, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::Unused(count, for_ms, answer));
+        self.request(IndexRequest::Unused(count, for_ms, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
@@ -215,20 +215,20 @@ impl IndexOwner {
     /// Returns an error if [`IndexStore::judged_at`] does, or if the thread has stopped.
     pub async fn judged_at(&self) -> Result<i64, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::JudgedAt(answer));
+        self.request(IndexRequest::JudgedAt(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
     /// Records failed DELETEs without waiting; see [`IndexStore::delete_failed`]. If this cannot be recorded,
     /// [`IndexOwner::unused`] returns the objects again after a day.
     pub fn delete_failed(&self, ids: Vec<ObjectId>) {
-        self.ask(IndexRequest::DeleteFailed(ids));
+        self.request(IndexRequest::DeleteFailed(ids));
     }
 
     /// Forgets deleted objects without waiting; see [`IndexStore::forget`]. If that fails, [`IndexOwner::unused`]
     /// returns them again after a day.
     pub fn forget(&self, ids: Vec<ObjectId>) {
-        self.ask(IndexRequest::Forget(ids));
+        self.request(IndexRequest::Forget(ids));
     }
 
     /// Returns the object store that the index knows; see [`IndexStore::known_store`].
@@ -237,7 +237,7 @@ impl IndexOwner {
     /// Returns an error if [`IndexStore::known_store`] does, or if the thread has stopped.
     pub async fn known_store(&self) -> Result<KnownStore, StoreError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::KnownStore(answer));
+        self.request(IndexRequest::KnownStore(answer));
         answered.await.unwrap_or_else(|_| Err(closed()))
     }
 
@@ -247,25 +247,25 @@ impl IndexOwner {
     /// Returns an error if [`IndexStore::adopt_store`] does, or if the thread has stopped.
     pub async fn adopt_store(&self, store_id: String) -> Result<String, CommitError> {
         let (answer, answered) = oneshot::channel();
-        self.ask(IndexRequest::AdoptStore(store_id, answer));
+        self.request(IndexRequest::AdoptStore(store_id, answer));
         answered.await.unwrap_or_else(|_| Err(CommitError::Refused(closed())))
     }
 
     /// Deletes a topic without waiting; see [`Index::delete`]. The thread repeats the deletion until it succeeds.
     pub fn delete(&self, topic_id: Uuid, known: Vec<DisklessPartitionId>, deleted: Deleted) {
         self.changes.send_modify(|changes| *changes += 1);
-        self.ask(IndexRequest::Delete(topic_id, known, deleted));
+        self.request(IndexRequest::Delete(topic_id, known, deleted));
     }
 
     /// Sets the number of retained batches without waiting; see [`Index::retain_batches`]. The thread repeats this
     /// until it succeeds.
     pub fn retain_batches(&self, partitions: Vec<DisklessPartitionId>, window: usize) {
-        self.ask(IndexRequest::RetainBatches(partitions, window));
+        self.request(IndexRequest::RetainBatches(partitions, window));
     }
 
     /// Sets the expiration time of producers without waiting; see [`Index::expire_producers_after`].
     pub fn expire_producers_after(&self, expiration_ms: i64) {
-        self.ask(IndexRequest::ExpireProducersAfter(expiration_ms));
+        self.request(IndexRequest::ExpireProducersAfter(expiration_ms));
     }
 
     /// Waits until fewer than [`CHANGES_MAX`] changes of topics are queued.
@@ -276,7 +276,7 @@ impl IndexOwner {
     /// Creates the missing partitions of a topic without waiting. The thread repeats the creation until it succeeds.
     pub fn create(&self, name: Arc<str>, topic_id: Uuid, count: i32, tails_before: TailsBefore, created: Created) {
         self.changes.send_modify(|changes| *changes += partitions(count));
-        self.ask(IndexRequest::Create { name, topic_id, count, tails_before, created });
+        self.request(IndexRequest::Create { name, topic_id, count, tails_before, created });
     }
 }
 
@@ -431,7 +431,7 @@ mod tests {
         let (requests, received) = channel();
         let (stopping, changes) = (AtomicBool::new(false), watch::Sender::new(0));
         // The next group of requests is queued before the previous one is answered, so the queue is never empty.
-        let ask_for_many = || {
+        let request_for_many = || {
             (0..10_000).for_each(|_| drop(requests.send(IndexRequest::Forget(Vec::new()))));
             let (answer, answered) = oneshot::channel();
             drop(requests.send(IndexRequest::KnownStore(answer)));
@@ -439,9 +439,9 @@ mod tests {
         };
         thread::scope(|scope| {
             scope.spawn(|| run(index, received, &Progress { stopping: &stopping, changes: &changes }));
-            let (mut first, began) = (ask_for_many(), Instant::now());
+            let (mut first, began) = (request_for_many(), Instant::now());
             while beside.objects() != [(object, false, None)] && began.elapsed() < Duration::from_secs(60) {
-                let second = ask_for_many();
+                let second = request_for_many();
                 drop(std::mem::replace(&mut first, second).blocking_recv());
             }
             stopping.store(true, Ordering::SeqCst);

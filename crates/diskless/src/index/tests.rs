@@ -277,11 +277,11 @@ fn state_of_many_partitions_is_unknown_it_is_read_in_pieces<B: BackEnd>() {
     assert!(answer.verdicts[0].iter().all(|verdict| *verdict == appended(10)), "{:?}", answer.verdicts);
     // Each row is returned exactly once.
     assert!(answer.partitions.iter().all(|(row, since)| (row.next_offset, *since) == (20, 0)));
-    let mut told: Vec<_> = answer.producers.iter().map(|row| (row.batches.partition, row.base_offset())).collect();
-    told.sort_unstable();
+    let mut reported: Vec<_> = answer.producers.iter().map(|row| (row.batches.partition, row.base_offset())).collect();
+    reported.sort_unstable();
     let mut expected: Vec<_> = opened.partitions.iter().flat_map(|id| [(*id, 0), (*id, 10)]).collect();
     expected.sort_unstable();
-    assert_eq!(told, expected);
+    assert_eq!(reported, expected);
 }
 
 fn no_batch_of_an_object_is_appended_the_object_is_unused_and_answers_as_before<B: BackEnd>() {

@@ -43,7 +43,7 @@ pub fn without_token_file(builder: AmazonS3Builder) -> Result<AmazonS3Builder, S
     };
     let is_set = |key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
     match builder.get_config_value(&ContainerCredentialsFullUri) {
-        Some(uri) if !is_set(ContainerCredentialsRelativeUri) && !is_set(File) => match may_be_asked(&uri) {
+        Some(uri) if !is_set(ContainerCredentialsRelativeUri) && !is_set(File) => match may_be_requested(&uri) {
             true => Ok(builder.with_config(File, EMPTY_FILE)),
             false => Err(format!(
                 "{URI}={uri}: must begin with https://, or have an address of this host or of the services of ECS and \
@@ -54,7 +54,7 @@ pub fn without_token_file(builder: AmazonS3Builder) -> Result<AmazonS3Builder, S
     }
 }
 
-fn may_be_asked(uri: &str) -> bool {
+fn may_be_requested(uri: &str) -> bool {
     let Ok(url) = Url::parse(uri) else { return false };
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     let is_near = || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback() || SERVICES.contains(&address));

@@ -72,7 +72,7 @@ pub struct Objects {
     /// never checked.
     checks_every: Option<Duration>,
     /// See [`s3::Bucket::asks_metadata`].
-    asks_metadata: bool,
+    requests_metadata: bool,
     /// The delays that are added to each PUT and each GET.
     delays: (Duration, Duration),
     /// The pace of requests, which is unlimited for a directory.
@@ -109,7 +109,7 @@ impl Objects {
             }
             DisklessStorage::S3(s3) => s3::open(s3).map(|bucket| (bucket, Path::from(s3.prefix.as_str()))),
         };
-        let (Bucket { store, pace, asks_metadata }, prefix) = opened.map_err(|why| failed(&why))?;
+        let (Bucket { store, pace, requests_metadata }, prefix) = opened.map_err(|why| failed(&why))?;
         let directory = match storage {
             DisklessStorage::Directory(directory) => Some(directory.clone()),
             DisklessStorage::S3(_) => None,
@@ -117,7 +117,7 @@ impl Objects {
         let is_directory = directory.is_some();
         let checks_every = Some(if is_directory { Duration::ZERO } else { BUCKET_CHECK_INTERVAL });
         let below = Objects::below(store, prefix, Ownership::new(cluster_id, index), cluster_id);
-        let objects = Objects { directory, checks_every, asks_metadata, pace, ..below };
+        let objects = Objects { directory, checks_every, requests_metadata, pace, ..below };
         match objects.verified_at_start().await {
             Ok(()) => Ok(objects),
             Err(error) if error.is_retriable() && !(is_directory && matches!(error, ObjectError::Unavailable(_))) => {
@@ -156,7 +156,7 @@ impl Objects {
             ownership,
             directory: None,
             checks_every: None,
-            asks_metadata: false,
+            requests_metadata: false,
             delays,
             pace: Arc::default(),
         }
@@ -195,7 +195,7 @@ impl Objects {
     }
 
     fn late(&self, after: Duration) -> ObjectError {
-        let why = match self.asks_metadata {
+        let why = match self.requests_metadata {
             true => "; no credentials are set, and this machine's metadata service may not answer",
             false => "",
         };

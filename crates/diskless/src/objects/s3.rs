@@ -22,13 +22,13 @@ pub struct Bucket {
     /// The pace of requests to the bucket.
     pub pace: Arc<Pace>,
     /// True if no credentials are set. The first request then gets some from Amazon's metadata service.
-    pub asks_metadata: bool,
+    pub requests_metadata: bool,
 }
 
 impl Bucket {
     /// Makes a bucket of any store, with an unlimited pace.
     pub fn over(store: Arc<dyn ObjectStore>) -> Bucket {
-        Bucket { store, pace: Arc::default(), asks_metadata: false }
+        Bucket { store, pace: Arc::default(), requests_metadata: false }
     }
 }
 
@@ -62,23 +62,23 @@ pub fn open(storage: &S3Storage) -> Result<Bucket, String> {
     if !storage.has_conditional_put {
         builder = builder.with_conditional_put(S3ConditionalPut::Disabled);
     }
-    let mut asks_metadata = false;
+    let mut requests_metadata = false;
     if let Some((id, secret)) = &storage.credentials {
         builder = builder.with_access_key_id(id).with_secret_access_key(secret.expose());
     } else if !has_credentials(&builder) {
         match of_profile()? {
             Some(credentials) => builder = builder.with_credentials(Arc::new(credentials)),
-            None => asks_metadata = true,
+            None => requests_metadata = true,
         }
     } else if is_given_by_service(&builder) {
         builder = container::without_token_file(builder)?;
     }
     let mut built = builder.clone().build().map_err(|error| error.to_string())?;
-    if asks_metadata || is_given_by_service(&builder) {
+    if requests_metadata || is_given_by_service(&builder) {
         let kept = KeptCredentials::of(built.credentials().clone());
         built = builder.with_credentials(Arc::new(kept)).build().map_err(|error| error.to_string())?;
     }
-    Ok(Bucket { store: Arc::new(built), pace, asks_metadata })
+    Ok(Bucket { store: Arc::new(built), pace, requests_metadata })
 }
 
 /// Returns the certificates of the authorities that are trusted in addition to those of the system.

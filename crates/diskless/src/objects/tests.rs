@@ -395,11 +395,12 @@ async fn credentials_of_a_file_that_changes_are_those_of_the_next_request() {
 async fn store_is_silent_without_credentials_the_error_names_that() {
     let store = double::StoreDouble::taking(2 * VERIFIED_WITHIN);
     let index = TempIndex::empty();
-    let below = |asks_metadata| {
+    let below = |requests_metadata| {
         let ownership = Ownership::new("one", index.owner());
-        Objects { asks_metadata, ..Objects::below(store.clone(), Path::default(), ownership, "one") }
+        Objects { requests_metadata, ..Objects::below(store.clone(), Path::default(), ownership, "one") }
     };
-    let late = async |asks_metadata| below(asks_metadata).verified_in_time().await.expect_err("late").to_string();
+    let late =
+        async |requests_metadata| below(requests_metadata).verified_in_time().await.expect_err("late").to_string();
     assert!(late(true).await.contains("no credentials are set"));
     assert!(!late(false).await.contains("credentials"));
 }

@@ -71,7 +71,7 @@ pub struct Candidate {
     pub verified: Option<Verified>,
     /// The log end in the partition's view, which the change feed updates. 0 if the producer uses a new epoch for each
     /// transaction, because the epoch then shows whether the transaction is new.
-    pub heard_to: i64,
+    pub known_to: i64,
     /// True if the producer announces that this is its last batch of the transaction in this partition.
     pub ends_transaction: bool,
 }
@@ -79,21 +79,21 @@ pub struct Candidate {
 impl Candidate {
     fn of(batch: &ValidBatch<'_>, terms: &AppendTerms<'_>, partition: &PartitionView) -> Candidate {
         let &AppendTerms { verification, verified_at, epoch_stays, ends_transaction, .. } = terms;
-        let heard_to = if epoch_stays { partition.offsets().log_end } else { 0 };
+        let known_to = if epoch_stays { partition.offsets().log_end } else { 0 };
         let confirmation = |is_added| Some(Verified { next_offset: verified_at.next_offset, is_added });
         let verified = match verification {
             Verification::Unknown => None,
             Verification::Verified => confirmation(false),
             Verification::Added => confirmation(true),
         };
-        Candidate { verified, heard_to, ..Candidate::unverified(batch, ends_transaction) }
+        Candidate { verified, known_to, ..Candidate::unverified(batch, ends_transaction) }
     }
 
     /// Returns the candidate for a batch that was parked. The coordinator has not confirmed its transaction.
     pub(super) fn unverified(batch: &ValidBatch<'_>, ends_transaction: bool) -> Candidate {
         let (stamp, is_transactional) = (batch.stamp(), batch.is_transactional());
         let ends_transaction = ends_transaction && is_transactional;
-        Candidate { stamp, is_transactional, verified: None, heard_to: 0, ends_transaction }
+        Candidate { stamp, is_transactional, verified: None, known_to: 0, ends_transaction }
     }
 
     fn kind(&self) -> BatchKind {
@@ -324,7 +324,7 @@ impl PipelineState {
 
     fn is_behind(&self, number: DisklessPartitionId, candidate: &Candidate, freshness: Freshness) -> bool {
         let known_to = self.known.get(&number).map_or(0, |known| known.next_offset);
-        self.others_commit && freshness == Freshness::MayBeStale && candidate.heard_to > known_to
+        self.others_commit && freshness == Freshness::MayBeStale && candidate.known_to > known_to
     }
 
     /// Returns the confirmation of a batch's transaction, if there is any. It came with this batch or with an earlier

@@ -300,8 +300,8 @@ async fn expire(shared: Weak<Shared>, watch: Watch) {
 /// Watches the parked batches of a partition to which other brokers commit as well. The partition is refreshed until no
 /// batch is parked.
 async fn watch_others(pipeline: Pipeline, watch: Watch) {
-    let heard = Arc::new(Notify::new());
-    let _registration = watch.partition.register(&heard);
+    let received = Arc::new(Notify::new());
+    let _registration = watch.partition.register(&received);
     loop {
         // While batches are parked, another refresh follows after the next commit in the change feed or at the end of
         // the interval. It follows even if this one is not answered.
@@ -311,6 +311,6 @@ async fn watch_others(pipeline: Pipeline, watch: Watch) {
         };
         let _ = timeout(REFRESH_INTERVAL, refresh).await;
         let Some(due) = pipeline.shared.expire_parked(&watch) else { return };
-        let _ = timeout_at(due.min(Instant::now() + REFRESH_INTERVAL), heard.notified()).await;
+        let _ = timeout_at(due.min(Instant::now() + REFRESH_INTERVAL), received.notified()).await;
     }
 }

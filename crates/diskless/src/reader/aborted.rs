@@ -73,7 +73,7 @@ pub struct AbortedRanges {
     cost: usize,
     clock: u64,
     /// The first offsets of the queries that are under way, by partition.
-    asked: HashMap<DisklessPartitionId, Vec<i64>>,
+    requested: HashMap<DisklessPartitionId, Vec<i64>>,
 }
 
 impl AbortedRanges {
@@ -118,20 +118,20 @@ impl AbortedRanges {
     }
 
     /// Registers a query. Returns false if the same query is already under way or the partition has too many of them.
-    fn ask(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
-        let asked = self.asked.entry(partition).or_default();
-        let is_new = asked.len() < ASKED_MAX && !asked.contains(&offset);
+    fn request(&mut self, partition: DisklessPartitionId, offset: i64) -> bool {
+        let requested = self.requested.entry(partition).or_default();
+        let is_new = requested.len() < ASKED_MAX && !requested.contains(&offset);
         if is_new {
-            asked.push(offset);
+            requested.push(offset);
         }
         is_new
     }
 
     fn answered(&mut self, partition: DisklessPartitionId, offset: i64) {
-        let Some(asked) = self.asked.get_mut(&partition) else { return };
-        asked.retain(|of| *of != offset);
-        if asked.is_empty() {
-            self.asked.remove(&partition);
+        let Some(requested) = self.requested.get_mut(&partition) else { return };
+        requested.retain(|of| *of != offset);
+        if requested.is_empty() {
+            self.requested.remove(&partition);
         }
     }
 }
@@ -147,9 +147,9 @@ impl Reader {
     ///
     /// If `ASKED_MAX` queries of the partition are already under way, the request is dropped. The waiter is woken when
     /// one of those queries ends, and then repeats its own.
-    pub fn ask_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
+    pub fn request_aborted(&self, partition: &Arc<PartitionView>, offset: i64) {
         let Some(number) = partition.number() else { return };
-        if !self.shared.aborted.lock().ask(number, offset) {
+        if !self.shared.aborted.lock().request(number, offset) {
             return;
         }
         let (shared, partition) = (Arc::clone(&self.shared), Arc::clone(partition));
@@ -217,11 +217,11 @@ mod tests {
     #[test]
     fn query_is_under_way_it_is_not_sent_twice() {
         let mut ranges = AbortedRanges::default();
-        assert!(ranges.ask(1, 5) && !ranges.ask(1, 5) && ranges.ask(2, 5));
-        let taken = (6..100).filter(|offset| ranges.ask(1, *offset)).count();
+        assert!(ranges.request(1, 5) && !ranges.request(1, 5) && ranges.request(2, 5));
+        let taken = (6..100).filter(|offset| ranges.request(1, *offset)).count();
         assert_eq!(taken, ASKED_MAX - 1);
-        assert_eq!(ranges.asked[&1].len(), ASKED_MAX);
+        assert_eq!(ranges.requested[&1].len(), ASKED_MAX);
         (0..100).for_each(|offset| ranges.answered(1, offset));
-        assert!(ranges.ask(1, 5) && ranges.asked.len() == 2);
+        assert!(ranges.request(1, 5) && ranges.requested.len() == 2);
     }
 }

@@ -78,10 +78,10 @@ async fn requests_come_for_every_offset_few_are_under_way_and_no_reader_is_block
     let TwoBatches { reader, known, .. } = two_batches().await;
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
-    (1..1000).for_each(|offset| reader.ask(&known, offset));
+    (1..1000).for_each(|offset| reader.request(&known, offset));
     assert_eq!(reader.shared.under_way.lock().len(), 16);
     while matches!(reader.find(&known, 0..1, 1 << 20, true), Found::Missing) {
-        reader.ask(&known, 0);
+        reader.request(&known, 0);
         waiter.notified().await;
     }
 }
@@ -126,7 +126,7 @@ async fn store_is_slow_records_of_an_object_in_memory_wait_for_no_get() {
     let many: Vec<_> = many.collect();
     assert_eq!(read(&reader, &many[first], 0).await, Ok(1));
     double.hang_next(usize::MAX);
-    many[1..last].iter().for_each(|partition| reader.ask(partition, 0));
+    many[1..last].iter().for_each(|partition| reader.request(partition, 0));
     let found = tokio::time::timeout(Duration::from_secs(5), read(&reader, &many[last], 0)).await;
     assert_eq!(found, Ok(Ok(1)));
     assert!(double.gets() <= 2, "{} GETs", double.gets());
@@ -141,7 +141,7 @@ async fn topic_is_deleted_elsewhere_its_readers_get_an_error() {
     let mut store = SqliteIndex::open(directory.path()).expect("opened");
     store.delete(known.topic_id(), &[]).expect("deleted");
     while store.clear(10, 0).expect("cleared") {}
-    reader.ask(&known, 0);
+    reader.request(&known, 0);
     while !reader.shared.under_way.lock().is_empty() {
         waiter.notified().await;
     }
@@ -171,7 +171,7 @@ async fn records_are_deleted_elsewhere_later_ones_are_not_read_in_their_place() 
     assert_eq!((known.offsets().log_start, known.offsets().log_end), (0, 3));
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
-    reader.ask(&known, 0);
+    reader.request(&known, 0);
     while !reader.shared.under_way.lock().is_empty() {
         waiter.notified().await;
     }
@@ -184,7 +184,7 @@ async fn index_has_records_past_the_known_end_they_are_not_read() {
     let TwoBatches { reader, known, directory: _directory } = two_batches().await;
     let waiter = Arc::default();
     let _registration = known.register(&waiter);
-    reader.ask(&known, 0);
+    reader.request(&known, 0);
     let found = loop {
         match reader.find(&known, 0..known.offsets().log_end, 1 << 20, true) {
             Found::Records(Records::Memory(found), _) => break found,
@@ -204,7 +204,7 @@ async fn read(reader: &Reader, known: &Arc<PartitionView>, offset: i64) -> Resul
         }
         match known.failed_since(began).map(|why| why.at(offset)) {
             Some(lost @ ReadError::Lost { .. }) => return Err(lost),
-            _ => reader.ask(known, offset),
+            _ => reader.request(known, offset),
         }
         waiter.notified().await;
     }
@@ -299,7 +299,7 @@ async fn clients_hold_all_the_response_budget_a_response_has_one_batch() {
         Found::Records(records, _) => Some(records.len()),
         Found::Missing => None,
     };
-    reader.ask(&known, 0);
+    reader.request(&known, 0);
     while read(true).is_none_or(|len| len < 600_000) {
         waiter.notified().await;
     }
@@ -320,10 +320,10 @@ async fn partitions_are_to_be_refreshed_during_a_refresh_the_next_one_covers_the
         Arc::new(known)
     });
     let many: Vec<_> = many.collect();
-    many.iter().chain([&many[0]]).for_each(|known| reader.ask_to_refresh(known));
-    let asked = reader.shared.next_to_refresh().expect("asked for");
-    assert_eq!(asked.len(), 20, "nobody was asked yet, and each is there once");
-    reader.refresh(&asked).await.expect("refreshed");
+    many.iter().chain([&many[0]]).for_each(|known| reader.request_refresh(known));
+    let requested = reader.shared.next_to_refresh().expect("asked for");
+    assert_eq!(requested.len(), 20, "nobody was asked yet, and each is there once");
+    reader.refresh(&requested).await.expect("refreshed");
     assert!(many.iter().all(|known| known.was_refreshed()));
 }
 
@@ -344,7 +344,7 @@ async fn response_has_a_small_part_of_a_block_it_does_not_hold_the_block() {
         let TwoBatches { reader, known, directory: _directory } = two_batches_of(&value).await;
         let waiter = Arc::default();
         let _registration = known.register(&waiter);
-        reader.ask(&known, 0);
+        reader.request(&known, 0);
         let pieces = loop {
             match reader.find(&known, 0..1, 1 << 20, true) {
                 Found::Records(Records::Memory(found), _) => break vec![found],

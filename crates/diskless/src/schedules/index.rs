@@ -292,7 +292,7 @@ impl Driver {
             committed.verdicts.reverse();
         }
         let ids: Vec<_> = objects.iter().map(|object| object.id).collect();
-        self.world.tell(|| format!("commit of {ids:?} {fault:?}: {:?}", committed.as_ref().map(|of| &of.verdicts)));
+        self.world.report(|| format!("commit of {ids:?} {fault:?}: {:?}", committed.as_ref().map(|of| &of.verdicts)));
         let postponed = self.plan.lock().postponed.take();
         let after = ms(self.by.below(6));
         if let Some(write) = postponed {

@@ -135,7 +135,7 @@ impl Life {
 
     /// Stops the broker cleanly.
     async fn stop(&self, by: &mut Random) {
-        self.world.tell(|| "stops".into());
+        self.world.report(|| "stops".into());
         self.reordering.close();
         self.diskless.dismiss_waiting();
         sleep(ms(by.below(1_000))).await;
@@ -183,7 +183,7 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
         let next = deletion.map_or(ms(3_600_000), |(at, _)| *at - now);
         if sleep_less(next, ms(by.between(100, 8_000))).await {
             if let Some(id) = world.delete_topic() {
-                world.tell(|| format!("topic {:?} is deleted", id.0[0]));
+                world.report(|| format!("topic {:?} is deleted", id.0[0]));
                 follow(&brokers, &mut by, |broker| _ = broker.diskless.delete_topic(id, Box::new(|| {}))).await;
             }
             sleep(deletion.map_or(Duration::ZERO, |(_, pause)| *pause) + ms(1)).await;
@@ -192,7 +192,7 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
         match current {
             None => {
                 let id = world.make_topic();
-                world.tell(|| format!("topic {:?} is made", id.0[0]));
+                world.report(|| format!("topic {:?} is made", id.0[0]));
                 follow(&brokers, &mut by, |broker| broker.put_topic(id)).await;
             }
             Some(id) if !world.is_calm() && by.below(4) == 0 => {
@@ -206,7 +206,7 @@ async fn administer(world: Arc<World>, brokers: Brokers) {
                     *most = to.max(*most);
                 }
                 let moved = partition.delete_records_before(to).await;
-                world.tell(|| format!("records before {to} are deleted: {moved:?}"));
+                world.report(|| format!("records before {to} are deleted: {moved:?}"));
             }
             Some(_) => {}
         }
@@ -242,20 +242,21 @@ pub struct Outcome {
 }
 
 /// Runs the schedule of a seed.
-fn run(seed: u64, fault: Option<Fault>, is_told: bool) -> Result<Outcome, String> {
-    run_with(seed, fault, is_told, 0)
+fn run(seed: u64, fault: Option<Fault>, is_reported: bool) -> Result<Outcome, String> {
+    run_with(seed, fault, is_reported, 0)
 }
 
 /// Runs the schedule of a seed. `transactional` clients write transactions.
-fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize) -> Result<Outcome, String> {
+fn run_with(seed: u64, fault: Option<Fault>, is_reported: bool, transactional: usize) -> Result<Outcome, String> {
     let memory = std::path::Path::new("/dev/shm");
     let directory =
         if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.expect("a directory");
-    let world = World::new(Setup { transactional, ..Setup::new(seed, fault) }, directory.path().to_owned(), is_told);
+    let world =
+        World::new(Setup { transactional, ..Setup::new(seed, fault) }, directory.path().to_owned(), is_reported);
     super::pipeline::queue::KEEPS_THE_DEAD.set(fault == Some(Fault::CommitsTheDead));
     super::pipeline::queue::COMMITS_UNCONFIRMED.set(fault == Some(Fault::CommitsUnconfirmed));
     super::pipeline::SKIPS_REFRESH.set(fault == Some(Fault::SkipsRefresh));
-    world.tell(|| format!("{:?}", world.setup));
+    world.report(|| format!("{:?}", world.setup));
     world.make_topic();
     let ends = world.setup.ends.iter().map(|(at, is_stopped)| Some((*at, *is_stopped))).chain([None]);
     for (life, end) in (0..).zip(ends) {
@@ -271,7 +272,7 @@ fn run_with(seed: u64, fault: Option<Fault>, is_told: bool, transactional: usize
 }
 
 async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
-    world.tell(|| format!("life {number} begins"));
+    world.report(|| format!("life {number} begins"));
     let mut by = random(world.setup.seed, 50 + number);
     if by.below(4) == 0 {
         world.skew(by.below(1_200_000) as i64 - 600_000);
@@ -293,20 +294,20 @@ async fn live(world: &Arc<World>, number: u64, end: Option<(Duration, bool)>) {
 
 #[test]
 fn faults_happen_acknowledged_batches_are_there_once_and_in_order() {
-    let is_told = only_seed().is_some();
-    let outcomes = run_each(200, 2, |seed| run(seed, None, is_told));
+    let is_reported = only_seed().is_some();
+    let outcomes = run_each(200, 2, |seed| run(seed, None, is_reported));
     let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
     println!("{mean} batches in each of {} schedules", outcomes.len());
-    assert!(is_told || mean > 20, "{mean} are so few that nothing may have been tried");
+    assert!(is_reported || mean > 20, "{mean} are so few that nothing may have been tried");
 }
 
 #[test]
 fn faults_happen_transactions_end_as_decided_and_all_records_become_stable() {
-    let is_told = only_seed().is_some();
-    let outcomes = run_each(150, 2, |seed| run_with(seed, None, is_told, 3));
+    let is_reported = only_seed().is_some();
+    let outcomes = run_each(150, 2, |seed| run_with(seed, None, is_reported, 3));
     let mean = outcomes.iter().map(|outcome| outcome.acknowledged).sum::<usize>() / outcomes.len();
     println!("{mean} transactions committed in each of {} schedules", outcomes.len());
-    assert!(is_told || mean > 3, "{mean} are so few that nothing may have been tried");
+    assert!(is_reported || mean > 3, "{mean} are so few that nothing may have been tried");
 }
 
 #[test]

@@ -264,7 +264,7 @@ impl PartitionProducer {
         let batch = &mut self.batches[at];
         batch.in_flight.retain(|of| *of != attempt);
         let name = || format!("batch {producer}.{at} (epoch {}, sequence {})", batch.epoch, batch.base_sequence);
-        world.tell(|| format!("{} got {response:?} of {attempt}", name()));
+        world.report(|| format!("{} got {response:?} of {attempt}", name()));
         match response {
             Response::Appended(offset) => {
                 match batch.fate {
@@ -325,7 +325,7 @@ impl PartitionProducer {
                 batch.may_be_written = true;
             }
             batch.fate = BatchFate::GivenUp;
-            world.tell(|| format!("batch {producer}.{at} is given up"));
+            world.report(|| format!("batch {producer}.{at} is given up"));
             self.wants_epoch |= self.producer_id != NO_PRODUCER_ID;
         }
     }

@@ -144,7 +144,7 @@ async fn serve(life: Arc<Life>, mut requests: UnboundedReceiver<Request>, client
             Some(partition) => admit(&life, partition, &request).await,
             None => Answer::Known(Err(AppendError::Deleted)),
         };
-        life.world.tell(|| match &admitted {
+        life.world.report(|| match &admitted {
             Answer::Known(answer) => format!("request {} of {client}: {answer:?}", request.sent.attempt),
             Answer::Later(..) => format!("request {} of {client} is taken", request.sent.attempt),
         });

@@ -186,7 +186,7 @@ impl ObjectStore for Troubled {
         let (fault, takes) =
             self.fault(&world, &[Slow, Slow, Hangs, Fails, Fails, DoneButFails, Denied], |state| &mut state.puts);
         let mut put = OnItsWay { store: self, world: &world, put: Some((location.clone(), payload)) };
-        world.tell(|| format!("put {location} {fault:?}"));
+        world.report(|| format!("put {location} {fault:?}"));
         self.wait(&world, fault, takes).await?;
         if fault == Denied || fault == Fails {
             put.put = None;
@@ -204,7 +204,7 @@ impl ObjectStore for Troubled {
         let world = self.world();
         let bad = [Slow, Hangs, Fails, Fails, NotFound, Wrong, Wrong, Denied];
         let (fault, takes) = self.fault(&world, &bad, |state| &mut state.gets);
-        world.tell(|| format!("get {location} {:?} {fault:?}", options.range));
+        world.report(|| format!("get {location} {:?} {fault:?}", options.range));
         self.wait(&world, fault, takes).await?;
         self.arrive().await;
         match fault {

@@ -156,7 +156,7 @@ pub async fn transact(brokers: Brokers, client: Arc<Mutex<Transactional>>) {
         let mut client = client.lock();
         let is_commit = is_whole && client.by.below(4) > 0;
         client.decide(is_commit);
-        world.tell(|| format!("transaction {} of {} is decided: {is_commit}", begun.epoch, client.index));
+        world.report(|| format!("transaction {} of {} is decided: {is_commit}", begun.epoch, client.index));
     }
 }
 
@@ -189,7 +189,7 @@ async fn write(brokers: &Brokers, client: &Mutex<Transactional>, of: Transaction
         let patience = if gives_up { ms(client.lock().by.below(300)) } else { TIMEOUT };
         let confirmation = Confirmation::draw(&mut client.lock().by);
         let answer = timeout(patience, offer(&life, &partition, &bytes, confirmation)).await;
-        world.tell(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
+        world.report(|| format!("batch {} of transaction {}: {answer:?}", number, of.epoch));
         match answer {
             Err(_) if gives_up => return Written::No,
             Ok(Ok(())) => return Written::Acknowledged,
@@ -296,7 +296,7 @@ async fn end(brokers: &Brokers, client: &Mutex<Transactional>) {
             // as well as the second.
             let patience = if client.lock().by.below(8) == 0 { ms(100) } else { TIMEOUT };
             let written = timeout(patience, partition.write_marker(&marker, VERSION)).await;
-            world.tell(|| format!("{marker:?}: {written:?}"));
+            world.report(|| format!("{marker:?}: {written:?}"));
             match written {
                 Ok(Ok(()) | Err(AppendError::Deleted)) => break,
                 Ok(Err(AppendError::Sequence(why))) => {

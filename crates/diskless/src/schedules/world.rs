@@ -159,11 +159,11 @@ pub struct World {
     pub deleted_to: Mutex<HashMap<(Uuid, i32), i64>>,
     wrong: Mutex<Option<String>>,
     /// True if events are printed, then a digest of all events, then how many there were.
-    told: Mutex<(bool, u64, u64)>,
+    reported: Mutex<(bool, u64, u64)>,
 }
 
 impl World {
-    pub fn new(setup: Setup, directory: PathBuf, is_told: bool) -> Arc<World> {
+    pub fn new(setup: Setup, directory: PathBuf, is_reported: bool) -> Arc<World> {
         Arc::new_cyclic(|world| World {
             directory,
             clock: Mutex::new(Clock { base: Duration::ZERO, began: None, skew_ms: 0 }),
@@ -175,7 +175,7 @@ impl World {
             seen: Mutex::default(),
             deleted_to: Mutex::default(),
             wrong: Mutex::default(),
-            told: Mutex::new((is_told, 0, 0)),
+            reported: Mutex::new((is_reported, 0, 0)),
             setup,
         })
     }
@@ -280,7 +280,7 @@ impl World {
         if wrong.is_none() {
             let what = format!("at {} ms: {}", now.as_millis(), what());
             drop(wrong);
-            self.tell(|| format!("WRONG {what}"));
+            self.report(|| format!("WRONG {what}"));
             wrong = self.wrong.lock();
             *wrong = Some(what);
         }
@@ -291,20 +291,20 @@ impl World {
     }
 
     /// Records an event.
-    pub fn tell(&self, what: impl FnOnce() -> String) {
+    pub fn report(&self, what: impl FnOnce() -> String) {
         let now = self.now().as_millis();
-        let mut told = self.told.lock();
+        let mut reported = self.reported.lock();
         let text = format!("{now:>7} {}", what());
-        let hash = text.bytes().fold(told.1, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-        (told.1, told.2) = (hash, told.2 + 1);
-        if told.0 {
+        let hash = text.bytes().fold(reported.1, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        (reported.1, reported.2) = (hash, reported.2 + 1);
+        if reported.0 {
             println!("{text}");
         }
     }
 
     /// Returns the digest of all events.
     pub fn digest(&self) -> u64 {
-        self.told.lock().1
+        self.reported.lock().1
     }
 }
 

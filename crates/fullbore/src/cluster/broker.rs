@@ -172,7 +172,7 @@ mod tests {
     fn a_malformed_file_is_named_in_the_error() {
         let directory = tempfile::tempdir().expect("a directory");
         fs::write(path(directory.path(), 1), "a=\\u1").expect("written");
-        let told = BrokerFile::all(directory.path()).expect_err("broken").to_string();
-        assert!(told.contains("broker-1.properties:1: a"), "{told}");
+        let reported = BrokerFile::all(directory.path()).expect_err("broken").to_string();
+        assert!(reported.contains("broker-1.properties:1: a"), "{reported}");
     }
 }

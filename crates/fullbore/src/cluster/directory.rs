@@ -119,18 +119,20 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a/b");
         let first = ClusterDirectory::made(&path).expect("made");
-        let told = ClusterDirectory::made(&path).err().expect("in use").to_string();
-        assert!(told.starts_with("another `fullbore cluster` uses "), "{told}");
+        let reported = ClusterDirectory::made(&path).err().expect("in use").to_string();
+        assert!(reported.starts_with("another `fullbore cluster` uses "), "{reported}");
         first.leave();
         drop(first);
         assert!(!path.exists());
-        let told = ClusterDirectory::existing(&path).err().expect("none").to_string();
-        assert!(told.starts_with(&format!("there is no cluster in {}; `fullbore cluster up` makes", path.display())));
+        let reported = ClusterDirectory::existing(&path).err().expect("none").to_string();
+        assert!(
+            reported.starts_with(&format!("there is no cluster in {}; `fullbore cluster up` makes", path.display()))
+        );
         ClusterDirectory::made(&path).expect("made again");
         assert!(ClusterDirectory::existing(&path).is_err(), "no broker");
         let file = directory.path().join("file");
         fs::write(&file, "").expect("written");
-        let told = ClusterDirectory::made(&file).err().expect("a file").to_string();
-        assert!(told.starts_with(&format!("{} is not a directory; set --data-dir ", file.display())), "{told}");
+        let reported = ClusterDirectory::made(&file).err().expect("a file").to_string();
+        assert!(reported.starts_with(&format!("{} is not a directory; set --data-dir ", file.display())), "{reported}");
     }
 }

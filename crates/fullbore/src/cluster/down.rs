@@ -28,9 +28,9 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     let (directory, brokers) = ClusterDirectory::existing(&down.directory.data_dir)?;
     let daemons: Vec<(u32, Daemon)> =
         brokers.iter().map(|broker| (broker.id, broker::daemon(&directory.path, broker.id))).collect();
-    let asked: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
+    let requested: Vec<&(u32, Daemon)> = daemons.iter().filter(|(_, daemon)| daemon.signal(Signal::TERM)).collect();
     let within = down.patience.duration();
-    end(&asked.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
+    end(&requested.iter().map(|(_, daemon)| daemon).collect::<Vec<_>>(), within)?;
     for (_, daemon) in &daemons {
         match daemon.may_run_elsewhere() {
             true => output::remark(runs_elsewhere(daemon)),
@@ -40,7 +40,7 @@ pub fn run(down: &Down) -> Result<(), Failure> {
     let postgres = OwnPostgres::of(&directory.path);
     let had_postgres = postgres.end();
     end(&[&postgres.daemon], within)?;
-    let stopped: Vec<String> = asked.iter().map(|(id, _)| id.to_string()).collect();
+    let stopped: Vec<String> = requested.iter().map(|(id, _)| id.to_string()).collect();
     if down.format.json {
         line(&object([("stopped", list(stopped))]));
     } else {

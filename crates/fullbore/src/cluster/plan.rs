@@ -441,11 +441,11 @@ mod tests {
         let there = files(&new);
         let moved = Present { directory: Path::new("/d"), ..present(&there) };
         assert_eq!(stores(&plan(&moved, |wanted| wanted.brokers = Some(4)).expect("possible")), ["/d/diskless"; 4]);
-        let told = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{STORAGE}=s3://bucket")];
-        let told = plan(&present(&[]), told).expect("possible");
-        assert_eq!(stores(&told), ["s3://bucket"; 3]);
+        let reported = |wanted: &mut WantedCluster| wanted.settings = vec![format!("{STORAGE}=s3://bucket")];
+        let reported = plan(&present(&[]), reported).expect("possible");
+        assert_eq!(stores(&reported), ["s3://bucket"; 3]);
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["/d/diskless"; 3]);
-        let there = files(&told);
+        let there = files(&reported);
         let moved = Present { directory: Path::new("/d"), ..present(&there) };
         assert_eq!(stores(&plan(&moved, |_| {}).expect("possible")), ["s3://bucket"; 3]);
     }
@@ -492,9 +492,9 @@ mod tests {
             (present(&[]), setting("node.id=7"), "--set node.id: each broker has its own; --brokers sets it"),
             (present(&[]), setting("control.plane=postgres://ann:secret@db/x"), "--control-plane sets it"),
         ];
-        for (present, change, told) in cases {
-            let refused = plan(&present, change).expect_err(told);
-            assert!(refused.contains(told) && !refused.contains("secret") && !refused.contains('\n'), "{refused}");
+        for (present, change, reported) in cases {
+            let refused = plan(&present, change).expect_err(reported);
+            assert!(refused.contains(reported) && !refused.contains("secret") && !refused.contains('\n'), "{refused}");
         }
     }
 }

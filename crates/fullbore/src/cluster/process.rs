@@ -235,9 +235,9 @@ mod tests {
         assert_eq!(known.pid(), Pid::from_raw(pid as i32));
         assert!(known.signal(Signal::TERM));
         assert!(wait_until_gone([&known], Duration::from_secs(10)).is_empty());
-        let told = started.ended().expect("ours").expect("ended");
+        let reported = started.ended().expect("ours").expect("ended");
         let log = known.log.display();
-        assert_eq!(told, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
+        assert_eq!(reported, format!("broker 7 ended with status 3; {log}:\n  {pid} {pid}\n  {pid}\n  bye"));
         assert!(!known.signal(Signal::TERM));
     }
     /// Imitates a process whose memory is freed while the system still closes its files. Its first thread has ended,

@@ -100,7 +100,7 @@ impl<'a> Startup<'a> {
     /// if a signal interrupts it.
     pub fn wait(&mut self, brokers: &[PlannedBroker], stop: &Stop) -> Result<(), Failure> {
         let over = Arc::new(AtomicBool::new(false));
-        let outcome = self.wait_for(&ask(brokers, &over), brokers, stop);
+        let outcome = self.wait_for(&request(brokers, &over), brokers, stop);
         over.store(true, Ordering::Relaxed);
         outcome
     }
@@ -202,11 +202,11 @@ pub fn forget(daemon: &Daemon) {
 
 /// Polls each broker until it is ready or until `over` is set. Each has its own thread, because a broker may take any
 /// time to respond.
-fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
+fn request(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness> {
     let (sender, receiver) = channel();
     for broker in brokers {
         let (file, count, over, sender) = (broker.file.clone(), brokers.len(), over.clone(), sender.clone());
-        let asking = move || {
+        let requesting = move || {
             while !over.load(Ordering::Relaxed) {
                 let (answers, missing) = match missing(&file, count) {
                     Ok(missing) => (true, missing),
@@ -220,7 +220,7 @@ fn ask(brokers: &[PlannedBroker], over: &Arc<AtomicBool>) -> Receiver<Readiness>
             }
         };
         // If no thread can be started, the broker never becomes ready.
-        let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(asking);
+        let _ = std::thread::Builder::new().name("ask".to_owned()).spawn(requesting);
     }
     receiver
 }
@@ -254,10 +254,10 @@ mod tests {
 
     #[test]
     fn a_silent_broker_is_named_before_those_that_miss_it() {
-        let told = |id, answers| Readiness { id, answers, missing: Some("something".to_owned()) };
-        let named = |all: &[Readiness]| to_blame(all).map(|told| told.id);
-        assert_eq!(named(&[told(1, true), told(3, false), told(2, false)]), Some(2));
-        assert_eq!(named(&[told(3, true), told(1, true)]), Some(1));
+        let reported = |id, answers| Readiness { id, answers, missing: Some("something".to_owned()) };
+        let named = |all: &[Readiness]| to_blame(all).map(|reported| reported.id);
+        assert_eq!(named(&[reported(1, true), reported(3, false), reported(2, false)]), Some(2));
+        assert_eq!(named(&[reported(3, true), reported(1, true)]), Some(1));
         assert_eq!(named(&[]), None);
     }
 
@@ -274,10 +274,10 @@ mod tests {
         let brokers = [planned(1, NO_LISTENER), planned(2, NO_LISTENER)];
         brokers.iter().for_each(|broker| running.start_broker(broker).expect("started"));
         let first = broker::daemon(directory.path(), 1);
-        let told = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
+        let reported = running.wait(&brokers, &Stop::new()).expect_err("one has ended").to_string();
         let log = directory.path().join("broker-2.log");
         let log = log.display();
-        assert_eq!(told, format!("broker 2 ended with status 1; {log}:\n  start\n  fullbore: no such thing"));
+        assert_eq!(reported, format!("broker 2 ended with status 1; {log}:\n  start\n  fullbore: no such thing"));
         assert!(first.pid().is_some());
         running.undo();
         assert_eq!(first.pid(), None);
@@ -308,9 +308,9 @@ mod tests {
         let brokers = [planned(1, NO_LISTENER)];
         running.start_broker(&brokers[0]).expect("started");
         let stop = Stop::new();
-        stop.ask();
-        let told = running.wait(&brokers, &stop).expect_err("asked to stop");
-        assert_eq!(told.status, crate::failure::INTERRUPTED);
+        stop.request();
+        let reported = running.wait(&brokers, &stop).expect_err("asked to stop");
+        assert_eq!(reported.status, crate::failure::INTERRUPTED);
         running.undo();
     }
 

@@ -144,9 +144,9 @@ mod tests {
     #[test]
     fn the_last_line_is_kafkas() {
         let named = Whose::Named("m".to_owned());
-        let told = done(ResourceKind::ClientMetrics, &named);
-        assert_eq!(told, "Completed updating config for client-metric m.");
-        let told = done(ResourceKind::Broker, &Whose::Defaults);
-        assert_eq!(told, "Completed updating default config for brokers in the cluster.");
+        let reported = done(ResourceKind::ClientMetrics, &named);
+        assert_eq!(reported, "Completed updating config for client-metric m.");
+        let reported = done(ResourceKind::Broker, &Whose::Defaults);
+        assert_eq!(reported, "Completed updating default config for brokers in the cluster.");
     }
 }

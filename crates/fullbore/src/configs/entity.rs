@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn a_refused_entity_is_answered_with_the_allowed_ones() {
-        for (flags, told) in [
+        for (flags, reported) in [
             ("", "--broker-defaults"),
             ("--entity-type users", "SCRAM credentials and quotas of users are not offered yet"),
             ("--entity-type clients", "quotas of client ids are not offered yet"),
@@ -208,7 +208,7 @@ mod tests {
             ("--entity-name a", "--entity-type"),
         ] {
             let refusal = meant(flags).expect_err(flags);
-            assert!(refusal.contains(told), "{flags}: {refusal}");
+            assert!(refusal.contains(reported), "{flags}: {refusal}");
         }
     }
 }

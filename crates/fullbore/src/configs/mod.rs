@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_missing_action_is_reported() {
-        let told = run(ConfigsArgs { action: None }).expect_err("none").to_string();
-        assert!(told.contains("the action is missing"), "{told}");
+        let reported = run(ConfigsArgs { action: None }).expect_err("none").to_string();
+        assert!(reported.contains("the action is missing"), "{reported}");
     }
 }

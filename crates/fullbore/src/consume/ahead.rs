@@ -48,20 +48,20 @@ impl Ahead {
         };
         let fetching = Some(std::thread::Builder::new().name("connect".to_owned()).spawn(connect)?);
         let (sender, receiver) = channel();
-        let (mut asked, topics) = (cluster.handed_over(), topics.to_vec());
-        let ask = move || {
-            let found = found(&mut asked, &topics, with_starts);
+        let (mut requested, topics) = (cluster.handed_over(), topics.to_vec());
+        let call = move || {
+            let found = found(&mut requested, &topics, with_starts);
             // The send fails if the command has stopped.
-            let _ = sender.send((found, asked));
+            let _ = sender.send((found, requested));
         };
-        std::thread::Builder::new().name("ahead".to_owned()).spawn(ask)?;
+        std::thread::Builder::new().name("ahead".to_owned()).spawn(call)?;
         let mut answer = receiver.recv_timeout(TICK);
-        while matches!(answer, Err(RecvTimeoutError::Timeout)) && !stop.is_asked() {
+        while matches!(answer, Err(RecvTimeoutError::Timeout)) && !stop.is_requested() {
             answer = receiver.recv_timeout(TICK);
         }
         let (places, starts) = match answer {
-            Ok((found, asked)) => {
-                *cluster = asked;
+            Ok((found, requested)) => {
+                *cluster = requested;
                 found
             }
             Err(_) => Default::default(),
@@ -120,16 +120,16 @@ mod tests {
         // The system accepts connections to this listener, but no broker responds.
         let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = silent.local_addr().expect("bound").to_string();
-        let (tells, told) = channel();
+        let (reports, reported) = channel();
         std::thread::spawn(move || {
             let of = || Cluster::new(&address, "test").expect("valid");
             let stop = Stop::new();
-            stop.ask();
+            stop.request();
             let ahead = Ahead::look(&mut of(), of(), &["t".into()], true, &stop).expect("threads");
-            let _ = tells.send(ahead.places.len());
+            let _ = reports.send(ahead.places.len());
         });
         let found =
-            told.recv_timeout(Duration::from_secs(20)).expect("before the broker is given up, which takes 30 s");
+            reported.recv_timeout(Duration::from_secs(20)).expect("before the broker is given up, which takes 30 s");
         assert_eq!(found, 0);
     }
 }

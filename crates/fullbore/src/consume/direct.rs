@@ -51,14 +51,14 @@ pub(super) fn read(
     let outcome = consume_growing(cluster, cursors, &plan, growth, |progress| {
         troubles.of_run(progress, None);
         idle.observe(progress.records() > 0, || topics.waits_for(start == StartOffset::Latest));
-        if stop.is_asked() {
+        if stop.is_requested() {
             // A fetcher may wait for a slow reader of the output. Closing the outlet ends the wait, because the
             // fetcher's records are no longer needed.
             shared.outlet.close();
         }
-        !stop.is_asked() && !shared.is_spent()
+        !stop.is_requested() && !shared.is_spent()
     })?;
-    let finished = outcome.finished.is_some() || shared.is_spent() || !stop.is_asked();
+    let finished = outcome.finished.is_some() || shared.is_spent() || !stop.is_requested();
     Ok(End { finished, unread: outcome.unread })
 }
 

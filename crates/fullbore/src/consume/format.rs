@@ -277,8 +277,8 @@ mod tests {
     fn tokens_print_as_in_kcat() {
         let headers = [Header { key: b"a", value: Some(b"1") }, Header { key: b"b", value: None }];
         let all = pieces(r"%t|%p|%o|%T|%k|%K|%s|%S|%R|%h|%%\x41\t");
-        let told = r"t|3|1234567890123|-1|k|1|v\xff|2|\x00\x00\x00\x02|a=1,b=NULL|%A\t";
-        assert_eq!(printed(&all, Some(b"k"), Some(b"v\xff"), &headers), told);
+        let reported = r"t|3|1234567890123|-1|k|1|v\xff|2|\x00\x00\x00\x02|a=1,b=NULL|%A\t";
+        assert_eq!(printed(&all, Some(b"k"), Some(b"v\xff"), &headers), reported);
         assert_eq!(printed(&pieces("%k|%K|%s|%S|%R|%h"), None, None, &[]), r"NULL|-1|NULL|-1|\xff\xff\xff\xff|");
         assert_eq!(printed(&pieces("%k|%K|%s|%S"), Some(b""), Some(b""), &[]), "|0||0");
     }
@@ -312,10 +312,10 @@ mod tests {
             Header { key: b"\xff", value: Some(b"1") },
             Header { key: b"b", value: None },
         ];
-        let told = printed(&Style::Json, None, Some("é\n".as_bytes()), &headers);
-        let told = told.replace("\\\"", "\"").replace(r"\xc3\xa9", "é");
+        let reported = printed(&Style::Json, None, Some("é\n".as_bytes()), &headers);
+        let reported = reported.replace("\\\"", "\"").replace(r"\xc3\xa9", "é");
         assert_eq!(
-            told,
+            reported,
             r#"{"topic":"t","partition":3,"offset":1234567890123,"timestamp":-1,"timestamp_type":"create","headers":[{"key":"a\\"","value_base64":"/w=="},{"key_base64":"/w==","value":"1"},{"key":"b","value":null}],"key":null,"value":"é\\n"}\n"#
         );
     }

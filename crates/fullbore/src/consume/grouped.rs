@@ -112,13 +112,13 @@ impl<'a> Grouped<'a> {
     pub(super) fn read(mut self) -> Result<End, Failure> {
         let outcome = self.follow();
         // Waits until the records that were read are written. After an error or a stop, the queued ones are dropped.
-        if outcome.is_err() || self.stop.is_asked() {
+        if outcome.is_err() || self.stop.is_requested() {
             self.shared.outlet.close();
         }
-        let asked = Instant::now();
+        let requested = Instant::now();
         let stop = self.stop;
         let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
-        self.shared.outlet.drained(Duration::MAX, || stop.is_asked() && asked.elapsed() > patience());
+        self.shared.outlet.drained(Duration::MAX, || stop.is_requested() && requested.elapsed() > patience());
         let (commit_until, leave_until) = CTRL_C_TIMES;
         let committed = if self.commits() {
             self.commit(stop.time_left(LAST_PATIENCE, commit_until))
@@ -154,7 +154,7 @@ impl<'a> Grouped<'a> {
                     return Ok(true);
                 }
             }
-            if self.stop.is_asked() {
+            if self.stop.is_requested() {
                 return Ok(false);
             }
             if let Some(topic) = all_deleted(self.topics, &self.deleted) {
@@ -169,7 +169,7 @@ impl<'a> Grouped<'a> {
                             self.report_others();
                             return Ok(true);
                         }
-                        Stretch::Ended => return Ok(!self.stop.is_asked()),
+                        Stretch::Ended => return Ok(!self.stop.is_requested()),
                         Stretch::Moved => {}
                     }
                 }
@@ -334,7 +334,7 @@ impl<'a> Grouped<'a> {
                 next_commit = settings.commits.then(|| Instant::now() + settings.commit_interval);
                 failed = commit(member, shared, places, deleted, committed, Duration::ZERO).err();
             }
-            let ends = stop.is_asked() || member.is_moving() || failed.is_some() || all_deleted.is_some();
+            let ends = stop.is_requested() || member.is_moving() || failed.is_some() || all_deleted.is_some();
             if ends {
                 // A fetcher may wait for a slow reader of the output. Closing the outlet ends the wait, because the
                 // fetcher's records are no longer needed.
@@ -349,7 +349,7 @@ impl<'a> Grouped<'a> {
         self.unread = outcome.unread;
         match failed {
             Some(failure) => Err(failure),
-            None if self.stop.is_asked() => Ok(Stretch::Ended),
+            None if self.stop.is_requested() => Ok(Stretch::Ended),
             // Records that were read but not written do not count, even if the planned number of records was read.
             None if is_cut_off => Ok(Stretch::Moved),
             None if self.shared.is_spent() || outcome.finished.is_some() => Ok(Stretch::Finished),
@@ -393,11 +393,11 @@ fn commit(
 }
 
 /// Repeats a request while a broker cannot be reached, for example because it restarts.
-fn patiently<T>(stop: &Stop, mut ask: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
+fn patiently<T>(stop: &Stop, mut call: impl FnMut() -> Result<T, ClientError>) -> Result<T, ClientError> {
     let until = Instant::now() + PATIENCE;
     loop {
-        match ask() {
-            Err(error) if error.is_retriable() && !stop.is_asked() && Instant::now() < until => {
+        match call() {
+            Err(error) if error.is_retriable() && !stop.is_requested() && Instant::now() < until => {
                 std::thread::sleep(RETRY_BACKOFF);
             }
             outcome => return outcome,

@@ -76,14 +76,14 @@ pub fn run(args: Consume) -> Result<(), Failure> {
         }
     };
     let patience = || stop.time_left(INTERRUPTED_PATIENCE, CTRL_C_PATIENCE);
-    let asked = Instant::now();
+    let requested = Instant::now();
     // After a stop, the user does not wait long for a slow reader of the output.
-    outlet.drained(if stop.is_asked() { patience() } else { Duration::MAX }, || {
-        stop.is_asked() && asked.elapsed() > patience()
+    outlet.drained(if stop.is_requested() { patience() } else { Duration::MAX }, || {
+        stop.is_requested() && requested.elapsed() > patience()
     });
     let End { finished, unread } = outcome?;
     let written = outlet.records();
-    match (finished || output::is_lost() || !stop.is_asked(), args.max_messages) {
+    match (finished || output::is_lost() || !stop.is_requested(), args.max_messages) {
         (false, Some(wanted)) => {
             Err(Failure::interrupted(format!("interrupted after {written} of {wanted} records were written")))
         }

@@ -85,10 +85,10 @@ fn properties_set_the_settings_of_fetches() {
 
 #[test]
 fn a_property_without_effect_is_reported() {
-    let told = |key| notice(key).expect("not taken");
-    assert_eq!(told("fetch.min.byte"), "has no effect on this consumer; did you mean fetch.min.bytes?");
-    assert_eq!(told("max.poll.records"), "has no effect on this consumer");
-    assert_eq!(told("group.id"), "has no effect on this consumer; name the group with --group");
-    assert!(told("ssl.truststore.locaton").ends_with("; did you mean ssl.truststore.location?"));
+    let reported = |key| notice(key).expect("not taken");
+    assert_eq!(reported("fetch.min.byte"), "has no effect on this consumer; did you mean fetch.min.bytes?");
+    assert_eq!(reported("max.poll.records"), "has no effect on this consumer");
+    assert_eq!(reported("group.id"), "has no effect on this consumer; name the group with --group");
+    assert!(reported("ssl.truststore.locaton").ends_with("; did you mean ssl.truststore.location?"));
     assert_eq!(notice("session.timeout.ms"), None);
 }

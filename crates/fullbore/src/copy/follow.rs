@@ -142,7 +142,7 @@ impl Follow<'_> {
             if let Some(new) = self.member.target(Duration::ZERO)? {
                 target = self.move_to(&new)?.then_some(new);
             }
-            if self.stop.is_asked() {
+            if self.stop.is_requested() {
                 return Ok(false);
             }
             match &target {
@@ -191,7 +191,7 @@ impl Follow<'_> {
             if self.member.is_moving() {
                 return Ok(false);
             }
-            let left = if self.stop.is_asked() { 0 } else { self.left_to_others()? };
+            let left = if self.stop.is_requested() { 0 } else { self.left_to_others()? };
             if left == 0 {
                 return Ok(true);
             }
@@ -243,9 +243,9 @@ impl Follow<'_> {
         if how != Settle::Drain {
             self.intake.close();
         }
-        let (stop, mut asked) = (self.stop, None);
+        let (stop, mut requested) = (self.stop, None);
         self.transfer.settle(how, || {
-            let since = stop.is_asked().then(|| *asked.get_or_insert_with(Instant::now));
+            let since = stop.is_requested().then(|| *requested.get_or_insert_with(Instant::now));
             since.is_some_and(|since| since.elapsed() >= LAST_PATIENCE)
         })
     }
@@ -320,7 +320,7 @@ impl Follow<'_> {
         let since = *self.progress.failing_since.get_or_insert_with(Instant::now);
         self.progress.troubles.1.observe_attempts(since, why);
         let until = Instant::now() + pause;
-        while Instant::now() < until && !self.stop.is_asked() {
+        while Instant::now() < until && !self.stop.is_requested() {
             self.member.wait_for_move(TICK);
             std::thread::sleep(TICK.min(until.saturating_duration_since(Instant::now())));
         }
@@ -342,13 +342,13 @@ impl Follow<'_> {
             match self.member.committed(&of, LOOK) {
                 Ok(Some(found)) => break found,
                 Ok(None) => return Ok(false),
-                Err(error) if error.is_retriable() && !self.stop.is_asked() => {
+                Err(error) if error.is_retriable() && !self.stop.is_requested() => {
                     self.progress.troubles.1.observe_attempts(since, error.to_string());
                     if self.member.newest() != self.progress.serial {
                         return Ok(false);
                     }
                 }
-                Err(_) if self.stop.is_asked() => return Ok(false),
+                Err(_) if self.stop.is_requested() => return Ok(false),
                 Err(error) => return Err(error.into()),
             }
         };
@@ -376,11 +376,11 @@ impl Follow<'_> {
                     Some(places) => return Ok(Some(places)),
                     None => return Err(ConsumeError::Deleted { topic }.into()),
                 },
-                Err(error) if error.is_retriable() && !self.stop.is_asked() => {
+                Err(error) if error.is_retriable() && !self.stop.is_requested() => {
                     self.progress.troubles.1.observe_attempts(since, error.to_string());
                     std::thread::sleep(BACKOFF.0);
                 }
-                Err(_) if self.stop.is_asked() => return Ok(None),
+                Err(_) if self.stop.is_requested() => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
@@ -409,7 +409,7 @@ impl Follow<'_> {
             progress.troubles.0.of_run(run, None);
             progress.troubles.1.observe(member.trouble());
             idle.observe(run.records() > 0, || format!("no record of {} yet; Ctrl-C ends", args.from));
-            let ends = stop.is_asked() || member.is_moving() || transfer.has_failed();
+            let ends = stop.is_requested() || member.is_moving() || transfer.has_failed();
             if ends {
                 // A fetcher may wait for space in the queue. This ends the wait.
                 intake.close();
@@ -423,7 +423,7 @@ impl Follow<'_> {
         }
         progress.unread = outcome.unread;
         Ok(match is_cut_off {
-            _ if stop.is_asked() => Stretch::Ended,
+            _ if stop.is_requested() => Stretch::Ended,
             true => Stretch::Moved,
             false if outcome.finished.is_some() => Stretch::Finished,
             false => Stretch::Ended,

@@ -109,7 +109,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
             None => classic(&demo, &ground),
         },
     };
-    match stop.is_asked() {
+    match stop.is_requested() {
         true => {
             hide_panics_of_a_stopped_runtime();
             runtime.shutdown_background();
@@ -130,7 +130,7 @@ pub fn run(demo: Demo) -> Result<(), Failure> {
 fn remove(directory: TempDir, stop: &Stop) -> std::io::Result<()> {
     let path = directory.path().to_owned();
     match directory.close() {
-        Err(_) if stop.is_asked() => (0..REMOVALS_MAX)
+        Err(_) if stop.is_requested() => (0..REMOVALS_MAX)
             .map(|_| std::fs::remove_dir_all(&path))
             .find(Result::is_ok)
             .unwrap_or_else(|| std::fs::remove_dir_all(&path)),
@@ -160,11 +160,11 @@ mod tests {
         let demo = Demo { records: Some(records), record_size: 64, partitions: 2, ..Demo::default() };
         let directory = tempfile::tempdir().expect("a directory");
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-        let asked = Stop::new();
+        let requested = Stop::new();
         if stop {
-            asked.ask();
+            requested.request();
         }
-        let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &asked };
+        let ground = Ground { directory: directory.path(), runtime: &runtime, stop: &requested };
         (classic(&demo, &ground), directory.path().to_owned())
     }
 

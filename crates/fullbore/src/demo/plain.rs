@@ -29,7 +29,7 @@ pub fn stream(settings: &DistanceSettings, runtime: &Runtime, stop: &Stop) -> Re
     let arriving = std::thread::Builder::new().name("plain-stream".to_owned()).spawn(move || arrive(&sink))?;
     // After a failure, the sink's thread may wait for a connection that never comes. It ends with the program.
     send(&relayed.address, stop)?;
-    if stop.is_asked() {
+    if stop.is_requested() {
         return Err(interrupted());
     }
     match arriving.join() {
@@ -42,7 +42,7 @@ fn send(address: &str, stop: &Stop) -> io::Result<()> {
     let mut socket = TcpStream::connect(address)?;
     socket.set_write_timeout(Some(LOOK_EVERY))?;
     let (chunk, started) = (vec![0; CHUNK], Instant::now());
-    while started.elapsed() < SENT_FOR && !stop.is_asked() {
+    while started.elapsed() < SENT_FOR && !stop.is_requested() {
         match socket.write(&chunk) {
             // The link is full. The loop checks for a stop and writes again.
             Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {}

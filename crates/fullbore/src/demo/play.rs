@@ -73,7 +73,7 @@ impl Play {
         let addresses = relayed.as_ref().map_or(&direct, |relayed| &relayed.addresses);
         let outcome = self.stream(addresses, || broker.store_use(), ground);
         drop(relayed);
-        match ground.stop.is_asked() {
+        match ground.stop.is_requested() {
             // The data are removed anyway, so this does not wait for a flush or for clients.
             true => drop(broker),
             false => runtime.block_on(broker.shutdown()),

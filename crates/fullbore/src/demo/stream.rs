@@ -150,22 +150,22 @@ impl DemoStream {
         let read = || {
             let outcome = consume(cluster, cursors, &plan, |counts| {
                 progress.read(counts.records());
-                !stop.is_asked() && !end.is_reached(counts.records())
+                !stop.is_requested() && !end.is_reached(counts.records())
             });
-            outcome.inspect_err(|_| stop.ask())
+            outcome.inspect_err(|_| stop.request())
         };
         std::thread::scope(|scope| {
             let reader = scope.spawn(read);
-            let mut asked = stop.receiver();
+            let mut requested = stop.receiver();
             let sent = runtime.block_on(async {
                 tokio::select! {
                     biased;
                     // A stop ends the wait for memory and for records in flight.
-                    Ok(_) = asked.wait_for(|asked| *asked) => Err(interrupted()),
+                    Ok(_) = requested.wait_for(|requested| *requested) => Err(interrupted()),
                     sent = self.send(phase, end, producer, progress, stop) => sent,
                 }
             });
-            let sent = sent.inspect_err(|_| stop.ask());
+            let sent = sent.inspect_err(|_| stop.request());
             (reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), sent)
         })
     }
@@ -184,11 +184,11 @@ impl DemoStream {
         for number in 0..phase.records {
             if number % RECORDS_PER_LOOK == 0 {
                 progress.sent(number);
-                if stop.is_asked() {
+                if stop.is_requested() {
                     return Err(interrupted());
                 }
             }
-            let intended = pacer.turn(number, &mut tracker, || stop.is_asked()).ok_or_else(interrupted)?;
+            let intended = pacer.turn(number, &mut tracker, || stop.is_requested()).ok_or_else(interrupted)?;
             if phase.limit.is_some_and(|limit| intended >= pacer.started_at() + limit) {
                 break;
             }
@@ -255,7 +255,7 @@ fn finished(outcome: &ConsumeOutcome<Verifier>, end: &PhaseEnd, stop: &Stop) -> 
     let (read, sent) = (outcome.progress.records(), end.records.get().copied().unwrap_or_default());
     match outcome.finished.or_else(|| end.read_at.get().copied()) {
         Some(at) if read == sent => Ok(at),
-        _ if stop.is_asked() => Err(interrupted()),
+        _ if stop.is_requested() => Err(interrupted()),
         _ => Err(Failure::new(format!("sent {sent} records, but read {read}"))),
     }
 }

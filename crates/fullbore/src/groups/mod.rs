@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn a_missing_action_of_groups_is_reported() {
-        let told = run(GroupsArgs { action: None }).expect_err("none").to_string();
-        assert!(told.contains("the action is missing: list, describe, delete"), "{told}");
+        let reported = run(GroupsArgs { action: None }).expect_err("none").to_string();
+        assert!(reported.contains("the action is missing: list, describe, delete"), "{reported}");
     }
 }

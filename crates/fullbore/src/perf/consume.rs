@@ -133,9 +133,9 @@ pub fn run(args: Consume) -> Result<(), Failure> {
             wait.observe(|| progress_words(progress, plan.records, started.at));
         }
         troubles.of_run(progress, None);
-        !stop.is_asked()
+        !stop.is_requested()
     })?;
-    let interrupted = outcome.finished.is_none() && stop.is_asked();
+    let interrupted = outcome.finished.is_none() && stop.is_requested();
     if outcome.finished.is_none() && !interrupted {
         output::note(&consume_timeout_line(args.timeout));
     }

@@ -182,8 +182,8 @@ fn join(args: &Link, names: &[String; 2], stop: &Stop) -> Result<(), Failure> {
     line(&format!("Link from {a} ({at_a}) to {b} ({at_b}); {}{lossy}", args.shape().described()));
     line(&format!("  ip netns exec {b} fullbore serve --listen {at_b}:9092"));
     line(&format!("  ip netns exec {a} fullbore topics create --topic test --bootstrap-server {at_b}:9092"));
-    let asked = stop.receiver();
-    let outcome = pair.run(|| *asked.borrow());
+    let requested = stop.receiver();
+    let outcome = pair.run(|| *requested.borrow());
     for ((from, to), counts) in [(a, b), (b, a)].into_iter().zip(pair.counts()) {
         let [packets, bytes, lost, dropped] =
             [&counts.packets, &counts.bytes, &counts.lost, &counts.dropped].map(|count| grouped(count.load(Relaxed)));
@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn a_malformed_flag_of_a_link_is_refused_with_the_allowed_values() {
-        for (flags, told) in [
+        for (flags, reported) in [
             ("150x", "must be a duration with its unit, such as 150ms"),
             ("150ms --bandwidth 200mbps", "must be a rate with its unit, such as 200mbit"),
             ("150ms --loss-stall 100%", "below 100%"),
@@ -317,9 +317,9 @@ mod tests {
             ("150ms --in-flight-max 1", "from 1KiB to 1GiB"),
         ] {
             let refusal = parse(&format!("{LEAST} {flags}")).expect_err(flags);
-            assert!(refusal.contains(told), "{refusal}");
+            assert!(refusal.contains(reported), "{refusal}");
         }
-        for (flags, told) in [
+        for (flags, reported) in [
             ("--rtt 1ms", "<--listen <HOST:PORT>|--namespaces <A,B>>"),
             ("--listen a:1 --rtt 1ms", "--to <HOST:PORT>"),
             ("--namespaces a,b --listen a:1 --to b:1 --rtt 1ms", "cannot be used with"),
@@ -329,7 +329,7 @@ mod tests {
             ("--listen a:1 --to b:1 --rtt 1ms --loss 1%", "cannot be used with"),
         ] {
             let refusal = parse(flags).expect_err(flags);
-            assert!(refusal.contains(told), "{refusal}");
+            assert!(refusal.contains(reported), "{refusal}");
         }
         assert_eq!(host_port("[::1]:9092").as_deref(), Ok("[::1]:9092"));
         for address in ["nowhere", ":1", "host:", "host:65536", "::1:9092"] {

@@ -133,11 +133,11 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
     producer.on_trouble(|why| output::remark(format!("nothing gets through: {why}")));
     let begun = Instant::now();
     let outcome = runtime.block_on(async {
-        let asks = stop.clone();
+        let requests = stop.clone();
         let on_window = move |window: &_| {
             print_window(window, args.lines, args.json);
             if output::is_lost() {
-                asks.ask();
+                requests.request();
             }
         };
         let outcome = produce(&producer, workload, stop.receiver(), on_window).await;
@@ -145,7 +145,7 @@ pub fn run(args: PerfProduceArgs) -> Result<(), Failure> {
         // After a stop by the user, the command does not wait for the remaining records. It only waits a moment for the
         // abort of an open transaction.
         let abort_timeout = if producer.is_transactional() { ABORT_TIMEOUT } else { Duration::ZERO };
-        producer.close(if stop.is_asked() { abort_timeout } else { CLOSE_TIMEOUT }).await;
+        producer.close(if stop.is_requested() { abort_timeout } else { CLOSE_TIMEOUT }).await;
         outcome
     });
     let outcome = outcome.map_err(|error| refusal(&args.topic, &error, transactions.as_ref(), transaction_duration))?;
@@ -368,14 +368,14 @@ mod tests {
 
     #[test]
     fn numbers_out_of_range_are_refused_with_the_allowed_values() {
-        for (flags, told) in [
+        for (flags, reported) in [
             ("--num-records 5 --record-size 10 --throughput 0", "use -1 for as fast as it goes"),
             ("--num-records 5 --record-size 10 --throughput nan", "must be a number of records a second"),
             ("--num-records 5 --record-size -1 --throughput 1", "-1 is not in 1.."),
             ("--num-records -1 --record-size 1 --throughput 1", "'-1' for '--num-records"),
         ] {
             let refusal = parse(&format!("--topic t {flags}")).expect_err(flags).to_string();
-            assert!(refusal.contains(told), "{refusal}");
+            assert!(refusal.contains(reported), "{refusal}");
         }
     }
 
@@ -385,10 +385,10 @@ mod tests {
         for key in ["linger.m", "linger.ms", "key.serializer", "interceptor.classes"] {
             properties.set(key, "5");
         }
-        let mut told = crate::client::notices(&properties, &config::notice);
-        told.sort();
+        let mut reported = crate::client::notices(&properties, &config::notice);
+        reported.sort();
         assert_eq!(
-            told,
+            reported,
             [
                 "interceptor.classes: has no effect on this producer",
                 "linger.m: is not a producer setting and has no effect; did you mean linger.ms?"
@@ -418,8 +418,8 @@ mod tests {
     fn only_a_timeout_gets_the_advice_to_check_the_topic() {
         let large = SendError::RecordTooLarge { size: 1_048_588, max: 1_048_576 }.into();
         let refused = |error| refusal("t", &error, None, Duration::ZERO).to_string();
-        let told = refused(large);
-        assert!(told.contains("max.request.size=1048576") && !told.contains("fullbore topics"), "{told}");
+        let reported = refused(large);
+        assert!(reported.contains("max.request.size=1048576") && !reported.contains("fullbore topics"), "{reported}");
         let timeout = SendError::Timeout { what: "metadata", waited: Duration::ZERO, why: String::new() };
         assert!(refused(timeout.into()).contains("fullbore topics describe --topic t"));
     }
@@ -511,7 +511,10 @@ mod tests {
         let status = |records, stopped| of(records, stopped).err().map(|failure| failure.status);
         assert_eq!((status(0, false), status(2, false)), (None, Some(1)));
         assert_eq!((status(0, true), status(2, true)), (Some(130), Some(130)));
-        let told = of(2, true).expect_err("interrupted").to_string();
-        assert!(told.starts_with("interrupted before all of 9 records") && told.contains("2 records failed"), "{told}");
+        let reported = of(2, true).expect_err("interrupted").to_string();
+        assert!(
+            reported.starts_with("interrupted before all of 9 records") && reported.contains("2 records failed"),
+            "{reported}"
+        );
     }
 }

@@ -425,8 +425,8 @@ impl ProduceArgs {
                 }
             }
         }
-        let asked = self.reader_property.iter().any(|(key, _)| key == "ignore.error");
-        if (parses_key || parses_headers) && !asked {
+        let requested = self.reader_property.iter().any(|(key, _)| key == "ignore.error");
+        if (parses_key || parses_headers) && !requested {
             separators.strict = true;
         }
         if parses_key {

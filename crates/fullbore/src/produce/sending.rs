@@ -270,11 +270,11 @@ impl<'a> Sending<'a> {
     /// Waits for `event` and returns its output. Returns `None` if the user has stopped the command and the wait after
     /// the stop ends first.
     fn in_time<T>(&mut self, event: impl Future<Output = T>) -> Option<T> {
-        let mut asked = self.stop.receiver();
+        let mut requested = self.stop.receiver();
         let (stop, slowest, ends_at) = (self.stop, self.slowest, &mut self.ends_at);
         let patience = async {
             // After an error no stop can follow, so this never ends the wait.
-            if asked.wait_for(|asked| *asked).await.is_err() {
+            if requested.wait_for(|requested| *requested).await.is_err() {
                 std::future::pending::<()>().await;
             }
             let ends_at = *ends_at.get_or_insert_with(|| Instant::now() + patience_with(stop, slowest));

@@ -231,8 +231,8 @@ fn document(topics: &[TopicDescription], describe: &DescribeTopicsArgs, damage: 
             ("partitions", array(shown(topic, describe, damage).map(partition))),
         ])
     };
-    let is_asked = |topic: &&TopicDescription| !description(topic, describe, damage).is_empty();
-    object([("topics", array(topics.iter().filter(is_asked).map(topic)))])
+    let is_requested = |topic: &&TopicDescription| !description(topic, describe, damage).is_empty();
+    object([("topics", array(topics.iter().filter(is_requested).map(topic)))])
 }
 
 #[cfg(test)]
@@ -360,8 +360,8 @@ mod tests {
         assert_eq!(numbers(&topic, " --unavailable-partitions", &damage), ["1"]);
         assert_eq!(numbers(&topic, " --under-min-isr-partitions", &damage), ["1"]);
         let lines = description(&topic, &flags(""), &damage);
-        let told = "\tSetAside: 2 files, 5 bytes on broker 1\tSetAside: 1 file, 5 bytes on broker 3\tRefused: damaged on broker 3";
-        assert!(lines[1].ends_with(&format!("\tLastKnownElr: N/A{told}")), "{}", lines[1]);
+        let reported = "\tSetAside: 2 files, 5 bytes on broker 1\tSetAside: 1 file, 5 bytes on broker 3\tRefused: damaged on broker 3";
+        assert!(lines[1].ends_with(&format!("\tLastKnownElr: N/A{reported}")), "{}", lines[1]);
         assert!(lines[2].ends_with("\tRefused: damaged on broker 1") && !lines[3].contains("Refused"), "{lines:?}");
         let json = document(std::slice::from_ref(&topic), &flags(" --json"), &damage);
         let each = r#""set_aside":{"files":3,"bytes":10},"refused":true,"damaged_logs":[{"broker":1,"set_aside":{"files":2,"bytes":5}},{"broker":3,"set_aside":{"files":1,"bytes":5},"refused":true}]"#;

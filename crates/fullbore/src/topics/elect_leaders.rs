@@ -158,9 +158,12 @@ mod tests {
         let refused = || Elected::Refused(ClientError::NoGroup("g".into()));
         let outcomes =
             [(("t".into(), 0), Elected::Changed), (("t".into(), 1), Elected::Changed), (("u".into(), 0), refused())];
-        let told = lines(&outcomes, "PREFERRED");
-        assert_eq!(told[0], "Successfully completed leader election (PREFERRED) for partitions t-0, t-1");
-        assert!(told[1].starts_with("Error completing leader election (PREFERRED) for partition: u-0: "), "{told:?}");
+        let reported = lines(&outcomes, "PREFERRED");
+        assert_eq!(reported[0], "Successfully completed leader election (PREFERRED) for partitions t-0, t-1");
+        assert!(
+            reported[1].starts_with("Error completing leader election (PREFERRED) for partition: u-0: "),
+            "{reported:?}"
+        );
         let none = [(("t".into(), 0), Elected::NotNeeded)];
         assert_eq!(lines(&none, "UNCLEAN"), ["Valid replica already elected for partitions t-0"]);
         assert_eq!(document(&none), "{\"partitions\":[{\"topic\":\"t\",\"partition\":0,\"outcome\":\"not_needed\"}]}");

@@ -172,8 +172,11 @@ mod tests {
     fn a_missing_action_of_topics_is_reported() {
         for line in ["fullbore topics", "fullbore topics --bootstrap-server h:1"] {
             let crate::Command::Topics(topics) = parse(line).expect(line).command else { panic!("{line}") };
-            let told = run(topics).expect_err(line).to_string();
-            assert!(told.contains("the action is missing: create, list, describe, alter, delete, offsets"), "{told}");
+            let reported = run(topics).expect_err(line).to_string();
+            assert!(
+                reported.contains("the action is missing: create, list, describe, alter, delete, offsets"),
+                "{reported}"
+            );
         }
     }
 }

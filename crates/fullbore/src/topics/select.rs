@@ -124,8 +124,8 @@ mod tests {
         assert_eq!(absent("a.b,test-.*,nope.*"), "");
         assert_eq!(absent("(a,b).*"), "");
         assert!(must_exist(&found, Some("a,b"), true).is_ok() && must_exist(&found, None, false).is_ok());
-        let told = must_exist(&found, Some("a,b,c"), false).expect_err("two have none").to_string();
-        assert!(told.starts_with("Topics 'b', 'c' do not exist as expected; "), "{told}");
+        let reported = must_exist(&found, Some("a,b,c"), false).expect_err("two have none").to_string();
+        assert!(reported.starts_with("Topics 'b', 'c' do not exist as expected; "), "{reported}");
     }
 
     #[test]

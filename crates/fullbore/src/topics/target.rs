@@ -52,7 +52,7 @@ impl TopicTarget {
         let typed = self.typed();
         let hits = Hits::of(&typed, list_topics(cluster)?)?;
         if !self.yes && !hits.matched.is_empty() {
-            self.ask(&hits.matched, verb)?;
+            self.confirm(&hits.matched, verb)?;
         }
         let names = [hits.named, hits.matched].concat();
         if names.is_empty() && !hits.spared.is_empty() && !self.if_exists {
@@ -68,7 +68,7 @@ impl TopicTarget {
     }
 
     /// Lists the topics and waits for the user's answer. Fails if standard input is no terminal.
-    fn ask(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
+    fn confirm(&self, matched: &[Text], verb: &str) -> Result<(), Failure> {
         let (matches, them) = (self.matches(matched.len()), if matched.len() == 1 { "it" } else { "them" });
         if !io::stdin().is_terminal() {
             let names = matched.join(", ");

@@ -77,10 +77,10 @@ fn the_examples_of_the_help_run() {
         // The example must not write files outside of the test's directory.
         let (typed, piped) = example.split_once(" | ").unwrap_or((&example, "cat"));
         let piped = if piped.starts_with("tee plan.csv") { piped } else { "cat" };
-        let asks = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]
+        let requests = ["topics", "configs", "groups", "info", "log-dirs", "api-versions"]
             .iter()
             .any(|command| typed.starts_with(&format!("fullbore {command}")));
-        let at = if asks { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
+        let at = if requests { format!("--bootstrap-server {}", place.broker.address) } else { String::new() };
         let line = format!("{typed} {at} >out || exit; {piped} <out");
         let mut shell = Command::new("sh");
         shell.args(["-c", &line]).env("PATH", &path).current_dir(directory.path()).stdin(Stdio::null());
@@ -118,14 +118,14 @@ fn every_shell_has_a_script_and_every_command_a_page() {
 
 #[test]
 fn a_mistake_in_the_flags_is_json_with_json() {
-    for (line, told) in [
+    for (line, reported) in [
         ("groups list --json --nope", "{\"error\":\"unexpected argument '--nope' found\"}\n"),
         (
             "consume -J --nope",
             "{\"error\":\"unexpected argument '--nope' found; tip: to pass '--nope' as a value, use '-- --nope'\"}\n",
         ),
     ] {
-        assert_eq!(fullbore(line), (Some(2), String::new(), told.to_owned()), "{line}");
+        assert_eq!(fullbore(line), (Some(2), String::new(), reported.to_owned()), "{line}");
     }
     let (status, _, stderr) = fullbore("topics --json");
     assert!(

@@ -49,14 +49,14 @@ fn partitions_can_be_added_and_not_removed() {
     let warned = place.ok("topics --alter --topic a --partitions 3");
     assert!(warned.starts_with("WARNING: If partitions are increased"), "{warned}");
     assert!(place.ok("topics describe --topic a").contains("PartitionCount: 3"));
-    let told = place.refused("topics alter --topic a --partitions 2");
-    assert!(told.contains("currently has 3 partition(s)") && told.contains("never taken away"), "{told}");
-    let told = place.refused("topics alter --topic b --partitions 2");
-    assert!(told.contains("Topic 'b' does not exist as expected; `fullbore topics list` shows"), "{told}");
+    let reported = place.refused("topics alter --topic a --partitions 2");
+    assert!(reported.contains("currently has 3 partition(s)") && reported.contains("never taken away"), "{reported}");
+    let reported = place.refused("topics alter --topic b --partitions 2");
+    assert!(reported.contains("Topic 'b' does not exist as expected; `fullbore topics list` shows"), "{reported}");
     assert_eq!(place.ok("topics alter --topic b --partitions 2 --if-exists --json"), "{\"altered\":[]}\n");
     place.ok("topics alter --topic a --partitions 5 --replica-assignment 1,1,1,1,1");
-    let told = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
-    assert!(told.contains("is for 5 partitions and --partitions says 6"), "{told}");
+    let reported = place.refused("topics alter --topic a --partitions 6 --replica-assignment 1,1,1,1,1");
+    assert!(reported.contains("is for 5 partitions and --partitions says 6"), "{reported}");
     let (status, stdout, stderr) = place.run("topics alter --topic a --partitions 6 --json");
     assert_eq!((status, stdout.as_str()), (Some(0), "{\"altered\":[{\"name\":\"a\",\"partition_count\":6}]}\n"));
     assert!(
@@ -73,22 +73,26 @@ fn a_pattern_without_a_terminal_deletes_topics_only_with_yes() {
     }
     place.ok("groups reset-offsets --group g --topic other --to-latest --execute");
     let (status, stdout, stderr) = place.run("topics delete --topic .*");
-    let told = "fullbore: '.*' is a pattern that matches 3 topics: other, test-1, test-2; add --yes to delete them\n";
-    assert_eq!((status, stdout.as_str(), stderr.as_str()), (Some(2), "", told));
+    let reported =
+        "fullbore: '.*' is a pattern that matches 3 topics: other, test-1, test-2; add --yes to delete them\n";
+    assert_eq!((status, stdout.as_str(), stderr.as_str()), (Some(2), "", reported));
     let (status, _, stderr) = place.run("topics alter --topic test-[1] --partitions 2 --json");
-    let told = "{\"error\":\"'test-[1]' is a pattern that matches 1 topic: test-1; add --yes to alter it\"}\n";
-    assert_eq!((status, stderr.as_str()), (Some(2), told));
+    let reported = "{\"error\":\"'test-[1]' is a pattern that matches 1 topic: test-1; add --yes to alter it\"}\n";
+    assert_eq!((status, stderr.as_str()), (Some(2), reported));
     assert_eq!(place.ok("topics list"), "__consumer_offsets\nother\ntest-1\ntest-2\n");
-    let told = place.ok("topics alter --topic test-.* --partitions 2 --yes");
+    let reported = place.ok("topics alter --topic test-.* --partitions 2 --yes");
     assert!(
-        told.ends_with(
+        reported.ends_with(
             "\nTopic test-1 has 2 partitions now, 1 before.\nTopic test-2 has 2 partitions now, 1 before.\n"
         )
     );
     assert_eq!(place.ok("topics delete --topic test-.* --yes"), "Deleted topic test-1.\nDeleted topic test-2.\n");
     assert_eq!(place.ok("topics delete --topic .* --yes"), "Deleted topic other.\n");
-    let told = place.refused("topics delete --topic .*offsets --yes");
-    assert!(told.contains("'.*offsets' matches only internal topics: __consumer_offsets; type the exact"), "{told}");
+    let reported = place.refused("topics delete --topic .*offsets --yes");
+    assert!(
+        reported.contains("'.*offsets' matches only internal topics: __consumer_offsets; type the exact"),
+        "{reported}"
+    );
     assert_eq!(place.ok("topics list"), "__consumer_offsets\n");
     assert_eq!(place.ok("topics delete --topic __consumer_offsets"), "Deleted topic __consumer_offsets.\n");
 }
@@ -118,8 +122,8 @@ fn a_pattern_on_a_terminal_deletes_topics_after_a_yes() {
         println!("skipped: there is no `script`");
         return;
     };
-    let asked = "'test-.*' is a pattern that matches 2 topics:\n  test-1\n  test-2\ndelete them? [y/N] ";
-    assert!(status == Some(1) && printed.starts_with(asked), "{printed}");
+    let requested = "'test-.*' is a pattern that matches 2 topics:\n  test-1\n  test-2\ndelete them? [y/N] ";
+    assert!(status == Some(1) && printed.starts_with(requested), "{printed}");
     assert!(printed.contains("not confirmed: no topic was changed"), "{printed}");
     assert_eq!(place.ok("topics list"), "test-1\ntest-2\n");
     let (status, printed) = answered("y\n").expect("as before");
@@ -133,16 +137,16 @@ fn a_topic_is_diskless_from_its_creation_on() {
     place.ok("topics create --topic t --config diskless.enable=true");
     place.ok("topics create --topic u --config inkless.enable=true");
     for topic in ["t", "u"] {
-        let told = place.ok(&format!("topics describe --topic {topic}"));
-        assert!(told.contains("Configs: diskless.enable=true"), "{told}");
-        let told = place.refused(&format!("configs alter --topic {topic} --delete-config diskless.enable"));
-        assert!(told.contains("is diskless and keeps diskless.enable=true"), "{told}");
+        let reported = place.ok(&format!("topics describe --topic {topic}"));
+        assert!(reported.contains("Configs: diskless.enable=true"), "{reported}");
+        let reported = place.refused(&format!("configs alter --topic {topic} --delete-config diskless.enable"));
+        assert!(reported.contains("is diskless and keeps diskless.enable=true"), "{reported}");
     }
     place.ok("configs alter --topic t --add-config min.insync.replicas=2");
     let flags = "--under-replicated-partitions --unavailable-partitions --under-min-isr-partitions";
     assert_eq!(place.ok(&format!("topics describe {flags}")), "", "it has no effect there");
-    let told = place.refused("topics create --topic v --config diskless.enable=true --replication-factor 2");
-    assert!(told.contains("the object store replicates"), "{told}");
+    let reported = place.refused("topics create --topic v --config diskless.enable=true --replication-factor 2");
+    assert!(reported.contains("the object store replicates"), "{reported}");
 }
 
 #[test]
@@ -155,8 +159,9 @@ fn internal_topics_are_described_unless_excluded() {
     let all = "{\"topics\":[{\"name\":\"__consumer_offsets\",\"is_internal\":true},\n{\"name\":\"a\",\"is_internal\":false}]}\n";
     assert_eq!(place.ok("topics list --json"), all);
     let described = |flags: &str| {
-        let told = place.ok(&format!("topics describe {flags}"));
-        let topics = told.lines().filter_map(|line| line.strip_prefix("Topic: ")).map(|line| line.split('\t').next());
+        let reported = place.ok(&format!("topics describe {flags}"));
+        let topics =
+            reported.lines().filter_map(|line| line.strip_prefix("Topic: ")).map(|line| line.split('\t').next());
         topics.flatten().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(described(""), ["__consumer_offsets", "a"]);
@@ -185,8 +190,8 @@ fn topics_are_printed_as_json() {
     assert!(described.contains(expected), "{described}");
     assert_eq!(place.ok("topics describe --unavailable-partitions --json"), "{\"topics\":[]}\n");
     assert_eq!(place.ok("topics delete --topic a --json"), "{\"deleted\":[\"a\"],\"failed\":[]}\n");
-    let told = place.refused("topics describe --topic a --json");
-    assert!(told.starts_with("{\"error\":\"Topic 'a' does not exist") && told.ends_with("\"}\n"), "{told}");
+    let reported = place.refused("topics describe --topic a --json");
+    assert!(reported.starts_with("{\"error\":\"Topic 'a' does not exist") && reported.ends_with("\"}\n"), "{reported}");
 }
 
 #[test]
@@ -221,7 +226,7 @@ fn configurations_are_set_shown_and_deleted() {
 fn invalid_configurations_are_refused_with_the_reason() {
     let place = Place::new();
     place.ok("topics create --topic a");
-    for (line, told) in [
+    for (line, reported) in [
         ("configs alter --topic a --add-config no.such.key=1", "no.such.key"),
         ("configs alter --topic a --add-config retention.ms=soon", "retention.ms"),
         ("configs alter --topic b --add-config retention.ms=1", "b"),
@@ -248,7 +253,7 @@ fn invalid_configurations_are_refused_with_the_reason() {
         ("configs describe", "name an entity"),
     ] {
         let refusal = place.refused(line);
-        assert!(refusal.contains(told) && refusal.lines().count() == 1, "{line}: {refusal}");
+        assert!(refusal.contains(reported) && refusal.lines().count() == 1, "{line}: {refusal}");
     }
     assert_eq!(
         place.ok("configs describe --topic a").lines().count(),
@@ -308,8 +313,11 @@ fn a_groups_offsets_are_set_shown_and_deleted() {
     assert!(place.ok("groups list --state empty --type classic").contains("\ng "));
     let deleted = "Deletion of requested consumer groups ('g') was successful.\n";
     assert_eq!(place.ok("groups delete --group g"), deleted);
-    let told = place.refused("groups describe --group g");
-    assert!(told.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"), "{told}");
+    let reported = place.refused("groups describe --group g");
+    assert!(
+        reported.contains("consumer group 'g' does not exist; `fullbore groups list` shows those that do"),
+        "{reported}"
+    );
 }
 
 /// Returns, for each API, how many requests a command has sent and how many were in flight at most.
@@ -380,7 +388,7 @@ fn a_group_that_cannot_be_reset_does_not_stop_the_others() {
 fn invalid_offsets_are_refused_with_the_reason() {
     let place = Place::new();
     place.ok("topics create --topic a");
-    for (flags, told) in [
+    for (flags, reported) in [
         ("reset-offsets --group g --topic a:7 --to-earliest", "partition 7 of topic 'a' does not exist; it has 1"),
         ("reset-offsets --group g --topic b --to-earliest", "topic 'b' does not exist"),
         ("reset-offsets --group g --topic a --shift-by 1", "Cannot shift offset for partition a-0"),
@@ -390,7 +398,7 @@ fn invalid_offsets_are_refused_with_the_reason() {
         ("delete-offsets --group g --topic a", "consumer group 'g' does not exist"),
     ] {
         let refusal = place.refused(&format!("groups {flags}"));
-        assert!(refusal.contains(told) && refusal.lines().count() == 1, "{flags}: {refusal}");
+        assert!(refusal.contains(reported) && refusal.lines().count() == 1, "{flags}: {refusal}");
     }
     let (status, stdout, stderr) =
         place.run("groups reset-offsets --group g --topic a --to-offset 50 --dry-run --json");
@@ -407,8 +415,8 @@ fn invalid_offsets_are_refused_with_the_reason() {
 fn a_refused_connection_is_reported_at_once_in_either_form() {
     for command in ["topics list", "configs describe --entity-type brokers", "groups list", "groups delete --group g"] {
         let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server {NO_LISTENER}"));
-        let told = format!("fullbore: cannot connect to {NO_LISTENER}: Connection refused");
-        assert!(status == Some(1) && stderr.starts_with(&told) && stderr.contains("`fullbore serve`"), "{stderr}");
+        let reported = format!("fullbore: cannot connect to {NO_LISTENER}: Connection refused");
+        assert!(status == Some(1) && stderr.starts_with(&reported) && stderr.contains("`fullbore serve`"), "{stderr}");
         let (status, stdout, stderr) = fullbore(&format!("{command} --json --bootstrap-server {NO_LISTENER}"));
         assert_eq!((status, stdout.as_str()), (Some(1), ""));
         assert!(stderr.starts_with("{\"error\":\"cannot connect to ") && stderr.ends_with("\"}\n"), "{stderr}");
@@ -418,15 +426,15 @@ fn a_refused_connection_is_reported_at_once_in_either_form() {
 #[test]
 fn an_unusable_address_is_reported_with_its_mistake() {
     let (status, _, stderr) = fullbore("topics list --bootstrap-server 127.0.0.1:99999");
-    let told = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
-    assert!(status == Some(1) && stderr.starts_with(told), "{stderr}");
+    let reported = "fullbore: \"127.0.0.1:99999\" has a port above 65535; write --bootstrap-server localhost:9092";
+    assert!(status == Some(1) && stderr.starts_with(reported), "{stderr}");
     // This name never resolves (RFC 2606), whether or not there is a name server.
     for command in ["topics list", "consume --topic t", "produce --topic t", "perf consume --topic t --num-records 1"] {
         let (status, _, stderr) = fullbore(&format!("{command} --bootstrap-server nowhere.invalid:9092"));
         assert_eq!(status, Some(1), "{command}: {stderr}");
-        let told = "cannot connect to nowhere.invalid:9092: no address is known for the host (";
+        let reported = "cannot connect to nowhere.invalid:9092: no address is known for the host (";
         let next = "); correct the name in --bootstrap-server, or in advertised.listeners of the broker";
-        assert!(stderr.contains(told) && stderr.contains(next), "{command}: {stderr}");
+        assert!(stderr.contains(reported) && stderr.contains(next), "{command}: {stderr}");
     }
 }
 
@@ -437,8 +445,8 @@ fn a_time_with_a_unit_is_refused_with_the_number_to_write() {
         "topics create --topic a --config retention.ms=1h",
         "configs alter --broker-defaults --add-config log.retention.ms=1h",
     ] {
-        let told = place.refused(command);
-        assert!(told.trim_end().ends_with("; 1h is 3600000"), "{command}: {told}");
+        let reported = place.refused(command);
+        assert!(reported.trim_end().ends_with("; 1h is 3600000"), "{command}: {reported}");
     }
 }
 

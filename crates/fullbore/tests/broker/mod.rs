@@ -20,11 +20,11 @@ pub struct Broker {
 
 impl Broker {
     pub fn start(sets: &[&str]) -> Broker {
-        Broker::start_telling(sets, Stdio::inherit())
+        Broker::start_reporting(sets, Stdio::inherit())
     }
 
     /// Starts a broker whose log is written to `stderr`.
-    pub fn start_telling(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
+    pub fn start_reporting(sets: &[&str], stderr: impl Into<Stdio>) -> Broker {
         let directory = tempfile::tempdir().expect("a directory");
         let data = directory.path().join("data").display().to_string();
         let mut command = Command::new(env!("CARGO_BIN_EXE_fullbore"));

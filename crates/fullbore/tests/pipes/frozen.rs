@@ -43,9 +43,9 @@ fn every_command_at_a_hung_broker_ends_at_its_timeout() {
     freeze(&broker.child);
     for command in commands() {
         let child = spawn(&[&command[..], &["--timeout", "1000"]].concat(), &broker.address);
-        let (status, told) = ended(child, &format!("{command:?}"));
-        assert_eq!(status, Some(1), "{command:?}: {told}");
-        assert!(told.contains("gave no answer in 1s"), "{command:?}: {told}");
+        let (status, reported) = ended(child, &format!("{command:?}"));
+        assert_eq!(status, Some(1), "{command:?}: {reported}");
+        assert!(reported.contains("gave no answer in 1s"), "{command:?}: {reported}");
     }
 }
 
@@ -71,8 +71,8 @@ fn a_command_at_a_hung_broker_reports_its_wait_and_ends_at_ctrl_c() {
         commands().into_iter().map(|command| (command.clone(), waiting(&command, &broker.address))).collect();
     for (command, child) in &mut children {
         let (line, mut rest) = first_line(child);
-        let told = format!("waiting: no answer from {} for 2 s; --timeout ends this after 60s\n", broker.address);
-        assert_eq!(line, told, "{command:?}");
+        let reported = format!("waiting: no answer from {} for 2 s; --timeout ends this after 60s\n", broker.address);
+        assert_eq!(line, reported, "{command:?}");
         signal(child, "INT");
         let mut complaint = String::new();
         rest.read_to_string(&mut complaint).expect("UTF-8");
@@ -94,17 +94,17 @@ fn ctrl_c_at_a_hung_broker_reports_the_number_of_unsure_records() {
     std::io::Write::write_all(&mut stdin, b"two\n").expect("it reads");
     until("it has read the line", || rustix::io::ioctl_fionread(&stdin).expect("a pipe") == 0);
     signal(&child, "INT");
-    let (status, told) = ended(child, "producing");
-    assert_eq!(status, Some(130), "{told}");
+    let (status, reported) = ended(child, "producing");
+    assert_eq!(status, Some(130), "{reported}");
     let unsure = "interrupted; 1 record was written; 1 record may or may not have been written";
-    assert!(told.contains(unsure) || told.contains("interrupted while waiting"), "{told}");
+    assert!(reported.contains(unsure) || reported.contains("interrupted while waiting"), "{reported}");
 }
 
 #[test]
 fn an_idle_command_at_a_terminal_reports_its_wait() {
     let broker = Broker::start(&["group.initial.rebalance.delay.ms=0"]);
     create(&broker, "t", "1");
-    for (command, told) in [
+    for (command, reported) in [
         ("produce -t t", "waiting: standard input has no line yet; each is a record, and Ctrl-D ends"),
         ("consume -t t", "waiting: no record of t came since the start; --from-beginning reads those before"),
         ("consume -t t --from-beginning", "waiting: no record of t yet; Ctrl-C ends"),
@@ -121,7 +121,7 @@ fn an_idle_command_at_a_terminal_reports_its_wait() {
         let typing = child.stdin.take();
         let mut said = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut said).expect("UTF-8");
-        assert!(said.starts_with(told), "{command}: {said}");
+        assert!(said.starts_with(reported), "{command}: {said}");
         signal(&child, "TERM");
         drop(typing);
         child.wait().expect("it ends");

@@ -24,11 +24,11 @@ fn broker() -> Broker {
 
 /// Returns the lines of standard error as the command prints them. [`ended`] does not return them again.
 fn complaint_lines(child: &mut Child) -> Receiver<String> {
-    let (tells, told) = channel();
+    let (reports, reported) = channel();
     let stderr = BufReader::new(child.stderr.take().expect("piped"));
     let lines = stderr.lines().map_while(Result::ok).filter(|line| !complaints(line).is_empty());
-    std::thread::spawn(move || { lines }.try_for_each(|line| tells.send(line)));
-    told
+    std::thread::spawn(move || { lines }.try_for_each(|line| reports.send(line)));
+    reported
 }
 
 fn delete(broker: &Broker, topic: &str) {
@@ -50,8 +50,8 @@ fn status(mut child: Child) -> Option<i32> {
 
 /// Waits for the report that the topic was deleted, which must be the first line.
 fn deletion(complaints: &Receiver<String>, topic: &str) {
-    let told = complaints.recv_timeout(LONG).expect("it is told");
-    assert_eq!(told, format!("topic '{topic}' was deleted while it was read"));
+    let reported = complaints.recv_timeout(LONG).expect("it is told");
+    assert_eq!(reported, format!("topic '{topic}' was deleted while it was read"));
 }
 
 #[test]
@@ -67,23 +67,23 @@ fn a_deletion_beside_other_topics_is_reported_and_the_others_are_read_on() {
         let flags = ["consume", "-t", "a", "-t", "b", "-t", "c", "--from-beginning"];
         let quick = if way.contains(&"-G") { &QUICK[..] } else { &[] };
         let mut child = spawn(&[&flags[..], way, quick].concat(), &broker.address);
-        let (read, told) = (lines(&mut child), complaint_lines(&mut child));
+        let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
         let mut first = next(&read, 3);
         first.sort();
         assert_eq!(first, ["a", "b", "c"]);
         delete(&broker, "a");
-        deletion(&told, "a");
+        deletion(&reported, "a");
         for topic in ["b", "c"] {
             produce(&broker, &["-t", topic], format!("{topic}, later\n").as_bytes()).good();
             assert_eq!(next(&read, 1), [format!("{topic}, later")], "{way:?}");
         }
         delete(&broker, "b");
-        deletion(&told, "b");
+        deletion(&reported, "b");
         produce(&broker, &["-t", "c"], b"c alone\n").good();
         assert_eq!(next(&read, 1), ["c alone"], "{way:?}");
         signal(&child, "TERM");
         assert_eq!(status(child), Some(0), "{way:?}");
-        assert_eq!(told.iter().collect::<Vec<_>>(), Vec::<String>::new(), "{way:?}");
+        assert_eq!(reported.iter().collect::<Vec<_>>(), Vec::<String>::new(), "{way:?}");
     }
 }
 
@@ -108,9 +108,9 @@ fn the_deletion_of_the_only_topic_ends_the_reading() {
         let read = lines(&mut child);
         next(&read, 1);
         delete(&broker, "t");
-        let (status, told) = ended(child, &format!("{way:?}"));
+        let (status, reported) = ended(child, &format!("{way:?}"));
         let gone = "fullbore: topic 't' was deleted while it was read\n";
-        assert_eq!((status, complaints(&told).as_str()), (Some(1), gone), "{way:?}");
+        assert_eq!((status, complaints(&reported).as_str()), (Some(1), gone), "{way:?}");
     }
 }
 
@@ -124,7 +124,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     produce(&broker, &["-t", "b"], line.repeat(30_000).as_bytes()).good();
     // The command's output is not read. It has therefore read only a part of both topics when one of them is deleted.
     let mut child = spawn(&["consume", "-t", "a", "-t", "b", "-e", "-f", "%t%s\n"], &broker.address);
-    let told = complaint_lines(&mut child);
+    let reported = complaint_lines(&mut child);
     let mut stdout = BufReader::new(child.stdout.take().expect("piped"));
     let mut first = String::new();
     stdout.read_line(&mut first).expect("a line");
@@ -132,7 +132,7 @@ fn a_deletion_does_not_stop_another_topic_from_being_read_to_its_end() {
     let of_b = first.starts_with('b') as usize
         + stdout.lines().map_while(Result::ok).filter(|line| line.starts_with('b')).count();
     assert_eq!((of_b, status(child)), (30_000, Some(0)));
-    assert!(told.iter().all(|line| line == "topic 'a' was deleted while it was read"));
+    assert!(reported.iter().all(|line| line == "topic 'a' was deleted while it was read"));
 }
 
 #[test]
@@ -143,18 +143,18 @@ fn a_pattern_finds_new_matches_and_reads_recreated_topics() {
     produce(&broker, &["-t", "match-1"], b"1\n2\n").good();
     let flags = ["consume", "--include", "match-.*", "--from-beginning"];
     let mut child = spawn(&[&flags[..], &LOOKS].concat(), &broker.address);
-    let (read, told) = (lines(&mut child), complaint_lines(&mut child));
+    let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
     assert_eq!(next(&read, 2), ["1", "2"]);
     for _ in 0..2 {
         delete(&broker, "match-1");
-        deletion(&told, "match-1");
+        deletion(&reported, "match-1");
         for topic in ["match-1", "match-2"] {
             create(&broker, topic, "1");
             produce(&broker, &["-t", topic], format!("new {topic}\n").as_bytes()).good();
             assert_eq!(next(&read, 1), [format!("new {topic}")]);
         }
         delete(&broker, "match-2");
-        deletion(&told, "match-2");
+        deletion(&reported, "match-2");
     }
     signal(&child, "INT");
     assert_eq!(status(child), Some(0));
@@ -170,18 +170,18 @@ fn perf_consume_reads_the_remaining_topics_of_a_pattern() {
     let flags = ["perf", "consume", "--include", "match-.*", "--num-records", "3", "--timeout", "60000"];
     let stats = ["--show-detailed-stats", "--hide-header", "--reporting-interval", "1"];
     let mut child = spawn(&[&flags[..], &stats].concat(), &broker.address);
-    let (read, told) = (lines(&mut child), complaint_lines(&mut child));
+    let (read, reported) = (lines(&mut child), complaint_lines(&mut child));
     next(&read, 1);
     delete(&broker, "match-1");
-    deletion(&told, "match-1");
+    deletion(&reported, "match-1");
     produce(&broker, &["-t", "match-2"], b"2\n").good();
     assert_eq!(status(child), Some(0));
 }
 
 /// Returns the offsets that a group has committed for a topic, as `groups describe` prints them.
 fn committed(broker: &Broker, group: &str, topic: &str) -> Vec<i64> {
-    let told = run(broker, &["groups", "describe", "--group", group], b"");
-    let table = String::from_utf8_lossy(&told.stdout).into_owned();
+    let reported = run(broker, &["groups", "describe", "--group", group], b"");
+    let table = String::from_utf8_lossy(&reported.stdout).into_owned();
     let rows = table.lines().filter(|row| row.split_whitespace().nth(1) == Some(topic));
     rows.filter_map(|row| row.split_whitespace().nth(3)?.parse().ok()).collect()
 }
@@ -206,8 +206,8 @@ fn offsets_of_a_deleted_topic_are_not_committed_for_a_recreated_one() {
         produce(&broker, &["-t", "t"], b"6\n7\n8\n").good();
         signal(&child, "TERM");
         signal(&child, "CONT");
-        let (status, told) = ended(child, protocol);
-        assert_eq!(status, Some(0), "{told}");
+        let (status, reported) = ended(child, protocol);
+        assert_eq!(status, Some(0), "{reported}");
         assert_eq!(committed(&broker, "g", "kept"), [1], "{protocol}");
         // The member may already have read from the recreated topic.
         let of_new = committed(&broker, "g", "t");

@@ -100,14 +100,14 @@ fn member(broker: &Broker, way: &[&str], seen: &Seen) -> Child {
 fn wait_for_members(broker: &Broker, members: usize) {
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"");
-        let table = String::from_utf8_lossy(&told.stdout).into_owned();
+        let reported = run(broker, &["groups", "describe", "--members", "--group", "g"], b"");
+        let table = String::from_utf8_lossy(&reported.stdout).into_owned();
         let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("g ")).collect();
         let has_some = |row: &&&str| row.split_whitespace().last().is_some_and(|count| count != "0");
         if rows.len() == members && rows.iter().filter(has_some).count() == members {
             return;
         }
-        assert!(Instant::now() < deadline, "not {members} members with partitions: {table}{}", told.stderr);
+        assert!(Instant::now() < deadline, "not {members} members with partitions: {table}{}", reported.stderr);
     }
 }
 
@@ -261,20 +261,23 @@ fn refusals_of_a_group_are_reported() {
     create(&broker, "t", "1");
     send(&broker, 0, 1);
     let of = |flags: &[&str]| run(&broker, &[&["consume", "-t", "t", "-e", "-G", "g"], flags].concat(), b"");
-    let told = of(&["-X", "auto.offset.reset=none"]).failure();
-    assert!(told.contains("no offset of partition 0 of topic 't'; choose the start with --from-beginning"), "{told}");
-    let told = of(&["-X", "session.timeout.ms=99999999"]).failure();
-    assert!(told.contains("cannot join group 'g': ") && told.contains("session timeout"), "{told}");
+    let reported = of(&["-X", "auto.offset.reset=none"]).failure();
+    assert!(
+        reported.contains("no offset of partition 0 of topic 't'; choose the start with --from-beginning"),
+        "{reported}"
+    );
+    let reported = of(&["-X", "session.timeout.ms=99999999"]).failure();
+    assert!(reported.contains("cannot join group 'g': ") && reported.contains("session timeout"), "{reported}");
     for (flag, says) in [
         ("group.protocol=x", "group.protocol=x: must be classic or consumer"),
         ("partition.assignment.strategy=best", "must be range, roundrobin or cooperative-sticky"),
         ("session.timeout.ms=0", "session.timeout.ms=0: must be a number of milliseconds above 0"),
     ] {
-        let told = of(&["-X", flag]).failure();
-        assert!(told.contains(says), "{told}");
+        let reported = of(&["-X", flag]).failure();
+        assert!(reported.contains(says), "{reported}");
     }
-    let told = of(&["-o", "5"]);
-    assert!(told.status == Some(2) && told.stderr.contains("cannot be used with"), "{}", told.stderr);
+    let reported = of(&["-o", "5"]);
+    assert!(reported.status == Some(2) && reported.stderr.contains("cannot be used with"), "{}", reported.stderr);
 }
 
 /// Sends lines of 10,000 bytes. They begin with the numbers from `from` to before `to`.
@@ -298,8 +301,8 @@ fn read_while(lines: &mut impl BufRead, seen: &mut BTreeSet<String>, mut goes_on
 
 /// Returns how many of the group's members have partitions.
 fn members_with_partitions(broker: &Broker) -> usize {
-    let told = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
-    let table = String::from_utf8_lossy(&told).into_owned();
+    let reported = run(broker, &["groups", "describe", "--members", "--group", "g"], b"").stdout;
+    let table = String::from_utf8_lossy(&reported).into_owned();
     let has_some = |row: &&str| row.split_whitespace().last().is_some_and(|count| count != "0");
     table.lines().filter(|line| line.starts_with("g ")).filter(has_some).count()
 }

@@ -14,9 +14,9 @@ const LONG: Duration = Duration::from_secs(25);
 
 /// Accepts connections and never responds to them. Passes each connection to the returned channel.
 fn hang(listener: TcpListener) -> Receiver<TcpStream> {
-    let (tells, told) = channel();
-    std::thread::spawn(move || listener.incoming().flatten().try_for_each(|socket| tells.send(socket)));
-    told
+    let (reports, reported) = channel();
+    std::thread::spawn(move || listener.incoming().flatten().try_for_each(|socket| reports.send(socket)));
+    reported
 }
 
 fn hanging() -> (String, Receiver<TcpStream>) {
@@ -45,10 +45,10 @@ pub fn ended(mut child: Child, what: &str) -> (Option<i32>, String) {
 }
 
 pub fn lines(child: &mut Child) -> Receiver<String> {
-    let (tells, told) = channel();
+    let (reports, reported) = channel();
     let stdout = BufReader::new(child.stdout.take().expect("piped"));
-    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| tells.send(line)));
-    told
+    std::thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| reports.send(line)));
+    reported
 }
 
 pub fn next(lines: &Receiver<String>, count: usize) -> Vec<String> {
@@ -230,8 +230,8 @@ fn a_member_of_a_deleted_topic_does_not_commit_its_offsets() {
     let read = lines(&mut child);
     assert_eq!(next(&read, 5), ["1", "2", "3", "4", "5"]);
     run(&broker, &["topics", "delete", "--topic", "t"], b"").good();
-    let (status, told) = ended(child, "a member whose topic is gone");
-    assert_eq!(status, Some(1), "{told}");
-    assert!(told.contains("topic 't' was deleted while it was read"), "{told}");
-    assert!(told.contains("OffsetFetch") && !told.contains("OffsetCommit"), "{told}");
+    let (status, reported) = ended(child, "a member whose topic is gone");
+    assert_eq!(status, Some(1), "{reported}");
+    assert!(reported.contains("topic 't' was deleted while it was read"), "{reported}");
+    assert!(reported.contains("OffsetFetch") && !reported.contains("OffsetCommit"), "{reported}");
 }

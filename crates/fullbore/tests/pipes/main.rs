@@ -386,9 +386,9 @@ fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
     let broker = Broker::start(&["message.max.bytes=2000"]);
     create(&broker, "t", "1");
     // Extracts the command that a message suggests between backquotes, split into words.
-    let typed = |told: &str| -> Vec<String> {
-        let command = told.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
-        command.unwrap_or_else(|| panic!("{told}")).split(' ').map(str::to_owned).collect()
+    let typed = |reported: &str| -> Vec<String> {
+        let command = reported.split('`').nth(1).and_then(|command| command.strip_prefix("fullbore "));
+        command.unwrap_or_else(|| panic!("{reported}")).split(' ').map(str::to_owned).collect()
     };
     for (codec, size, noise) in [("none", 5000, false), ("gzip", 40_000, true)] {
         // Random bytes, which do not compress.
@@ -399,15 +399,21 @@ fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
         };
         let value: Vec<u8> = (0..size).map(|_| if noise { next() } else { b'x' }).collect();
         let lines = [b"ok\n".to_vec(), value, b"\nlater\n".to_vec()].concat();
-        let told = produce(&broker, &["-t", "t", "-z", codec], &lines).failure();
+        let reported = produce(&broker, &["-t", "t", "-z", codec], &lines).failure();
         let start = "fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE: The batch of ";
-        assert!(told.starts_with(start) && told.lines().count() == 1, "one error, and no notice beside it: {told}");
         assert!(
-            told.contains("; raise it with `fullbore configs alter --topic t --add-config max.message.bytes="),
-            "{told}"
+            reported.starts_with(start) && reported.lines().count() == 1,
+            "one error, and no notice beside it: {reported}"
         );
-        assert!(told.contains(", and topic t has max.message.bytes=") && told.contains("takes up to "), "{told}");
-        let command = typed(&told);
+        assert!(
+            reported.contains("; raise it with `fullbore configs alter --topic t --add-config max.message.bytes="),
+            "{reported}"
+        );
+        assert!(
+            reported.contains(", and topic t has max.message.bytes=") && reported.contains("takes up to "),
+            "{reported}"
+        );
+        let command = typed(&reported);
         run(&broker, &command[..command.len() - 2].iter().map(String::as_str).collect::<Vec<_>>(), b"").good();
         assert_eq!(command[command.len() - 2..], ["--bootstrap-server".to_owned(), broker.address.clone()]);
         produce(&broker, &["-t", "t", "-z", codec], &lines).good();
@@ -418,9 +424,10 @@ fn a_too_large_record_is_refused_with_size_limit_and_remedy() {
         (1490, " more than max.request.size=1500; raise it with --producer-property max.request.size=2048"),
     ] {
         let lines = [b"ok\n".to_vec(), vec![b'x'; bytes], b"\n".to_vec()].concat();
-        let told = produce(&broker, &[&["-t", "t"], &small[..]].concat(), &lines).failure();
-        assert!(told.starts_with("fullbore: line 2: ") && told.contains(says), "{told}");
-        let property = told.split("--producer-property ").nth(1).and_then(|rest| rest.split(';').next()).expect(&told);
+        let reported = produce(&broker, &[&["-t", "t"], &small[..]].concat(), &lines).failure();
+        assert!(reported.starts_with("fullbore: line 2: ") && reported.contains(says), "{reported}");
+        let property =
+            reported.split("--producer-property ").nth(1).and_then(|rest| rest.split(';').next()).expect(&reported);
         produce(&broker, &["-t", "t", "-X", "batch.size=1000", "-X", property], &lines).good();
     }
 }
@@ -430,20 +437,23 @@ fn a_failed_record_is_reported_with_its_line() {
     let broker = Broker::start(&["auto.create.topics.enable=false", "message.max.bytes=2000"]);
     create(&broker, "t", "1");
     let long = [b"ok\n".to_vec(), vec![b'x'; 5000], b"\nlater\n".to_vec()].concat();
-    let told = produce(&broker, &["-t", "t", "-X", "batch.size=0"], &long).failure();
-    assert!(told.starts_with("fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE"), "{told}");
-    assert!(told.ends_with("; 2 records were written\n"), "{told}");
-    let told = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
-    assert!(told.starts_with("fullbore: line 1: topic t has no partition 7"), "{told}");
-    let told = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
+    let reported = produce(&broker, &["-t", "t", "-X", "batch.size=0"], &long).failure();
     assert!(
-        told.starts_with(r#"{"error":"line 3: names no topic; name one with --topic; 1 record was written"#),
-        "{told}"
+        reported.starts_with("fullbore: 1 record failed: line 2: the broker answered MESSAGE_TOO_LARGE"),
+        "{reported}"
     );
-    let told = produce(&broker, &["-t", "none", "-X", "max.block.ms=500"], b"a\n").failure();
-    assert!(told.contains("line 1: ") && told.contains("fullbore topics describe --topic none"), "{told}");
-    let told = produce(&broker, &["-t", "t", "/no/such/file"], b"").failure();
-    assert!(told.starts_with("fullbore: cannot read /no/such/file: "), "{told}");
+    assert!(reported.ends_with("; 2 records were written\n"), "{reported}");
+    let reported = produce(&broker, &["-t", "t", "-p", "7"], b"a\n").failure();
+    assert!(reported.starts_with("fullbore: line 1: topic t has no partition 7"), "{reported}");
+    let reported = produce(&broker, &["--json"], b"{\"topic\":\"t\",\"value\":\"a\"}\n\n{\"value\":1}\n").failure();
+    assert!(
+        reported.starts_with(r#"{"error":"line 3: names no topic; name one with --topic; 1 record was written"#),
+        "{reported}"
+    );
+    let reported = produce(&broker, &["-t", "none", "-X", "max.block.ms=500"], b"a\n").failure();
+    assert!(reported.contains("line 1: ") && reported.contains("fullbore topics describe --topic none"), "{reported}");
+    let reported = produce(&broker, &["-t", "t", "/no/such/file"], b"").failure();
+    assert!(reported.starts_with("fullbore: cannot read /no/such/file: "), "{reported}");
     assert!(consume(&broker, &["-t", "none", "-e"]).failure().starts_with("fullbore: topic 'none' does not exist"));
     assert!(consume(&broker, &["-t", "t", "-p", "3", "-e"]).failure().contains("no partition 3; it has 0 to 0"));
     for end in [&["-c", "1"][..], &["-e"]] {

@@ -122,14 +122,14 @@ impl Relay {
     fn check(&self, command: &[&str], connections: usize) {
         let child = spawn(command, &self.address());
         let shared = self.shared.clone();
-        let told = || {
+        let reported = || {
             let state = shared.state.lock().expect("not poisoned");
             let missing = shared.rounds.get(state.done).map(|round| (round.clone(), state.came.clone()));
             (state.done, missing, state.others.clone(), state.connections)
         };
         let (status, complaint) = ended(child, &format!("{command:?}"));
-        assert_eq!(status, Some(0), "{command:?}: {complaint}; rounds, what is missing of the next: {:?}", told());
-        assert_eq!(told(), (self.shared.rounds.len(), None, Vec::new(), connections), "{command:?}");
+        assert_eq!(status, Some(0), "{command:?}: {complaint}; rounds, what is missing of the next: {:?}", reported());
+        assert_eq!(reported(), (self.shared.rounds.len(), None, Vec::new(), connections), "{command:?}");
     }
 }
 
@@ -137,23 +137,23 @@ fn serve(shared: &Arc<Shared>, mut client: TcpStream, mut server: TcpStream) {
     // Without Nagle's algorithm, a short response does not wait for an acknowledgement.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let copy = |socket: &TcpStream| socket.try_clone().expect("a descriptor");
-    let (mut answers, mut asker) = (copy(&server), copy(&client));
-    let (tells, told) = std::sync::mpsc::channel();
+    let (mut answers, mut requester) = (copy(&server), copy(&client));
+    let (reports, reported) = std::sync::mpsc::channel();
     let of_answers = shared.clone();
     begin(move || {
         while let Some(answer) = frame(&mut answers) {
-            let Ok(rounds) = told.recv() else { break };
+            let Ok(rounds) = reported.recv() else { break };
             of_answers.wait(rounds);
-            if asker.write_all(&answer).is_err() {
+            if requester.write_all(&answer).is_err() {
                 break;
             }
         }
-        let _ = asker.shutdown(Shutdown::Both);
+        let _ = requester.shutdown(Shutdown::Both);
     });
     while let Some(request) = frame(&mut client) {
         let key = ApiKey::from_code(i16::from_be_bytes([request[4], request[5]])).expect("an API of Kafka's");
         // The send fails if the broker has closed the connection.
-        let _ = tells.send(shared.take(key));
+        let _ = reports.send(shared.take(key));
         if server.write_all(&request).is_err() {
             break;
         }

@@ -36,7 +36,7 @@ struct ShelvedPiece {
     slot: Arc<Slot>,
     used: Instant,
     /// False if the piece was read ahead and has not been requested yet.
-    is_asked: bool,
+    is_requested: bool,
 }
 
 /// The place of a piece in the cache. It stands for the bytes of a file from `from` up to the next multiple of
@@ -90,7 +90,7 @@ impl ReadAheadCache {
             None if self.make_room() => Slot::new(&self.own, file, position, settled),
             None => return None,
         };
-        self.kept.push(ShelvedPiece { slot: Arc::clone(&slot), used: Instant::now(), is_asked: true });
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&slot), used: Instant::now(), is_requested: true });
         Some(slot)
     }
 
@@ -102,7 +102,7 @@ impl ReadAheadCache {
             return true;
         }
         let is_past =
-            |kept: &ShelvedPiece| self.kept.iter().any(|next| next.is_asked && kept.slot.is_before(&next.slot));
+            |kept: &ShelvedPiece| self.kept.iter().any(|next| next.is_requested && kept.slot.is_before(&next.slot));
         let is_idle = |kept: &ShelvedPiece| kept.used.elapsed() >= IDLE;
         let Some(at) = self.kept.iter().position(is_past).or_else(|| self.kept.iter().position(is_idle)) else {
             return false;
@@ -134,12 +134,12 @@ impl ReadAheadCache {
     /// readers use all slots. Also returns `None` if [`AHEAD_MAX`] slots wait for their readers.
     pub fn slot_after(&mut self, slot: &Slot, settled: u64) -> Option<Arc<Slot>> {
         let is_here = self.slots().any(|other| other.has(&slot.file, slot.end));
-        let ahead = self.kept.iter().filter(|kept| !kept.is_asked).count();
+        let ahead = self.kept.iter().filter(|kept| !kept.is_requested).count();
         if is_here || ahead >= AHEAD_MAX || !self.make_room() {
             return None;
         }
         let next = Slot::new(&self.own, &slot.file, slot.end, settled);
-        self.kept.push(ShelvedPiece { slot: Arc::clone(&next), used: Instant::now(), is_asked: false });
+        self.kept.push(ShelvedPiece { slot: Arc::clone(&next), used: Instant::now(), is_requested: false });
         Some(next)
     }
 
@@ -172,11 +172,11 @@ mod tests {
     fn cost(readers: u64) -> f64 {
         let file = Arc::new(tempfile::tempfile().expect("temporary file"));
         let (mut shelf, settled) = (ReadAheadCache::default(), u64::MAX);
-        let (mut slots, mut alone, mut asked) = (Vec::new(), 0, 0);
+        let (mut slots, mut alone, mut requested) = (Vec::new(), 0, 0);
         for round in 0..12 {
             for position in (0..readers).map(|reader| reader * 100 * MIB + 500_000 + round * MIB) {
                 for (from, upto) in [(position, end_of(position)), (end_of(position), position + MIB)] {
-                    asked += upto - from;
+                    requested += upto - from;
                     let Some(slot) = shelf.slot_at(&file, from, settled) else {
                         alone += upto - from;
                         continue;
@@ -188,7 +188,7 @@ mod tests {
         }
         slots.sort_by_key(Arc::as_ptr);
         slots.dedup_by_key(|slot| Arc::as_ptr(slot));
-        (slots.iter().map(|slot| slot.end - slot.from).sum::<u64>() + alone) as f64 / asked as f64
+        (slots.iter().map(|slot| slot.end - slot.from).sum::<u64>() + alone) as f64 / requested as f64
     }
 
     #[tokio::test]

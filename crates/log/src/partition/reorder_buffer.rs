@@ -260,9 +260,9 @@ impl OutOfOrderBatches {
     /// the copy is refused at once (see [`OutOfOrderBatches::take_late`]).
     pub fn expire(&mut self, reordering: &Arc<ReorderBuffer>) -> (Expired, Option<Instant>) {
         let now_ms = reordering.now_ms();
-        let is_unheard = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
-        let (unheard, batches): (Vec<_>, Vec<_>) = self.batches.expire(now_ms).into_iter().partition(is_unheard);
-        for early in unheard {
+        let is_unnoticed = |early: &OutOfOrderBatch| !early.is_late && !early.answer.is_awaited();
+        let (unnoticed, batches): (Vec<_>, Vec<_>) = self.batches.expire(now_ms).into_iter().partition(is_unnoticed);
+        for early in unnoticed {
             let (stamp, bytes) = (early.batch.stamp(), early.held.bytes);
             let due_ms = now_ms.saturating_add(reordering.wait_ms);
             // `park` cannot return refused batches here, because no batch of an older epoch is parked beside this one.

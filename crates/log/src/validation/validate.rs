@@ -305,8 +305,8 @@ mod tests {
                 assert!(validated(&sealed(codec, &[Some(b"a"), Some(b"")], b"v"), &compacted).is_ok());
                 let keyless = sealed(codec, &[Some(b"a"), None, Some(b"b"), None], b"v");
                 let why = validated(&keyless, &compacted).expect_err("refused");
-                let told: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
-                assert_eq!((why.code, told), (ErrorCode::INVALID_RECORD, vec![1, 3]));
+                let reported: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
+                assert_eq!((why.code, reported), (ErrorCode::INVALID_RECORD, vec![1, 3]));
                 assert!(why.message.starts_with("2 of the batch's records have no key."), "{}", why.message);
             }
         }
@@ -325,8 +325,8 @@ mod tests {
             let bytes = builder.seal(Stamp::NONE).expect("sealed").0;
             let stored = if codec == Compression::None { PRODUCER } else { stored_as(Compression::None) };
             let why = validated(&bytes, &topic(stored, false)).expect_err("refused");
-            let told: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
-            assert_eq!((why.code, told), (ErrorCode::INVALID_TIMESTAMP, vec![1, 4]));
+            let reported: Vec<_> = why.records.iter().map(|record| record.batch_index).collect();
+            assert_eq!((why.code, reported), (ErrorCode::INVALID_TIMESTAMP, vec![1, 4]));
             let words = why.records[0].batch_index_error_message.as_deref().unwrap_or_default();
             assert!(words.starts_with("Timestamp 3601001 is out of range"), "{words}");
         }

@@ -2,7 +2,7 @@
 //! `transaction.version` 2 the coordinator of the transaction is notified first.
 
 use super::TransactionTask;
-use super::ask::{Coordinator, Refusal, worst};
+use super::call::{Coordinator, Refusal, worst};
 use crate::ledger::{GroupMetadata, OffsetsRequest, TransactionOffset};
 use crate::scope::{TransactionScope, Wish};
 use fullbore_client::tokio::CoordinatorKind;
@@ -37,7 +37,7 @@ impl TransactionTask {
                 group_id: group_id.clone(),
                 ..Default::default()
             };
-            self.coordinator.ask(&request, ADD_OFFSETS_MAX, gives_up, |answer| answer.error_code).await?;
+            self.coordinator.call(&request, ADD_OFFSETS_MAX, gives_up, |answer| answer.error_code).await?;
         }
         scope.start();
         let GroupMetadata { generation_id, member_id, group_instance_id, .. } = &request.group;
@@ -53,10 +53,10 @@ impl TransactionTask {
             ..Default::default()
         };
         let max = if self.adds_partitions { COMMIT_MAX } else { KNOWS_GROUP_MAX };
-        let asked = self.coordinator_of(&group_id).ask(&commit, max, gives_up, |answer| {
+        let requested = self.coordinator_of(&group_id).call(&commit, max, gives_up, |answer| {
             worst(answer.topics.iter().flat_map(|topic| &topic.partitions).map(|of| of.error_code))
         });
-        asked.await.map(drop)
+        requested.await.map(drop)
     }
 
     /// Returns the coordinator of a group. If the group is the same as in the last call, its coordinator is kept.

@@ -71,7 +71,7 @@ impl Core {
             ..Default::default()
         };
         let request = DescribeConfigsRequest { resources: vec![resource], ..Default::default() };
-        let response = self.cluster.ask(request).await.inspect_err(|error| {
+        let response = self.cluster.call(request).await.inspect_err(|error| {
             tracing::debug!(%topic, %error, "cannot read the topic's max.message.bytes: the producer searches for it with smaller batches");
         });
         let result = response.ok()?.results.into_iter().find(|result| !result.error_code.is_err())?;

@@ -329,10 +329,10 @@ async fn a_delivery_timeout_names_the_error_that_the_broker_gave_each_time() {
     let error = producer.send(ProducerRecord::new("t", b"v")).await.unwrap().await.unwrap_err();
     assert!(fake.seen(0).len() > 1);
     assert!(!error.may_have_been_written());
-    let told = error.to_string();
+    let reported = error.to_string();
     assert!(
-        told.ends_with(" s: the broker answered NOT_ENOUGH_REPLICAS: Fewer replicas are in sync than required."),
-        "{told}"
+        reported.ends_with(" s: the broker answered NOT_ENOUGH_REPLICAS: Fewer replicas are in sync than required."),
+        "{reported}"
     );
 }
 
@@ -343,8 +343,8 @@ async fn a_delivery_timeout_names_the_broker_that_cannot_be_reached() {
     // No process listens on this port.
     fake.lock().ports[1] = 1;
     let producer = producer(&fake, &[("delivery.timeout.ms", "3000"), ("request.timeout.ms", "100")]);
-    let (told, mut reports) = tokio::sync::mpsc::unbounded_channel();
-    producer.on_trouble(move |why| drop(told.send(why.to_owned())));
+    let (reported, mut reports) = tokio::sync::mpsc::unbounded_channel();
+    producer.on_trouble(move |why| drop(reported.send(why.to_owned())));
     let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
     let cause = "broker 1: cannot connect to 127.0.0.1:1: ";
     let report = reports.recv().await.unwrap();
@@ -386,8 +386,8 @@ async fn broker_returns_after_a_while_it_gets_every_record() {
     fake.lock().leaders[0] = -1;
     let producer = producer(&fake, &[("metadata.max.age.ms", "20")]);
     let delivery = producer.send(ProducerRecord::new("t", b"v")).await.unwrap();
-    let asked = fake.lock().metadata_asked;
-    fake.until("it asks again", move |state| state.metadata_asked > asked + 2).await;
+    let requested = fake.lock().metadata_requested;
+    fake.until("it asks again", move |state| state.metadata_requested > requested + 2).await;
     fake.lock().leaders[0] = 1;
     assert_eq!(delivery.await.unwrap().offset, 0);
 }

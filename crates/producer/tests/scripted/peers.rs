@@ -163,8 +163,8 @@ fn runtime_of_callers_ends_during_sends_other_callers_continue() {
         sends(&leaving);
         kept.push(sends(&staying));
     }
-    let asking = producer.clone();
-    leaving.spawn(async move { asking.partitions("nowhere").await });
+    let requesting = producer.clone();
+    leaving.spawn(async move { requesting.partitions("nowhere").await });
     for delivery in taken.split_off(taken.len() / 2) {
         leaving.spawn(delivery);
     }

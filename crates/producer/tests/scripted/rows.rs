@@ -152,10 +152,10 @@ async fn row_23_a_topic_that_is_unknown_for_a_while_keeps_its_sequences() {
     written(&producer, 0, "0").await;
     for (i, value) in ["1", "2", "3"].into_iter().enumerate() {
         fake.lock().topic_error = Some(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION);
-        let asked = fake.lock().metadata_asked;
+        let requested = fake.lock().metadata_requested;
         fake.script(once(&[(value, Fate::Refused(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION))]));
         let delivery = send(&producer, 0, value).await;
-        fake.until("metadata says unknown", move |s| s.metadata_asked > asked + 1).await;
+        fake.until("metadata says unknown", move |s| s.metadata_requested > requested + 1).await;
         fake.lock().topic_error = None;
         assert_eq!(settled(delivery).await.unwrap().offset, i as i64 + 1);
     }

@@ -163,7 +163,7 @@ async fn a_batch_is_refused_for_its_size_the_topics_limit_is_fetched_once_and_fi
     let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
     fake.lock().topic_limit = Some(Ok(BATCH_MAX));
     let notices = send_all(&fake, 4000).await;
-    assert_eq!((fake.lock().configs_asked, notices.len()), (1, 1), "{notices:?}");
+    assert_eq!((fake.lock().configs_requested, notices.len()), (1, 1), "{notices:?}");
     let taken: Vec<usize> = fake.seen(0).iter().map(|seen| seen.bytes.len()).filter(|len| *len <= BATCH_MAX).collect();
     let full = taken.iter().filter(|len| **len > BATCH_MAX - 200).count();
     assert!(full * 4 > taken.len() * 3, "{full} of {}: {taken:?}", taken.len());
@@ -174,7 +174,7 @@ async fn the_topics_limit_is_not_readable_it_is_searched_for() {
     let fake = strict(ErrorCode::MESSAGE_TOO_LARGE).await;
     fake.lock().topic_limit = Some(Err(ErrorCode::TOPIC_AUTHORIZATION_FAILED));
     let notices = send_all(&fake, 4000).await;
-    assert_eq!((fake.lock().configs_asked, notices.len()), (1, 1), "{notices:?}");
+    assert_eq!((fake.lock().configs_requested, notices.len()), (1, 1), "{notices:?}");
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn one_record_of_a_batch_is_too_large_its_error_comes_without_a_notice() {
     let failed = deliveries.iter().map(|delivery| delivery.try_result().unwrap().is_err());
     assert_eq!(failed.collect::<Vec<_>>(), [false, true, false]);
     // The request for the limit may come after the parts.
-    fake.until("the limit is asked for", |state| state.configs_asked == 1).await;
+    fake.until("the limit is asked for", |state| state.configs_requested == 1).await;
     producer.close(Duration::from_secs(10)).await;
     assert_eq!(noticed.try_iter().collect::<Vec<_>>(), Vec::<String>::new());
 }

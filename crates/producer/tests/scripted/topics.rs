@@ -63,12 +63,12 @@ async fn a_broker_that_is_behind_has_nothing_written_twice_to_a_topic_made_again
     let delivery = send(&producer, 0, "2").await;
     fake.until("it is in flight", |state| state.seen.len() > before).await;
     for id in [7, 8] {
-        let asked = {
+        let requested = {
             let mut state = fake.lock();
             state.topic_id = Uuid([id; 16]);
-            state.metadata_asked
+            state.metadata_requested
         };
-        fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+        fake.until("metadata was taken", |state| state.metadata_requested >= requested + 2).await;
     }
     fake.hold(false);
     settle(vec![delivery, send(&producer, 0, "3").await]).await;
@@ -94,14 +94,14 @@ async fn the_leader_epoch_of_a_topic_that_is_gone_does_not_hold_for_the_new_one(
     let before = fake.lock().seen.len();
     let delivery = send(&producer, 0, "1").await;
     fake.until("it is in flight", |state| state.seen.len() > before).await;
-    let asked = {
+    let requested = {
         let mut state = fake.lock();
         state.logs.clear();
         (state.topic_id, state.leader_epoch, state.leaders) = (Uuid([8; 16]), 0, vec![1]);
         state.names_leader = None;
-        state.metadata_asked
+        state.metadata_requested
     };
-    fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+    fake.until("metadata was taken", |state| state.metadata_requested >= requested + 2).await;
     fake.hold(false);
     settle(vec![delivery, send(&producer, 0, "2").await]).await;
     assert_eq!(fake.values(0), ["1", "2"]);
@@ -137,13 +137,13 @@ async fn topic_was_missing_refused_batches_go_to_the_one_created_later() {
     let before = fake.lock().seen.len();
     let delivery = send(&producer, 0, "1").await;
     fake.until("it was refused", |state| state.seen.len() > before + 2).await;
-    let asked = {
+    let requested = {
         let mut state = fake.lock();
         state.logs.clear();
         state.topic_id = Uuid([8; 16]);
-        state.metadata_asked
+        state.metadata_requested
     };
-    fake.until("metadata was taken", |state| state.metadata_asked >= asked + 2).await;
+    fake.until("metadata was taken", |state| state.metadata_requested >= requested + 2).await;
     fake.script(|_| Fate::Normal);
     settle(vec![delivery, send(&producer, 0, "2").await]).await;
     assert_eq!(fake.values(0), ["1", "2"]);

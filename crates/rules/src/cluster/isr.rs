@@ -21,18 +21,18 @@ pub fn alter_isr(
     brokers: &Brokers,
     min_isr: usize,
     from: BrokerState,
-    asked: &AlterPartition,
+    requested: &AlterPartition,
 ) -> Result<PartitionRegistration, ErrorCode> {
     if brokers.get(&from.broker_id).is_none_or(|broker| broker.epoch != from.broker_epoch) {
         return Err(ErrorCode::STALE_BROKER_EPOCH);
     }
-    if partition.leader != Some(from.broker_id) || asked.leader_epoch != partition.leader_epoch {
+    if partition.leader != Some(from.broker_id) || requested.leader_epoch != partition.leader_epoch {
         return Err(ErrorCode::FENCED_LEADER_EPOCH);
     }
-    if asked.partition_epoch != partition.partition_epoch {
+    if requested.partition_epoch != partition.partition_epoch {
         return Err(ErrorCode::INVALID_UPDATE_VERSION);
     }
-    let isr: Vec<i32> = asked.new_isr.iter().map(|member| member.broker_id).collect();
+    let isr: Vec<i32> = requested.new_isr.iter().map(|member| member.broker_id).collect();
     let is_twice = |(at, id): (usize, &i32)| isr[..at].contains(id);
     let is_a_replica = |id: &i32| partition.replicas.contains(id);
     if !isr.contains(&from.broker_id) || !isr.iter().all(is_a_replica) || isr.iter().enumerate().any(is_twice) {
@@ -47,7 +47,7 @@ pub fn alter_isr(
             is_leader || (is_the_same && may)
         })
     };
-    if !asked.new_isr.iter().all(is_eligible) {
+    if !requested.new_isr.iter().all(is_eligible) {
         return Err(ErrorCode::INELIGIBLE_REPLICA);
     }
     let mut next = partition.clone();

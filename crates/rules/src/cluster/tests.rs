@@ -106,18 +106,18 @@ fn disk_full_and_no_other_in_sync_the_leader_keeps_what_it_leads() {
 #[test]
 fn disk_full_and_a_follower_joins_the_leader_hands_over() {
     let from = BrokerState { broker_id: 1, broker_epoch: 10 };
-    let asked = |isr: &[i32]| AlterPartition {
+    let requested = |isr: &[i32]| AlterPartition {
         leader_epoch: 4,
         partition_epoch: 7,
         new_isr: isr.iter().map(|id| BrokerState { broker_id: *id, broker_epoch: 10 }).collect(),
     };
     let of = partition(&[1], &[], Some(1));
-    let joined = alter_isr(&of, &full(&[1]), 1, from, &asked(&[1, 3])).expect("3 has room");
+    let joined = alter_isr(&of, &full(&[1]), 1, from, &requested(&[1, 3])).expect("3 has room");
     assert_eq!(shown(&joined), (Some(3), &[3][..], &[][..], 5, 9));
     let both = partition(&[1, 2], &[], Some(1));
-    let joined = alter_isr(&both, &full(&[1, 2]), 1, from, &asked(&[1, 2, 3])).expect("3 has room");
+    let joined = alter_isr(&both, &full(&[1, 2]), 1, from, &requested(&[1, 2, 3])).expect("3 has room");
     assert_eq!(shown(&joined), (Some(3), &[3][..], &[][..], 5, 9));
-    let not_now = alter_isr(&of, &full(&[3]), 1, from, &asked(&[1, 3]));
+    let not_now = alter_isr(&of, &full(&[3]), 1, from, &requested(&[1, 3]));
     assert_eq!(not_now, Err(ErrorCode::INELIGIBLE_REPLICA));
     let preferred = elect_preferred(&partition(&[1, 2], &[], Some(2)), &full(&[1]), 1);
     assert_eq!(preferred, Err(ErrorCode::PREFERRED_LEADER_NOT_AVAILABLE));
@@ -174,28 +174,28 @@ fn the_preferred_leader_must_be_in_sync() {
 fn isr_change_needs_the_current_leader_and_current_members() {
     let of = partition(&[1, 2], &[], Some(1));
     let from = BrokerState { broker_id: 1, broker_epoch: 10 };
-    let asked = |isr: &[i32]| AlterPartition {
+    let requested = |isr: &[i32]| AlterPartition {
         leader_epoch: 4,
         partition_epoch: 7,
         new_isr: isr.iter().map(|id| BrokerState { broker_id: *id, broker_epoch: 10 }).collect(),
     };
-    let alter = |from, asked: &AlterPartition, fenced: &[i32]| alter_isr(&of, &brokers(fenced), 2, from, asked);
-    let joined = alter(from, &asked(&[1, 2, 3]), &[]).expect("3 may join");
+    let alter = |from, requested: &AlterPartition, fenced: &[i32]| alter_isr(&of, &brokers(fenced), 2, from, requested);
+    let joined = alter(from, &requested(&[1, 2, 3]), &[]).expect("3 may join");
     assert_eq!(shown(&joined), (Some(1), &[1, 2, 3][..], &[][..], 4, 8));
-    assert_eq!(alter(from, &asked(&[1, 2]), &[]), Ok(of.clone()), "it is so already");
-    let left = alter(from, &asked(&[1]), &[]).expect("2 may leave");
+    assert_eq!(alter(from, &requested(&[1, 2]), &[]), Ok(of.clone()), "it is so already");
+    let left = alter(from, &requested(&[1]), &[]).expect("2 may leave");
     assert_eq!(shown(&left), (Some(1), &[1][..], &[2][..], 4, 8));
     let older = BrokerState { broker_epoch: 9, ..from };
-    assert_eq!(alter(older, &asked(&[1]), &[]), Err(ErrorCode::STALE_BROKER_EPOCH));
+    assert_eq!(alter(older, &requested(&[1]), &[]), Err(ErrorCode::STALE_BROKER_EPOCH));
     let other = BrokerState { broker_id: 2, ..from };
-    assert_eq!(alter(other, &asked(&[2]), &[]), Err(ErrorCode::FENCED_LEADER_EPOCH));
-    let late = AlterPartition { partition_epoch: 6, ..asked(&[1]) };
+    assert_eq!(alter(other, &requested(&[2]), &[]), Err(ErrorCode::FENCED_LEADER_EPOCH));
+    let late = AlterPartition { partition_epoch: 6, ..requested(&[1]) };
     assert_eq!(alter(from, &late, &[]), Err(ErrorCode::INVALID_UPDATE_VERSION));
     for isr in [&[2][..], &[1, 4], &[1, 2, 2]] {
-        assert_eq!(alter(from, &asked(isr), &[]), Err(ErrorCode::INVALID_REQUEST), "{isr:?}");
+        assert_eq!(alter(from, &requested(isr), &[]), Err(ErrorCode::INVALID_REQUEST), "{isr:?}");
     }
-    assert_eq!(alter(from, &asked(&[1, 2, 3]), &[3]), Err(ErrorCode::INELIGIBLE_REPLICA));
-    let mut replaced = asked(&[1, 2, 3]);
+    assert_eq!(alter(from, &requested(&[1, 2, 3]), &[3]), Err(ErrorCode::INELIGIBLE_REPLICA));
+    let mut replaced = requested(&[1, 2, 3]);
     replaced.new_isr[2].broker_epoch = 9;
     assert_eq!(alter(from, &replaced, &[]), Err(ErrorCode::INELIGIBLE_REPLICA));
 }

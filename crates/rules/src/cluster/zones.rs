@@ -117,8 +117,8 @@ mod tests {
             (brokers, others) in brokers().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
             topic: u128, number in 0..10_000, client in 0..NAMES.len(),
         ) {
-            let told = |brokers: &[(i32, usize)]| zones(brokers).brokers_of((topic, number), NAMES[client]);
-            prop_assert_eq!(told(&brokers), told(&others));
+            let reported = |brokers: &[(i32, usize)]| zones(brokers).brokers_of((topic, number), NAMES[client]);
+            prop_assert_eq!(reported(&brokers), reported(&others));
         }
 
         #[test]
@@ -127,20 +127,20 @@ mod tests {
         ) {
             let zones = zones(&brokers);
             let partition = (topic, number);
-            let told = zones.brokers_of(partition, NAMES[client]);
+            let reported = zones.brokers_of(partition, NAMES[client]);
             let zone_of: HashMap<i32, usize> = brokers.iter().copied().collect();
-            let of_told: Vec<usize> = told.iter().map(|id| zone_of[id]).collect();
+            let of_reported: Vec<usize> = reported.iter().map(|id| zone_of[id]).collect();
             let all: BTreeSet<usize> = brokers.iter().map(|(_, zone)| *zone).collect();
-            prop_assert_eq!(of_told.iter().copied().collect::<BTreeSet<_>>(), all.clone());
-            prop_assert_eq!(of_told.len(), all.len());
-            prop_assert!(of_told[1..].is_sorted());
+            prop_assert_eq!(of_reported.iter().copied().collect::<BTreeSet<_>>(), all.clone());
+            prop_assert_eq!(of_reported.len(), all.len());
+            prop_assert!(of_reported[1..].is_sorted());
             if client > 0 && all.contains(&client) {
-                prop_assert_eq!(of_told[0], client);
+                prop_assert_eq!(of_reported[0], client);
             } else {
                 let together: Vec<_> = brokers.iter().map(|(id, _)| (*id, 0)).collect();
-                prop_assert_eq!(&told[..1], &super::tests::zones(&together).brokers_of(partition, None)[..]);
+                prop_assert_eq!(&reported[..1], &super::tests::zones(&together).brokers_of(partition, None)[..]);
             }
-            for (id, zone) in told.iter().zip(&of_told) {
+            for (id, zone) in reported.iter().zip(&of_reported) {
                 if let Some(name) = NAMES[*zone] {
                     prop_assert_eq!(zones.broker_in(name, partition), Some(*id));
                 }
@@ -188,8 +188,8 @@ mod tests {
     fn the_choice_is_the_same_in_every_version() {
         let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);
         let topic = 0x0123_4567_89ab_cdef_0011_2233_4455_6677;
-        let told: Vec<_> = (0..4).map(|number| zones.brokers_of((topic, number), Some("b"))).collect();
-        assert_eq!(told, [[3, 4, 1], [3, 4, 2], [3, 4, 2], [3, 4, 2]]);
+        let reported: Vec<_> = (0..4).map(|number| zones.brokers_of((topic, number), Some("b"))).collect();
+        assert_eq!(reported, [[3, 4, 1], [3, 4, 2], [3, 4, 2], [3, 4, 2]]);
         assert_eq!(weight((topic, 3), 2), 0xf53a_6312_372b_d175);
         assert!(Zones::default().brokers_of((1, 1), None).is_empty());
     }

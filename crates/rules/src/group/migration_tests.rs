@@ -209,9 +209,9 @@ impl Bench {
     }
 }
 
-fn answer(effects: Effects, asked: RequestTicket) -> Option<GroupAnswer> {
+fn answer(effects: Effects, requested: RequestTicket) -> Option<GroupAnswer> {
     effects.into_iter().find_map(|effect| match effect {
-        Effect::Answer(ticket, answer) if ticket == asked => Some(answer),
+        Effect::Answer(ticket, answer) if ticket == requested => Some(answer),
         _ => None,
     })
 }

@@ -254,7 +254,7 @@ impl Partition {
         now: &Now<'_>,
     ) -> Effects {
         let Role::Leader(leader) = &mut self.role else { return Effects::default() };
-        if !leader.state.is_asked(proposal) {
+        if !leader.state.is_requested(proposal) {
             return Effects::default();
         }
         match answer {

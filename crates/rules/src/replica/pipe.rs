@@ -84,7 +84,7 @@ enum Phase {
 impl PartitionPipe {
     /// Returns the position that the fetch with this number must request; None if the fetch must leave the partition
     /// out.
-    pub fn ask(&mut self, fetch: i32) -> Option<Ask> {
+    pub fn request(&mut self, fetch: i32) -> Option<Ask> {
         match self.phase {
             Phase::FromLogEnd => {
                 self.phase = Phase::Requested(fetch);
@@ -95,14 +95,14 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response. `asked_in` is the number of the fetch from the log end, as the response has it. `fits` is
+    /// Handles a response. `requested_in` is the number of the fetch from the log end, as the response has it. `fits` is
     /// true if the response begins at the log end, and has no error or divergence. Returns true if the caller must use
     /// the response.
-    pub fn answered(&mut self, asked_in: i32, fits: bool) -> bool {
-        if !self.concerns(asked_in) {
+    pub fn answered(&mut self, requested_in: i32, fits: bool) -> bool {
+        if !self.concerns(requested_in) {
             return false;
         }
-        self.phase = if fits { Phase::Flowing(asked_in) } else { Phase::FromLogEnd };
+        self.phase = if fits { Phase::Flowing(requested_in) } else { Phase::FromLogEnd };
         fits
     }
 
@@ -111,10 +111,10 @@ impl PartitionPipe {
         self.phase = Phase::FromLogEnd;
     }
 
-    /// Returns true if `asked_in` is the partition's last fetch from the log end, and is still valid. Returns false for
+    /// Returns true if `requested_in` is the partition's last fetch from the log end, and is still valid. Returns false for
     /// a late response to an earlier fetch, and while the next fetch must be from the log end.
-    pub fn concerns(&self, asked_in: i32) -> bool {
-        matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == asked_in)
+    pub fn concerns(&self, requested_in: i32) -> bool {
+        matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == requested_in)
     }
 
     /// Returns true if the next fetch of the partition must be from the log end.
@@ -153,25 +153,25 @@ mod tests {
     fn first_fetch_is_from_the_log_end_and_later_ones_read_on() {
         let mut partition = PartitionPipe::default();
         assert!(!partition.answered(0, true), "it was not asked for");
-        assert_eq!(partition.ask(4), Some(Ask::FromLogEnd));
-        assert_eq!(partition.ask(5), None);
+        assert_eq!(partition.request(4), Some(Ask::FromLogEnd));
+        assert_eq!(partition.request(5), None);
         assert!(!partition.answered(3, true), "it was asked before");
         assert!(partition.answered(4, true) && partition.is_flowing());
-        assert_eq!(partition.ask(6), Some(Ask::Continue));
+        assert_eq!(partition.request(6), Some(Ask::Continue));
     }
 
     #[test]
     fn response_that_does_not_fit_discards_all_earlier_fetches() {
         let mut partition = PartitionPipe::default();
-        partition.ask(1);
+        partition.request(1);
         assert!(partition.answered(1, true));
         assert!(!partition.answered(1, false));
         assert!(!partition.answered(1, true), "what came before it is missing");
-        assert_eq!(partition.ask(9), Some(Ask::FromLogEnd));
+        assert_eq!(partition.request(9), Some(Ask::FromLogEnd));
         assert!(!partition.answered(1, true) && !partition.concerns(1));
         assert!(!partition.answered(9, false), "it diverges");
         assert!(partition.is_from_log_end());
-        assert_eq!(partition.ask(10), Some(Ask::FromLogEnd));
+        assert_eq!(partition.request(10), Some(Ask::FromLogEnd));
         assert!(partition.answered(10, true));
     }
 }

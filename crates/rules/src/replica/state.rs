@@ -59,7 +59,7 @@ impl PartitionState {
     }
 
     /// Returns true if this is the change that is requested now.
-    pub fn is_asked(&self, proposal: &AlterPartition) -> bool {
+    pub fn is_requested(&self, proposal: &AlterPartition) -> bool {
         self.pending.as_ref().is_some_and(|pending| pending.proposal == *proposal)
     }
 

@@ -391,8 +391,8 @@ fn follower_takes_its_leaders_high_watermark_up_to_its_own_log_end() {
 fn epoch_ends_at_the_start_of_the_next_one() {
     let epochs = [(1, 0), (3, 10), (6, 20)];
     let ends = [(0, (0, 0)), (1, (1, 10)), (2, (1, 10)), (3, (3, 20)), (5, (3, 20)), (6, (6, 30)), (9, (6, 30))];
-    for (asked, (epoch, end_offset)) in ends {
-        assert_eq!(end_of(&epochs, asked, 30), EpochEnd { epoch, end_offset }, "{asked}");
+    for (requested, (epoch, end_offset)) in ends {
+        assert_eq!(end_of(&epochs, requested, 30), EpochEnd { epoch, end_offset }, "{requested}");
     }
     assert_eq!(end_of(&[], 4, 0), EpochEnd { epoch: 4, end_offset: 0 });
 }
@@ -402,14 +402,14 @@ fn follower_truncates_to_the_divergence_of_the_logs() {
     let leader = [(1, 0), (3, 10), (6, 20)];
     let at = |offset, last_epoch| Position { offset, last_epoch: Some(last_epoch) };
     let end = |epoch, end_offset| EpochEnd { epoch, end_offset };
-    let ask = |position| divergence(&leader, 30, position);
+    let request = |position| divergence(&leader, 30, position);
     for same in [at(5, 1), at(10, 1), at(20, 3), at(25, 6), at(30, 6), Position { offset: 0, last_epoch: None }] {
-        assert_eq!(ask(same), Divergence::None, "{same:?}");
+        assert_eq!(request(same), Divergence::None, "{same:?}");
     }
-    assert_eq!(ask(at(15, 1)), Divergence::At(end(1, 10)), "the end of an old leader's epoch that nobody else has");
-    assert_eq!(ask(at(31, 6)), Divergence::At(end(6, 30)));
-    assert_eq!(ask(at(18, 5)), Divergence::At(end(3, 20)));
-    assert_eq!(ask(Position { offset: 31, last_epoch: None }), Divergence::OutOfRange);
+    assert_eq!(request(at(15, 1)), Divergence::At(end(1, 10)), "the end of an old leader's epoch that nobody else has");
+    assert_eq!(request(at(31, 6)), Divergence::At(end(6, 30)));
+    assert_eq!(request(at(18, 5)), Divergence::At(end(3, 20)));
+    assert_eq!(request(Position { offset: 31, last_epoch: None }), Divergence::OutOfRange);
 
     assert_eq!(truncation(&[(1, 0)], 15, at(15, 1), end(1, 10)), Some(10));
     // The leader does not have epoch 5, and the follower does not have epoch 3 (KIP-279). The follower truncates to the

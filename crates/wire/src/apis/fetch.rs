@@ -150,7 +150,7 @@ message! {
         in_epoch: i32, 18.., default -1, tag 1000;
         /// Fullbore's own, between brokers: the session epoch of the request that last set the partition to the end of
         /// the follower's log, or -1.
-        asked_in: i32, 18.., default -1, tag 1001;
+        requested_in: i32, 18.., default -1, tag 1001;
         /// Fullbore's own, between brokers and in sessions with `read_ahead`: the offset that was read from, or -1.
         from_offset: i64, 18.., default -1, tag 1002;
         /// Fullbore's own, between brokers: the end of the leader's log, or -1.

@@ -100,8 +100,8 @@ fn commit_in(client: &mut Client, version: i16, group: &str, name: &str, offset:
 fn committed(client: &mut Client, group: &str, name: &str) -> i64 {
     let topics =
         vec![OffsetFetchRequestTopics { name: Text::from(name), partition_indexes: vec![0], ..Default::default() }];
-    let asked = OffsetFetchRequestGroup { topics: Some(topics), ..fetch_group(group) };
-    let mut response = client.call(&OffsetFetchRequest { groups: vec![asked], ..Default::default() }, FETCH);
+    let requested = OffsetFetchRequestGroup { topics: Some(topics), ..fetch_group(group) };
+    let mut response = client.call(&OffsetFetchRequest { groups: vec![requested], ..Default::default() }, FETCH);
     let mut answered = response.groups.remove(0);
     assert_eq!(answered.error_code, OK);
     let partition = answered.topics.remove(0).partitions.remove(0);
@@ -115,18 +115,18 @@ fn fetch_group(group: &str) -> OffsetFetchRequestGroup {
 
 /// Returns every offset of a group in order: topic, partition, offset, epoch and metadata.
 fn all(client: &mut Client, group: &str, version: i16) -> Vec<(String, i32, i64, i32, String)> {
-    let asked = OffsetFetchRequest {
+    let requested = OffsetFetchRequest {
         group_id: Text::from(group),
         topics: None,
         groups: vec![OffsetFetchRequestGroup { topics: None, ..fetch_group(group) }],
         ..Default::default()
     };
-    let asked = if version < 8 {
-        OffsetFetchRequest { groups: vec![], ..asked }
+    let requested = if version < 8 {
+        OffsetFetchRequest { groups: vec![], ..requested }
     } else {
-        OffsetFetchRequest { group_id: Text::default(), topics: Some(vec![]), ..asked }
+        OffsetFetchRequest { group_id: Text::default(), topics: Some(vec![]), ..requested }
     };
-    let response = client.call(&asked, version);
+    let response = client.call(&requested, version);
     let mut found = Vec::new();
     for topic in &response.topics {
         assert_eq!(response.error_code, OK);
@@ -273,7 +273,7 @@ fn partitions_without_an_offset_are_no_error() {
     let id = client.create_topic(&name, 3, &[]);
     assert_eq!(commit(&mut client, &group, &name, 7), OK);
     for version in 1..=7 {
-        let asked = OffsetFetchRequestTopic {
+        let requested = OffsetFetchRequestTopic {
             name: Text::from(name.as_str()),
             partition_indexes: vec![2, 0, 9],
             ..Default::default()
@@ -282,7 +282,7 @@ fn partitions_without_an_offset_are_no_error() {
             OffsetFetchRequestTopic { name: Text::from("nowhere"), partition_indexes: vec![0], ..Default::default() };
         let request = OffsetFetchRequest {
             group_id: Text::from(group.as_str()),
-            topics: Some(vec![asked, unknown]),
+            topics: Some(vec![requested, unknown]),
             ..Default::default()
         };
         let response = client.call(&request, version);

@@ -451,14 +451,14 @@ impl Control {
         let topics = wanted.topics.iter().filter(exists).cloned().collect();
         let mut offsets = BTreeMap::new();
         for (group, topic, partition) in wanted.offsets.keys() {
-            let asked = OffsetFetchRequestTopics {
+            let requested = OffsetFetchRequestTopics {
                 name: Text::from(&**topic),
                 partition_indexes: vec![*partition],
                 ..Default::default()
             };
             let of_group = OffsetFetchRequestGroup {
                 group_id: Text::from(&**group),
-                topics: Some(vec![asked]),
+                topics: Some(vec![requested]),
                 member_epoch: -1,
                 ..Default::default()
             };

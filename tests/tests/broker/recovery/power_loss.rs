@@ -113,9 +113,10 @@ fn hole_in_a_log_is_cut_off_after_a_power_loss_and_refused_in_the_same_boot() {
         broker.wait_for_stderr(&said);
     }
     let directory = broker.client().call(&DescribeLogDirsRequest::default(), 5).results.remove(0);
-    let told = directory.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.set_aside_bytes);
+    let reported =
+        directory.topics.iter().flat_map(|topic| &topic.partitions).map(|partition| partition.set_aside_bytes);
     assert_eq!(
-        told.sum::<i64>(),
+        reported.sum::<i64>(),
         fs::metadata(&aside).expect("there").len() as i64,
         "it is told without another start"
     );

@@ -327,8 +327,8 @@ fn looks(on: &mut Matrix) {
     let request = FetchRequest { isolation_level: 2, ..fullbore_tests::fetch_request(&from, 0, 0) };
     let answer = on.client.call(&request, 12).error_code;
     on.note("fetch: isolation level 2", answer);
-    let asked = ListOffsetsPartition { timestamp: -1, ..Default::default() };
-    let topics = vec![ListOffsetsTopic { name: TOPIC.into(), partitions: vec![asked], ..Default::default() }];
+    let requested = ListOffsetsPartition { timestamp: -1, ..Default::default() };
+    let topics = vec![ListOffsetsTopic { name: TOPIC.into(), partitions: vec![requested], ..Default::default() }];
     let request = ListOffsetsRequest { isolation_level: 2, topics, ..Default::default() };
     let answer = on.client.call(&request, 9).topics[0].partitions[0].error_code;
     on.note("list offsets: isolation level 2", answer);

@@ -145,13 +145,13 @@ fn commit_offset(client: &mut Client, producer: &Transactional, committed_offset
 /// Returns the committed offset of a group. `None` while a transaction may change it.
 fn committed_offset(client: &mut Client, group: &str) -> Option<i64> {
     let topic = OffsetFetchRequestTopics { name: Text::from(TOPIC), partition_indexes: vec![0], ..Default::default() };
-    let asked = OffsetFetchRequestGroup {
+    let requested = OffsetFetchRequestGroup {
         group_id: Text::from(group),
         member_epoch: -1,
         topics: Some(vec![topic]),
         ..Default::default()
     };
-    let request = OffsetFetchRequest { groups: vec![asked], require_stable: true, ..Default::default() };
+    let request = OffsetFetchRequest { groups: vec![requested], require_stable: true, ..Default::default() };
     let found = client.call(&request, 8).groups.remove(0);
     let partition = found.topics.first()?.partitions.first()?;
     (found.error_code == ErrorCode::NONE && partition.error_code == ErrorCode::NONE)

@@ -24,9 +24,9 @@ fn abort_of_a_coordinated_transaction_is_refused_unless_forced() {
     let mut producer = Transactional::begin(&mut client, "owned", Protocol::New);
     producer.write(&mut client, TOPIC, 0, &["open"]);
     let refused = abort(&broker, &[]);
-    let told = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert_eq!(refused.status.code(), Some(1), "{told}");
-    assert!(told.contains("the coordinator of transactional id 'owned' has it (Ongoing for "), "{told}");
+    let reported = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(1), "{reported}");
+    assert!(reported.contains("the coordinator of transactional id 'owned' has it (Ongoing for "), "{reported}");
     assert_eq!((client.stable(TOPIC, 0), client.latest(TOPIC, 0)), (0, 1));
     let forced = abort(&broker, &["--force"]);
     assert!(forced.status.success(), "{}", String::from_utf8_lossy(&forced.stderr));

@@ -85,14 +85,14 @@ impl Pair {
         self.places.each_ref().map(Namespace::name)
     }
 
-    /// Carries packets until `asked` returns true.
+    /// Carries packets until `requested` returns true.
     ///
     /// # Errors
     /// Returns [`LinkError`] if a device fails, for example because it was removed.
-    pub fn run(&self, asked: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
+    pub fn run(&self, requested: impl Fn() -> bool + Sync) -> Result<(), LinkError> {
         // A link with one direction is useless, so if one direction ends, the other ends as well.
         let ended = AtomicBool::new(false);
-        let stop = || ended.load(Ordering::Relaxed) || asked();
+        let stop = || ended.load(Ordering::Relaxed) || requested();
         let NamespaceSettings { shape, loss, .. } = &self.settings;
         let ([a, b], [there, back]) = (&self.devices, &self.counts);
         let directions = [

@@ -56,15 +56,15 @@ mod tests {
     fn sweep_is_over_best_points_are_named_with_their_figures() {
         let results = sample_results();
         let points = results.points();
-        let told = finding(&results, &points);
+        let reported = finding(&results, &points);
         let best = points
             .iter()
             .filter(|point| point.target == 0)
             .filter_map(|point| point.median(metric::RECORDS_PER_SEC))
             .fold(0.0, f64::max);
-        assert!(told.contains(&format!("{} records/s with p99 ", grouped(&number(best)))), "{told}");
-        assert_eq!(told.matches(" has most throughput ").count(), 2, "{told}");
-        assert_eq!(told.matches("At equal points ").count(), 1, "{told}");
+        assert!(reported.contains(&format!("{} records/s with p99 ", grouped(&number(best)))), "{reported}");
+        assert_eq!(reported.matches(" has most throughput ").count(), 2, "{reported}");
+        assert_eq!(reported.matches("At equal points ").count(), 1, "{reported}");
         assert_eq!(finding(&results, &[]), "");
     }
 }

@@ -85,8 +85,8 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     };
     // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
     // freed.
-    let asked = SessionRequest::of(request);
-    let plan = match broker.sessions.admit(asked) {
+    let requested = SessionRequest::of(request);
+    let plan = match broker.sessions.admit(requested) {
         Ok(FetchAdmission::Planned(plan)) => plan,
         Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
@@ -359,11 +359,11 @@ fn partition(broker: &Node, image: &Image, wanted: &PartitionFetch) -> Result<An
 ///
 /// # Errors
 /// Fails as [`topics::find`] does. Fails with INCONSISTENT_TOPIC_ID if a different topic now has the name.
-fn topic_of<'i>(image: &'i Image, asked: &FetchedTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
-    let found = topics::find(image, &asked.name, asked.id);
+fn topic_of<'i>(image: &'i Image, requested: &FetchedTopic) -> Result<&'i Arc<Topic>, ErrorCode> {
+    let found = topics::find(image, &requested.name, requested.id);
     match found {
-        Ok(topic) => asked.resolve(&topic.name),
-        Err(_) if asked.resolved().is_some_and(|name| image.topic(name).is_some()) => {
+        Ok(topic) => requested.resolve(&topic.name),
+        Err(_) if requested.resolved().is_some_and(|name| image.topic(name).is_some()) => {
             return Err(ErrorCode::INCONSISTENT_TOPIC_ID);
         }
         Err(_) => {}
@@ -411,8 +411,8 @@ impl Minimum {
 
 /// Returns how many bytes the partition may return: its own limit, or less if the answer has less space left.
 fn room_for(fetch: &PartitionFetch, room: &ReadRoom) -> u32 {
-    let asked = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
-    u32::try_from(asked.min(room.left)).unwrap_or(u32::MAX)
+    let requested = usize::try_from(fetch.partition_max_bytes).unwrap_or(0);
+    u32::try_from(requested.min(room.left)).unwrap_or(u32::MAX)
 }
 
 /// Reads one partition. Returns `None` while its records are still being fetched.

@@ -30,7 +30,7 @@ async fn group_with_its_first_commit_under_way_is_not_forgotten() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
-    let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    let commit = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
     // This event finds a group without members. It would remove the group if no commit were in flight.
     opened.groups.put_to(&"g".into(), Missing::Refuse(ErrorCode::NONE), |group, ticket, now, effects| {
         group.leave(&[], ticket, now, effects);
@@ -175,16 +175,16 @@ async fn commits_under_way_are_bounded_across_all_clients() {
     let t = opened.topic("t").await;
     let id = Text::from("g".repeat(30_000));
     let committer = Committer { member_id: "", instance_id: None, generation: -1, version: 8, is_transactional: false };
-    let ask = || {
+    let request = || {
         let offsets = (0..400).map(|n| one(&t, n % 8, committed(1, 1))).collect();
         opened.groups.commit(&id, &committer, None, offsets, &Unwritten::default())
     };
-    let asked: Vec<_> = (0..20).map(|_| ask()).collect();
-    assert_eq!(asked.last().and_then(|last| last.as_ref().err()), Some(&ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
-    for commit in asked.into_iter().flatten() {
+    let requested: Vec<_> = (0..20).map(|_| request()).collect();
+    assert_eq!(requested.last().and_then(|last| last.as_ref().err()), Some(&ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    for commit in requested.into_iter().flatten() {
         assert_eq!(commit.done().await, Ok(vec![]));
     }
-    assert_eq!(ask().expect("there is room again").done().await, Ok(vec![]));
+    assert_eq!(request().expect("there is room again").done().await, Ok(vec![]));
 }
 
 /// A single task handles the deadlines of all groups, so a panic in one group must not end it.
@@ -227,7 +227,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
             ..Default::default()
         };
         let (image, settings) = (opened.control.image(), opened.groups.settings);
-        let asked = opened.groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
+        let requested = opened.groups.put_to(id, Missing::Create, |group, ticket, now, effects| {
             let call = consumer::Call {
                 request: &request,
                 fresh_id: Text::default(),
@@ -239,7 +239,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
             };
             group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
         });
-        match asked.answer().await {
+        match requested.answer().await {
             GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
             answer => panic!("{answer:?}"),
         }
@@ -262,7 +262,7 @@ async fn group_that_panics_with_its_first_commit_under_way_is_still_listed() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
-    let commit = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    let commit = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
     opened.groups.put_to(&"g".into(), Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
     commit.done().await.expect("kept");
     assert_eq!((opened.held(), opened.groups.ids()), (1, vec!["g".into()]));

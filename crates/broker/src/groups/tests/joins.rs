@@ -25,7 +25,7 @@ impl Opened {
             ..Default::default()
         };
         let (image, settings) = (self.control.image(), self.groups.settings);
-        let asked = self.groups.put_to(&"g".into(), Missing::Create, |group, ticket, now, effects| {
+        let requested = self.groups.put_to(&"g".into(), Missing::Create, |group, ticket, now, effects| {
             let call = consumer::Call {
                 request: &request,
                 fresh_id: Text::default(),
@@ -37,7 +37,7 @@ impl Opened {
             };
             group.consumer_heartbeat(call, &*image, settings, ticket, now, effects);
         });
-        match asked.answer().await {
+        match requested.answer().await {
             GroupAnswer::ConsumerHeartbeat(response) => (response.error_code, response.member_epoch),
             GroupAnswer::Refused(code) => (code, -1),
             answer => panic!("{answer:?}"),

@@ -204,19 +204,19 @@ async fn answer_after_an_unreplicated_snapshot_becomes_a_refusal() {
         registered.leader_epoch += 1;
     });
     opened.groups.topic.loaded().await;
-    let ask = || {
+    let request = || {
         opened.groups.put_to(&"g".into(), Missing::Create, |group, ticket, _, effects| {
             effects.push(Effect::Keep(group.records()));
             effects.push(Effect::Answer(ticket, GroupAnswer::Heartbeat(ErrorCode::NONE)));
         })
     };
-    let first = ask();
+    let first = request();
     let log_end = || opened.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end;
     while log_end() == 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     // The follower has fetched neither of the two snapshots.
-    let second = ask();
+    let second = request();
     opened.elect(OTHER);
     for pending in [first, second] {
         assert_eq!(pending.answer().await, GroupAnswer::Refused(ErrorCode::COORDINATOR_NOT_AVAILABLE));
@@ -273,11 +273,11 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
         registered.leader_epoch += 1;
     });
     opened.groups.topic.loaded().await;
-    let first = opened.ask("g", vec![one(&t, 0, committed(1, 1))]);
+    let first = opened.request("g", vec![one(&t, 0, committed(1, 1))]);
     let mut first = std::pin::pin!(first.done());
     assert!(is_pending(&mut first).await);
     // Both are queued after the first commit. The deletion sees the offsets as they are at its own position in the log.
-    let second = opened.ask("g", vec![one(&t, 1, committed(2, 2))]);
+    let second = opened.request("g", vec![one(&t, 1, committed(2, 2))]);
     let mut second = std::pin::pin!(second.done());
     assert!(is_pending(&mut second).await);
     let mut deleted = std::pin::pin!(opened.forget("g", deletion(&t, 0, None)).kept());
@@ -291,7 +291,7 @@ async fn commit_is_visible_and_answered_once_every_replica_in_sync_has_it() {
     deleted.await.expect("kept").expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (1, None));
     // A commit is in flight when another broker is elected. It is refused, although its record may survive.
-    let mut third = std::pin::pin!(opened.ask("g", vec![one(&t, 2, committed(3, 3))]).done());
+    let mut third = std::pin::pin!(opened.request("g", vec![one(&t, 2, committed(3, 3))]).done());
     assert!(is_pending(&mut third).await);
     opened.elect(OTHER);
     assert_eq!(third.await, Err(ErrorCode::NOT_COORDINATOR));
@@ -311,7 +311,7 @@ async fn next_leader_serves_once_its_log_is_on_every_replica_in_sync() {
     };
     opened.register(|registered| in_sync(registered, 1));
     opened.groups.topic.loaded().await;
-    let mut unanswered = std::pin::pin!(opened.ask("g", vec![one(&t, 0, committed(1, 1))]).done());
+    let mut unanswered = std::pin::pin!(opened.request("g", vec![one(&t, 0, committed(1, 1))]).done());
     while opened.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end == 0 {
         assert!(is_pending(&mut unanswered).await);
         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -346,7 +346,7 @@ async fn commit_with_a_callback_after_its_shard_was_left_is_not_shown() {
     // Both writes are in one batch. The callback of the first write moves the partition to another broker before the
     // callback of the second one runs.
     let first = left.write(Records::Plain(vec![records::group("other", None)]), move |_| moves.elect(OTHER));
-    let late = opened.ask("g", vec![one(&t, 0, committed(2, 2))]);
+    let late = opened.request("g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(late.done().await.expect("kept"), []);
     first.kept().await.expect("kept");
     assert_eq!((opened.held(), opened.get("g", &t, 0)), (0, None), "another broker has it");

@@ -10,7 +10,7 @@ async fn offsets_at_their_limit_refuse_only_new_partitions() {
     let all = (0..5).map(|partition| one(&t, partition, committed(1, 1))).collect();
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
     // The first commit counts while it is still in flight.
-    let (first, second) = (opened.ask("g", all), opened.ask("h", vec![one(&t, 0, committed(2, 2))]));
+    let (first, second) = (opened.request("g", all), opened.request("h", vec![one(&t, 0, committed(2, 2))]));
     assert_eq!(first.done().await, Ok(vec![(3, full), (4, full)]));
     assert_eq!(second.done().await, Ok(vec![(0, full)]));
     assert_eq!(opened.commit("g", vec![one(&t, 0, committed(2, 2)), one(&t, 3, committed(2, 2))]).await, [(1, full)]);
@@ -30,14 +30,14 @@ async fn metadata_at_its_limit_refuses_only_longer_metadata() {
     };
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
     // The metadata of the first commit counts while it is still in flight.
-    let (first, second) = (opened.ask("g", vec![with(0, 4), with(1, 7)]), opened.ask("h", vec![with(0, 7)]));
+    let (first, second) = (opened.request("g", vec![with(0, 4), with(1, 7)]), opened.request("h", vec![with(0, 7)]));
     assert_eq!((first.done().await, second.done().await), (Ok(vec![(1, full)]), Ok(vec![(0, full)])));
     assert_eq!(opened.commit("h", vec![with(0, 6), with(1, 0)]).await, []);
     assert_eq!(opened.commit("g", vec![with(0, 5), with(1, 1), with(2, 0)]).await, [(0, full), (1, full)]);
     assert_eq!(opened.commit("g", vec![with(0, 4)]).await, [], "as long as before");
     // `shorter` frees four bytes, but `longer` is in flight for the same partition and uses them. A third commit must
     // not get them.
-    let (shorter, longer) = (opened.ask("g", vec![with(0, 0)]), opened.ask("g", vec![with(0, 4)]));
+    let (shorter, longer) = (opened.request("g", vec![with(0, 0)]), opened.request("g", vec![with(0, 4)]));
     shorter.done().await.expect("kept");
     let other = opened.commit("h", vec![with(2, 4)]).await;
     longer.done().await.expect("kept");

@@ -11,13 +11,13 @@ const UNNAMED: Committer<'static> =
     Committer { member_id: "", instance_id: None, generation: -1, version: 5, is_transactional: true };
 
 impl Opened {
-    fn ask_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
+    fn request_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
         let (_, seen, at) = self.groups.markers_seen(group, producer.0).expect("it serves");
-        self.ask_verified(producer, (seen, at), group, offsets)
+        self.request_verified(producer, (seen, at), group, offsets)
     }
 
     /// Queues a commit whose transaction was verified when the partition had the markers of `seen`.
-    fn ask_verified(
+    fn request_verified(
         &self,
         (id, epoch): (i64, i16),
         (seen, at): (MarkersSeen, VerificationTime),
@@ -26,16 +26,16 @@ impl Opened {
     ) -> PendingCommit {
         let producer = ProducerIdAndEpoch { id, epoch };
         let at = VerificationTime { coordinator_epoch: Some(0), ..at };
-        self.ask_by(VerifiedProducer { producer, seen, at }, group, offsets)
+        self.request_by(VerifiedProducer { producer, seen, at }, group, offsets)
     }
 
-    fn ask_by(&self, verified: VerifiedProducer, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
+    fn request_by(&self, verified: VerifiedProducer, group: &str, offsets: Vec<CommitOffset>) -> PendingCommit {
         let commit = self.groups.commit(&group.into(), &UNNAMED, Some(verified), offsets, &Unwritten::default());
         commit.expect("it may")
     }
 
     pub(super) async fn commit_in(&self, producer: (i64, i16), group: &str, offsets: Vec<CommitOffset>) {
-        assert_eq!(self.ask_in(producer, group, offsets).done().await, Ok(vec![]));
+        assert_eq!(self.request_in(producer, group, offsets).done().await, Ok(vec![]));
     }
 
     /// Ends a transaction in the group's partition. The marker has the next epoch.
@@ -192,11 +192,11 @@ async fn offsets_of_a_fenced_producer_or_past_the_limit_are_refused() {
     let opened = open(directory.path(), SteadyClock::start(), "fullbore.offsets.max=2").await;
     let t = opened.topic("t").await;
     opened.commit_in((7, 1), "g", vec![one(&t, 0, committed(1, 1))]).await;
-    let old = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]);
+    let old = opened.request_in((7, 0), "g", vec![one(&t, 0, committed(2, 2))]);
     assert_eq!(old.done().await, Err(ErrorCode::INVALID_PRODUCER_EPOCH));
     let full = ErrorCode::INVALID_COMMIT_OFFSET_SIZE;
     let further = vec![one(&t, 0, committed(3, 3)), one(&t, 1, committed(3, 3))];
-    assert_eq!(opened.ask_in((8, 0), "g", further).done().await, Ok(vec![(1, full)]));
+    assert_eq!(opened.request_in((8, 0), "g", further).done().await, Ok(vec![(1, full)]));
     assert_eq!(opened.commit("g", vec![one(&t, 2, committed(3, 3))]).await, [(0, full)]);
     opened.end((8, 0), "g", false).await;
     opened.end((7, 1), "g", true).await;
@@ -213,21 +213,21 @@ async fn offsets_are_refused_if_their_transaction_ends_after_its_verification() 
     let seen = (markers, at);
     opened.end((8, 0), "g", true).await;
     let offsets = |offset| vec![one(&t, 0, committed(offset, 1))];
-    assert_eq!(opened.ask_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
+    assert_eq!(opened.request_verified((7, 0), seen, "g", offsets(1)).done().await, Ok(vec![]), "another has ended");
     // With transaction version 1 the producer's epoch stays the same, so the epoch alone would not fence the late
     // commit.
     let marker = Marker { producer_id: 7, producer_epoch: 0, coordinator_epoch: 0, is_commit: true };
     let partition = opened.groups.partition_of("g").expect("the topic is there");
     let write = Arc::clone(&opened.groups).write_marker(partition, marker, 1).expect("it serves");
     assert_eq!(write.kept().await, Ok(Ok(())));
-    let late = opened.ask_verified((7, 0), seen, "g", offsets(2));
+    let late = opened.request_verified((7, 0), seen, "g", offsets(2));
     assert_eq!(late.done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert_eq!((opened.offset("g", &t, 0), opened.is_pending("g", &t, 0)), (Some(1), false));
     opened.commit_in((7, 0), "g", offsets(3)).await;
     // With transaction version 2 the producer may be in the next epoch before the marker comes. A commit in that epoch
     // is accepted.
     opened.end((7, 0), "g", true).await;
-    assert_eq!(opened.ask_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
+    assert_eq!(opened.request_verified((7, 1), seen, "g", offsets(4)).done().await, Ok(vec![]));
 }
 
 /// With transaction version 1 the producer's epoch stays the same, and offsets have no sequence numbers. A commit that
@@ -244,15 +244,15 @@ async fn offsets_are_refused_if_their_verifying_coordinator_was_replaced() {
     assert_eq!(write.kept().await, Ok(Ok(())));
     let (_, seen, at) = opened.groups.markers_seen("g", 7).expect("it serves");
     let producer = ProducerIdAndEpoch { id: 7, epoch: 0 };
-    let ask = |coordinator_epoch| {
+    let request = |coordinator_epoch| {
         let verified = VerifiedProducer { producer, seen, at: VerificationTime { coordinator_epoch, ..at } };
-        opened.ask_by(verified, "g", vec![one(&t, 0, committed(2, 1))])
+        opened.request_by(verified, "g", vec![one(&t, 0, committed(2, 1))])
     };
-    assert_eq!(ask(Some(4)).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    assert_eq!(request(Some(4)).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
     assert!(!opened.is_pending("g", &t, 0));
-    assert_eq!(ask(Some(5)).done().await, Ok(vec![]), "the coordinator that wrote the marker");
+    assert_eq!(request(Some(5)).done().await, Ok(vec![]), "the coordinator that wrote the marker");
     assert!(opened.is_pending("g", &t, 0));
-    assert_eq!(ask(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
+    assert_eq!(request(Some(4)).done().await, Ok(vec![]), "the transaction that is open ends by its marker");
 }
 
 /// Once the producer is forgotten, the log can no longer show that the verifying coordinator was replaced. The offsets
@@ -275,13 +275,13 @@ async fn offsets_are_refused_if_their_producer_was_forgotten_after_verification(
         assert_eq!(other.kept().await, Ok(Ok(())));
     }
     let (_, seen, now) = opened.groups.markers_seen("g", 7).expect("it serves");
-    let ask = |at| {
+    let request = |at| {
         let at = VerificationTime { coordinator_epoch: Some(4), ..at };
         let producer = ProducerIdAndEpoch { id: 7, epoch: 0 };
-        opened.ask_by(VerifiedProducer { producer, seen, at }, "g", vec![one(&t, 0, committed(2, 1))])
+        opened.request_by(VerifiedProducer { producer, seen, at }, "g", vec![one(&t, 0, committed(2, 1))])
     };
-    assert_eq!(ask(at).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
-    assert_eq!(ask(now).done().await, Ok(vec![]), "a verification that is anew is believed");
+    assert_eq!(request(at).done().await, Err(ErrorCode::COORDINATOR_LOAD_IN_PROGRESS));
+    assert_eq!(request(now).done().await, Ok(vec![]), "a verification that is anew is believed");
 }
 
 #[tokio::test]
@@ -289,11 +289,11 @@ async fn settling_a_group_waits_for_its_transactional_commit_under_way() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "").await;
     let t = opened.topic("t").await;
-    let asked = opened.ask_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
+    let requested = opened.request_in((7, 0), "g", vec![one(&t, 0, committed(1, 1))]);
     assert!(!opened.is_pending("g", &t, 0));
     assert_eq!(opened.groups.await_commits("g").await, Ok(()));
     assert!(opened.is_pending("g", &t, 0));
-    assert_eq!(asked.done().await, Ok(vec![]));
+    assert_eq!(requested.done().await, Ok(vec![]));
 }
 
 /// A step of a random test. The numbers select one of a few producers, groups and partitions.
@@ -370,11 +370,11 @@ async fn run_transactions(steps: Vec<Step>) {
         model.expect(step);
         match *step {
             Step::Commit { producer: None, group, partition, offset } => {
-                drop(opened.ask(&format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
+                drop(opened.request(&format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
             }
             Step::Commit { producer: Some(id), group, partition, offset } => {
                 let producer = (id, epochs[usize::try_from(id).expect("few")]);
-                drop(opened.ask_in(producer, &format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
+                drop(opened.request_in(producer, &format!("g{group}"), vec![one(&t, partition, committed(offset, 1))]));
             }
             Step::End { producer: id, is_commit } => {
                 let epoch = &mut epochs[usize::try_from(id).expect("few")];

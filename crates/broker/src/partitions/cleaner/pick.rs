@@ -34,7 +34,7 @@ impl Replica {
         match looked {
             Ok((dirty, has_rolled)) => {
                 if has_rolled {
-                    self.ask_to_flush(&mut state, false);
+                    self.request_flush(&mut state, false);
                 }
                 Some((dirty, config))
             }

@@ -47,7 +47,7 @@ pub struct Opener {
 
 #[derive(Debug, Default)]
 struct OpeningQueue {
-    asked: VecDeque<Arc<Replica>>,
+    requested: VecDeque<Arc<Replica>>,
     /// Partitions that are opened although no caller waits for them. They may be deleted while they are in the queue.
     rest: VecDeque<Weak<Replica>>,
     recovery: Recovery,
@@ -113,7 +113,7 @@ impl Opener {
         {
             let mut queue = self.queue.lock();
             queue.is_stopping = true;
-            queue.asked.clear();
+            queue.requested.clear();
             queue.rest.clear();
         }
         self.changed.notify_all();
@@ -130,20 +130,20 @@ impl Opener {
     }
 
     /// Queues an opening that a caller waits for.
-    pub fn ask(&self, partition: &Arc<Replica>) {
-        if partition.asked.by_somebody.swap(true, AcqRel) {
+    pub fn request(&self, partition: &Arc<Replica>) {
+        if partition.requested.by_somebody.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
         if !queue.is_stopping {
-            queue.asked.push_back(partition.clone());
+            queue.requested.push_back(partition.clone());
             self.changed.notify_one();
         }
     }
 
     /// Queues an opening that no caller waits for. The openings that callers wait for come first.
-    pub fn ask_in_time(&self, partition: &Arc<Replica>) {
-        if partition.asked.in_time.swap(true, AcqRel) {
+    pub fn request_in_time(&self, partition: &Arc<Replica>) {
+        if partition.requested.in_time.swap(true, AcqRel) {
             return;
         }
         let mut queue = self.queue.lock();
@@ -171,11 +171,12 @@ impl Opener {
 
     fn run(&self) {
         give_way();
-        while let Some((partition, is_asked_for)) = self.next() {
+        while let Some((partition, is_requested_for)) = self.next() {
             // The flag is cleared first, so that a request during the opening queues the partition again.
-            let asked = if is_asked_for { &partition.asked.by_somebody } else { &partition.asked.in_time };
-            asked.store(false, Release);
-            if is_asked_for {
+            let requested =
+                if is_requested_for { &partition.requested.by_somebody } else { &partition.requested.in_time };
+            requested.store(false, Release);
+            if is_requested_for {
                 partition.open_now();
             } else {
                 let is_of_use = partition.recover_now();
@@ -191,7 +192,7 @@ impl Opener {
             if queue.is_stopping {
                 return None;
             }
-            if let Some(partition) = queue.asked.pop_front() {
+            if let Some(partition) = queue.requested.pop_front() {
                 return Some((partition, true));
             }
             match queue.rest.pop_front().map(|partition| partition.upgrade()) {

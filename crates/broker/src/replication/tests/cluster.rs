@@ -64,14 +64,14 @@ impl Cluster {
         let broker = broker.await.expect("started");
         self.running.insert(id, (broker, None));
         self.listen(id);
-        self.hear().await;
+        self.receive().await;
     }
 
     /// Makes a broker read the commits of other brokers, as it does in a real cluster.
     pub fn listen(&mut self, id: i32) {
-        let (broker, hears) = self.running.get_mut(&id).expect("it runs");
+        let (broker, receives) = self.running.get_mut(&id).expect("it runs");
         let control = broker.node().control.clone();
-        *hears = Some(tokio::spawn(async move {
+        *receives = Some(tokio::spawn(async move {
             loop {
                 control.catch_up();
                 tokio::time::sleep(Duration::from_millis(3)).await;
@@ -81,10 +81,10 @@ impl Cluster {
 
     /// Stops a broker from reading the commits of other brokers.
     pub async fn deafen(&mut self, id: i32) {
-        let (broker, hears) = self.running.get_mut(&id).expect("it runs");
-        let hears = hears.take().expect("it has heard");
-        hears.abort();
-        let _ = hears.await;
+        let (broker, receives) = self.running.get_mut(&id).expect("it runs");
+        let receives = receives.take().expect("it has heard");
+        receives.abort();
+        let _ = receives.await;
         // A read of commits that is under way must end first, because it could still return later commits.
         broker.node().control.settle();
     }
@@ -115,13 +115,13 @@ impl Cluster {
 
     /// Returns a broker that reads other brokers' commits.
     pub fn any(&self) -> &Arc<Node> {
-        self.running.values().find(|(_, hears)| hears.is_some()).expect("one runs").0.node()
+        self.running.values().find(|(_, receives)| receives.is_some()).expect("one runs").0.node()
     }
 
     /// Deletes a topic.
     pub async fn delete(&self, topic: &Topic) {
         self.any().control.delete_topics(vec![TopicRef::Id(topic.id)]).await.remove(0).expect("deleted");
-        self.hear().await;
+        self.receive().await;
     }
 
     /// Creates a topic with a replica on each broker; broker 1 leads the first partition.
@@ -135,19 +135,19 @@ impl Cluster {
             assignments: (0..partitions).map(|partition| (partition, replicas(partition))).collect(),
             configs: configs.iter().map(|(key, value)| ((*key).to_owned(), Some((*value).to_owned()))).collect(),
         };
-        let asked = CreateTopics { topics: vec![topic], validate_only: false };
-        let topic = self.any().control.create_topics(asked).await.remove(0).expect("created");
-        self.hear().await;
+        let requested = CreateTopics { topics: vec![topic], validate_only: false };
+        let topic = self.any().control.create_topics(requested).await.remove(0).expect("created");
+        self.receive().await;
         topic
     }
 
     /// Waits until each broker that reads other brokers' commits has the newest metadata.
-    pub async fn hear(&self) {
+    pub async fn receive(&self) {
         let newest = self.memory.commits().len();
-        for (broker, _) in self.running.values().filter(|(_, hears)| hears.is_some()) {
+        for (broker, _) in self.running.values().filter(|(_, receives)| receives.is_some()) {
             let mut images = broker.node().control.watch();
-            let heard = images.wait_for(|image| image.epoch() >= newest as u64);
-            tokio::time::timeout(PATIENCE, heard).await.expect("in time").expect("it runs");
+            let received = images.wait_for(|image| image.epoch() >= newest as u64);
+            tokio::time::timeout(PATIENCE, received).await.expect("in time").expect("it runs");
         }
     }
 
@@ -173,21 +173,21 @@ impl Cluster {
         let (broker_id, registration) = (id, any.control.image().node(id).expect("known").registration);
         let broker = fullbore_rules::replica::BrokerState { broker_id, broker_epoch: registration.epoch };
         any.control.change_broker(broker, BrokerChange::Fence, [].into()).await.expect("fenced");
-        self.hear().await;
+        self.receive().await;
     }
 
     /// Unfences a broker.
     pub async fn unfence(&self, id: i32) {
         let broker = self.node(id).control.broker_state();
         self.any().control.change_broker(broker, BrokerChange::Unfence, [].into()).await.expect("unfenced");
-        self.hear().await;
+        self.receive().await;
     }
 
     /// Makes the first replica the leader.
     pub async fn elect_preferred(&self, topic: &str, index: i32) {
-        let asked = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
-        self.any().control.elect_leaders(asked).await.remove(0).expect("elected");
-        self.hear().await;
+        let requested = ElectLeaders::new(ElectionKind::Preferred, [(topic, index)]);
+        self.any().control.elect_leaders(requested).await.remove(0).expect("elected");
+        self.receive().await;
     }
 
     /// Returns a broker's replica.

@@ -27,10 +27,10 @@ fn keyed(key: &str, value: &str) -> Bytes {
 
 async fn set(cluster: &Cluster, topic: &str, key: &str, value: &str) {
     let changes = vec![(key.to_owned(), ConfigChange::Set(value.to_owned()))];
-    let asked =
+    let requested =
         AlterTopicConfigs { topics: vec![AlterTopicConfig { name: topic.to_owned(), changes }], validate_only: false };
-    cluster.any().control.alter_topic_configs(asked).await.remove(0).expect("altered");
-    cluster.hear().await;
+    cluster.any().control.alter_topic_configs(requested).await.remove(0).expect("altered");
+    cluster.receive().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,7 +167,7 @@ async fn committed_offsets_are_returned_while_the_isr_is_too_small_for_commits()
     cluster.fence(1).await;
     assert_eq!((cluster.registered(internal, 0).leader, cluster.registered(internal, 0).isr.len()), (Some(2), 1));
     let client = cluster.client(2).await;
-    let told = async {
+    let reported = async {
         loop {
             match committed(&client, "g", "t").await {
                 Ok(offset) => return offset,
@@ -175,7 +175,7 @@ async fn committed_offsets_are_returned_while_the_isr_is_too_small_for_commits()
             }
         }
     };
-    assert_eq!(tokio::time::timeout(Duration::from_secs(10), told).await.expect("told"), 7);
+    assert_eq!(tokio::time::timeout(Duration::from_secs(10), reported).await.expect("told"), 7);
     cluster.stop().await;
 }
 
@@ -188,7 +188,7 @@ async fn partitions_that_a_leader_can_no_longer_write_move_to_others() {
     cluster.replica(1, &topic, 0).break_down();
     assert_eq!(produce(&client, "t", 0, 1, batch(b"v")).await, Err(ErrorCode::KAFKA_STORAGE_ERROR));
     eventually("another leads", || cluster.registered("t", 0).leader == Some(2)).await;
-    cluster.hear().await;
+    cluster.receive().await;
     assert_eq!(cluster.registered("t", 0).isr, [2, 3]);
     let client = cluster.client(2).await;
     produce(&client, "t", 0, -1, batch(b"w")).await.expect("acknowledged");
@@ -261,7 +261,7 @@ async fn response_without_records_does_not_acknowledge_unflushed_records() {
         log_start_offset: 0,
         records: Some(Records::Memory(records)),
         in_epoch: leader.leader_epoch,
-        asked_in: 1,
+        requested_in: 1,
         from_offset,
         log_end_offset: 1,
         ..Default::default()

@@ -49,12 +49,12 @@ impl<'a> GroupAdmin<'a> {
         })
     }
 
-    /// Calls `ask` once for each coordinator, with all of its groups. For groups whose coordinator is loading or has
+    /// Calls `call` once for each coordinator, with all of its groups. For groups whose coordinator is loading or has
     /// moved, this is repeated for `patience`.
     pub(super) fn at_coordinators<T>(
         &mut self,
         ids: &[Text],
-        mut ask: impl FnMut(&mut Cluster, &BrokerAddress, &[Text]) -> CoordinatorAnswer<T>,
+        mut call: impl FnMut(&mut Cluster, &BrokerAddress, &[Text]) -> CoordinatorAnswer<T>,
     ) -> GroupOutcomes<T> {
         let _wait = self.cluster.awaited().begin(match ids {
             [id] => format!("the coordinator of group '{id}'"),
@@ -70,7 +70,7 @@ impl<'a> GroupAdmin<'a> {
             let mut answered: Vec<(Text, Result<T, ClientError>)> =
                 without.into_iter().map(|(id, error)| (id, Err(error))).collect();
             for (coordinator, ids) in by_coordinator {
-                let answer = ask(self.cluster, &coordinator, &ids);
+                let answer = call(self.cluster, &coordinator, &ids);
                 answered.extend(answer.of_groups);
                 outcomes.broken = outcomes.broken.take().or(answer.broken);
             }
@@ -152,10 +152,10 @@ fn coordinators_found(cluster: &mut Cluster, ids: &[Text]) -> Result<Coordinator
     let mut found: Vec<Coordinator> = Vec::new();
     if cluster.any()?.version::<FindCoordinatorRequest>()? >= SEVERAL_KEYS_FROM {
         let request = FindCoordinatorRequest { coordinator_keys: ids.to_vec(), ..Default::default() };
-        found.extend(cluster.ask(&request)?.coordinators);
+        found.extend(cluster.call(&request)?.coordinators);
     } else {
         for key in ids {
-            found.push(coordinator_in(cluster.ask(&coordinator_request(CoordinatorKind::Group, key, 0))?, key));
+            found.push(coordinator_in(cluster.call(&coordinator_request(CoordinatorKind::Group, key, 0))?, key));
         }
     }
     let mut by_coordinator: BTreeMap<BrokerAddress, Vec<Text>> = BTreeMap::new();

@@ -107,7 +107,7 @@ fn describe_at(
     let (mut described, mut others) = (Vec::new(), Vec::new());
     if cluster.offers::<ConsumerGroupDescribeRequest>(&address)? {
         let request = ConsumerGroupDescribeRequest { group_ids: ids.to_vec(), ..Default::default() };
-        for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
+        for group in cluster.call_at(&address, &request, i16::MAX)?.groups {
             match group.error_code {
                 ErrorCode::GROUP_ID_NOT_FOUND | ErrorCode::UNSUPPORTED_VERSION => others.push(group.group_id),
                 code => {
@@ -124,7 +124,7 @@ fn describe_at(
         return Ok(described);
     }
     let request = DescribeGroupsRequest { groups: others, ..Default::default() };
-    for group in cluster.ask_at(&address, &request, i16::MAX)?.groups {
+    for group in cluster.call_at(&address, &request, i16::MAX)?.groups {
         let outcome = match (group.error_code, &*group.group_state) {
             (ErrorCode::GROUP_ID_NOT_FOUND, _) | (ErrorCode::NONE, "Dead") => {
                 Err(ClientError::NoGroup(group.group_id.to_string()))

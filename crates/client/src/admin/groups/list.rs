@@ -43,10 +43,10 @@ impl GroupAdmin<'_> {
         });
         let (mut found, failed) = (listed.found, outcome.err());
         // The groups are filtered again, because older brokers ignore the filters of the request.
-        let is_asked = |asked: &[String], found: &str| {
-            asked.is_empty() || found.is_empty() || asked.iter().any(|word| word.eq_ignore_ascii_case(found))
+        let is_requested = |requested: &[String], found: &str| {
+            requested.is_empty() || found.is_empty() || requested.iter().any(|word| word.eq_ignore_ascii_case(found))
         };
-        found.retain(|group| is_asked(states, &group.state) && is_asked(kinds, &group.kind));
+        found.retain(|group| is_requested(states, &group.state) && is_requested(kinds, &group.kind));
         found.sort();
         found.dedup();
         Listed { found, failed }
@@ -60,7 +60,7 @@ impl GroupAdmin<'_> {
         let request = DeleteGroupsRequest { groups_names: vec![id.clone()], ..Default::default() };
         let mut may_be_done = false;
         self.at_coordinator(id, |cluster, coordinator| {
-            let answer = cluster.ask_at(&coordinator.address(), &request, i16::MAX);
+            let answer = cluster.call_at(&coordinator.address(), &request, i16::MAX);
             // The coordinator may have deleted the group before the connection broke. If a later attempt gets "no such
             // group", the deletion has succeeded.
             may_be_done |= matches!(answer, Err(ClientError::Io { .. } | ClientError::Silent { .. }));
@@ -78,7 +78,7 @@ fn groups_of(
     broker: &BrokerAddress,
     request: &ListGroupsRequest,
 ) -> Result<Vec<GroupListing>, ClientError> {
-    let response = cluster.ask_at(&broker.address(), request, i16::MAX)?;
+    let response = cluster.call_at(&broker.address(), request, i16::MAX)?;
     check(format!("cannot list the groups of broker {}", broker.id), response.error_code, None)?;
     let listing =
         |group: ListedGroup| GroupListing { id: group.group_id, kind: group.group_type, state: group.group_state };

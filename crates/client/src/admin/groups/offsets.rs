@@ -93,7 +93,7 @@ impl GroupAdmin<'_> {
             ..Default::default()
         };
         self.at_coordinator(id, |cluster, coordinator| {
-            let response = cluster.ask_at(&coordinator.address(), &request, i16::MAX)?;
+            let response = cluster.call_at(&coordinator.address(), &request, i16::MAX)?;
             check_group(id, "delete offsets of", response.error_code, None)?;
             let partitions = response.topics.into_iter().flat_map(|topic| {
                 let name = topic.name;
@@ -122,7 +122,7 @@ fn committed_at(
         let group = |id: &Text| OffsetFetchRequestGroup { group_id: id.clone(), topics: None, ..Default::default() };
         let (group_id, groups) = (ids[0].clone(), ids.iter().map(group).collect());
         let request = OffsetFetchRequest { group_id, topics: None, groups, ..Default::default() };
-        match cluster.ask_at(&address, &request, NAMED_VERSION_MAX) {
+        match cluster.call_at(&address, &request, NAMED_VERSION_MAX) {
             Ok(response) => answer.of_groups.extend(read(&ids[0], response)),
             Err(error) => return CoordinatorAnswer { broken: Some(error), ..answer },
         }
@@ -147,7 +147,7 @@ fn commit_at(
     };
     let requests = parts.iter().map(request);
     let (answers, broken) =
-        cluster.ask_each_at(&coordinator.address(), requests, NAMED_VERSION_MAX, COMMITS_WEIGHT_MAX);
+        cluster.call_each_at(&coordinator.address(), requests, NAMED_VERSION_MAX, COMMITS_WEIGHT_MAX);
     let unanswered: BTreeSet<&Text> = parts[answers.len()..].iter().map(|(id, _)| *id).collect();
     let mut of_groups: BTreeMap<&Text, Result<(), ClientError>> = groups.iter().map(|(id, _)| (*id, Ok(()))).collect();
     for ((id, _), answer) in parts.iter().zip(&answers) {

@@ -77,9 +77,9 @@ fn an_owned_partition_does_not_move_while_a_free_one_can() {
 fn thousands_of_partitions_are_balanced_before_the_leaders_session_expires() {
     let owned: Vec<TopicPartition> = (0..5000).map(|partition| ("a".into(), partition)).collect();
     let members = [Subscriber { owned, generation: 1, ..member("A", &["a"]) }, member("B", &["a"])];
-    let (tells, told) = std::sync::mpsc::channel();
-    std::thread::spawn(move || tells.send(Assignor::CooperativeSticky.assign(&members, &counts(&[("a", 5000)]))));
-    let given = told.recv_timeout(std::time::Duration::from_secs(45)).expect("within session.timeout.ms");
+    let (reports, reported) = std::sync::mpsc::channel();
+    std::thread::spawn(move || reports.send(Assignor::CooperativeSticky.assign(&members, &counts(&[("a", 5000)]))));
+    let given = reported.recv_timeout(std::time::Duration::from_secs(45)).expect("within session.timeout.ms");
     assert_eq!((given["A"].len(), given["B"].len()), (2500, 0), "B waits");
 }
 

@@ -79,8 +79,8 @@ fn dispatch(
 
 fn deliver(frame: Bytes, shared: &ConnectionState, now: Instant) -> Result<(), String> {
     let answered = shared.due.lock().answered(&frame);
-    let (asked, handler) = answered.map_err(|error| error.to_string())?;
-    asked.log_answer(&shared.address, frame.len(), now);
+    let (requested, handler) = answered.map_err(|error| error.to_string())?;
+    requested.log_answer(&shared.address, frame.len(), now);
     handler(Ok(frame));
     Ok(())
 }

@@ -46,14 +46,14 @@ impl ConnectionState {
 
     /// Adds a request, before its first byte leaves. Returns the handler as the error if the connection has ended, or
     /// if too many requests wait.
-    pub(super) fn await_answer(&self, asked: SentRequest, handler: Handler) -> Result<(), Handler> {
+    pub(super) fn await_answer(&self, requested: SentRequest, handler: Handler) -> Result<(), Handler> {
         let mut due = self.due.lock();
         // `closed` is read under the lock. `fail` sets it before it empties the queue, so no request can stay in the
         // queue.
         if self.closed.load(Ordering::Acquire) {
             return Err(handler);
         }
-        due.push(asked, handler)
+        due.push(requested, handler)
     }
 
     /// Ends the connection and passes the error to every waiting request, oldest first.

@@ -116,16 +116,16 @@ fn kind_of_a_topic_cannot_be_changed() {
                 assert!(refusal.message.contains("is decided when a topic is created"), "{refusal}");
                 refusal.message
             };
-            let told = refused(&diskless, &set("false"));
-            assert!(told.starts_with("diskless.enable=false: topic t is diskless; "), "{told}");
-            let told = refused(&diskless, &ConfigChange::Delete);
+            let reported = refused(&diskless, &set("false"));
+            assert!(reported.starts_with("diskless.enable=false: topic t is diskless; "), "{reported}");
+            let reported = refused(&diskless, &ConfigChange::Delete);
             assert!(
-                told.starts_with("diskless.enable: topic t is diskless and keeps diskless.enable=true; "),
-                "{told}"
+                reported.starts_with("diskless.enable: topic t is diskless and keeps diskless.enable=true; "),
+                "{reported}"
             );
             for image in [&classic, &said] {
-                let told = refused(image, &set("TRUE"));
-                assert!(told.starts_with("diskless.enable=true: topic t is not diskless; "), "{told}");
+                let reported = refused(image, &set("TRUE"));
+                assert!(reported.starts_with("diskless.enable=true: topic t is not diskless; "), "{reported}");
             }
             assert!(changed(&diskless, file, &[(name, set("True"))]).expect("as it is").config.diskless);
             for image in [&classic, &said] {

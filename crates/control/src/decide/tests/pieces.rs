@@ -112,8 +112,8 @@ fn former_process_joins_an_isr_between_pieces_the_new_process_is_not_in_it() {
     let member = |image: &Image, id: i32| BrokerState { broker_id: id, broker_epoch: image.registrations()[&id].epoch };
     let join = |image: &Image| {
         let new_isr = of.isr.iter().chain([&1]).map(|id| member(image, *id)).collect();
-        let asked = AlterPartition { leader_epoch: of.leader_epoch, partition_epoch: of.partition_epoch, new_isr };
-        PartitionsCommand::AlterIsr(AlterIsr { from: member(image, 2), partitions: vec![(topic.id, at, asked)] })
+        let requested = AlterPartition { leader_epoch: of.leader_epoch, partition_epoch: of.partition_epoch, new_isr };
+        PartitionsCommand::AlterIsr(AlterIsr { from: member(image, 2), partitions: vec![(topic.id, at, requested)] })
     };
     let command_of_leader = join(&image);
     let outcomes = carried_out(&mut image.clone(), 3, |draft| draft.partitions(&command_of_leader));

@@ -49,7 +49,7 @@ impl PostgresChanges {
 
     /// Returns the rows whose last change was made by one of `brokers`. The counters of these brokers were not known
     /// before, so all these rows count as new.
-    fn ask_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
+    fn query_of_new(&mut self, brokers: &[i32]) -> Result<Vec<PartitionRow>, StoreError> {
         let brokers: Vec<String> = brokers.iter().map(i32::to_string).collect();
         let answers = self.connection.begin_with(&format!(
             "SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.changed_by IN ({})",
@@ -74,7 +74,7 @@ impl ChangeSource for PostgresChanges {
         let new: Vec<i32> = counters.keys().filter(|broker| !self.seen.contains_key(broker)).copied().collect();
         let mut rows = each(&next(&mut answers)?, partition)?;
         if !new.is_empty() {
-            rows.extend(self.ask_of_new(&new)?);
+            rows.extend(self.query_of_new(&new)?);
         }
         self.seen = counters;
         Ok(rows)

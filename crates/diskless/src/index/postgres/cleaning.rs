@@ -123,7 +123,7 @@ pub fn remove_producers(
 /// Removes at most `rows_max` producer rows of a partition, but never the newest row of a producer. Returns how many
 /// were removed.
 fn leave_newest(session: &mut Guarded, id: DisklessPartitionId, rows_max: usize) -> Result<usize, CommitError> {
-    let answers = session.ask(&format!(
+    let answers = session.query(&format!(
         "WITH older AS (SELECT r.base_offset FROM fullbore.diskless_producers AS r
            JOIN (SELECT producer_id, max(base_offset) AS newest
              FROM fullbore.diskless_producers WHERE partition = {id} GROUP BY producer_id) AS of USING (producer_id)
@@ -160,7 +160,7 @@ pub fn expire_producers(
     let lock = format!("SELECT id FROM fullbore.diskless_partitions WHERE id = {id} FOR UPDATE");
     session.begin(&lock).map_err(refused)?;
     let silent = silent(&id.to_string());
-    let found = session.ask(&silent).map_err(refused).and_then(|mut answers| numbers(&mut answers));
+    let found = session.query(&silent).map_err(refused).and_then(|mut answers| numbers(&mut answers));
     let ids = found.inspect_err(|_| session.abandon())?;
     let mut largest = ids.iter().max().copied().unwrap_or(-1);
     if ids.contains(&NO_PRODUCER_ID) {
@@ -201,7 +201,7 @@ fn last_forgotten(session: &mut Guarded, id: DisklessPartitionId) -> Result<i64,
     let row = format!(
         "SELECT encode(batches, 'hex') FROM fullbore.diskless_producers WHERE partition = {id} AND producer_id = {NO_PRODUCER_ID}"
     );
-    let mut answers = session.ask(&row).map_err(CommitError::Refused)?;
+    let mut answers = session.query(&row).map_err(CommitError::Refused)?;
     let rows = next(&mut answers).and_then(|rows| each(&rows, |row| unhex(text(row, 0)?)));
     let rows = rows.map_err(CommitError::Refused)?;
     Ok(rows.iter().map(|batches| last_of_forgotten_row(batches)).max().unwrap_or(-1))
@@ -229,7 +229,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     // Only the broker with the advisory lock removes extents, and none are added before the log start. The extents
     // found here therefore stay until they are removed below.
     let mut answers = session
-        .ask(&format!(
+        .query(&format!(
             "SELECT id FROM fullbore.diskless_partitions WHERE id = {partition} FOR UPDATE;
              SELECT {RUN} FROM fullbore.diskless_runs WHERE partition = {partition} ORDER BY base_offset LIMIT {runs_max}"
         ))
@@ -243,7 +243,7 @@ fn clear_some(session: &mut Guarded, runs_max: usize) -> Result<bool, CommitErro
     // Aborted transactions are removed together with the last extents before the offset.
     let rows_max = if is_last { runs_max.saturating_mul(ROWS_A_RUN) } else { 0 };
     let aborted = remove_aborted(partition, before, rows_max);
-    let mut answers = session.ask(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
+    let mut answers = session.query(&format!("{}; {aborted}", lock_objects(&objects))).map_err(refused)?;
     next(&mut answers).map_err(refused)?;
     is_last &= usize::try_from(numbers(&mut answers)?.first().copied().unwrap_or(0)).is_ok_and(|gone| gone < rows_max);
     let mut statements = vec![remove_runs(partition, &runs), release(&objects)];

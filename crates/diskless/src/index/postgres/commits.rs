@@ -76,10 +76,10 @@ impl IndexStore for PostgresIndex {
         // A question without objects is only a read. It takes no locks, so it does not wait for commits.
         let is_read = question.objects.is_empty();
         let answers = match is_read {
-            true => self.session.read(&ask_partitions(question, ""))?,
+            true => self.session.read(&query_partitions(question, ""))?,
             false => {
-                let partitions = ask_partitions(question, "FOR UPDATE OF p");
-                self.session.begin(&format!("{partitions}; {}", ask_objects(&question.objects)))?
+                let partitions = query_partitions(question, "FOR UPDATE OF p");
+                self.session.begin(&format!("{partitions}; {}", query_objects(&question.objects)))?
             }
         };
         let found = self.found(question, answers);
@@ -195,7 +195,7 @@ impl IndexStore for PostgresIndex {
 
 /// Returns two statements. The first reads the partitions, ordered by id. The second reads their producers' rows from
 /// each partition's known offset on.
-fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
+fn query_partitions(question: &CommitQuestion, lock: &str) -> String {
     let ids = array(question.partitions.iter().map(|(id, _)| id));
     let known = array(question.partitions.iter().map(|(_, known_to)| known_to));
     // With `LATERAL`, each partition gets its own search by the primary key, no matter what the planner estimates for
@@ -211,7 +211,7 @@ fn ask_partitions(question: &CommitQuestion, lock: &str) -> String {
 
 /// Returns the statements that read the objects, and the extents of those that are committed. The row lock ensures that
 /// an object is never both committed and deleted.
-fn ask_objects(ids: &[ObjectId]) -> String {
+fn query_objects(ids: &[ObjectId]) -> String {
     let ids = array(ids.iter());
     format!(
         "SELECT id, state FROM fullbore.diskless_objects WHERE id = ANY({ids}::bigint[]) ORDER BY id FOR UPDATE;

@@ -21,7 +21,7 @@ impl PostgresFinder {
         PostgresFinder { connection }
     }
 
-    fn ask(&mut self, statement: &str) -> Result<Rows, StoreError> {
+    fn query(&mut self, statement: &str) -> Result<Rows, StoreError> {
         next(&mut self.connection.begin_with(statement).map_err(|error| error.failed())?.into_iter())
     }
 }
@@ -38,7 +38,7 @@ impl RunSource for PostgresFinder {
             "SELECT base_offset FROM fullbore.diskless_runs WHERE partition = {partition} AND base_offset <= ({offset})
              ORDER BY base_offset DESC LIMIT 1"
         );
-        let rows = self.ask(&format!(
+        let rows = self.query(&format!(
             "SELECT {RUN} FROM fullbore.diskless_runs
              WHERE partition = {partition} AND base_offset >= coalesce(({before}), {offset})
              ORDER BY base_offset LIMIT {limit}"
@@ -57,7 +57,7 @@ impl RunSource for PostgresFinder {
         // Transactions that are still open at the end of the answer are found by the number of bits of their length
         // (see [`length_bits`](super::super::store::length_bits)). The `+ 0` makes the planner use the database index
         // on that number.
-        let rows = self.ask(&format!(
+        let rows = self.query(&format!(
             "WITH ended AS MATERIALIZED (
                SELECT {ABORTED} FROM fullbore.diskless_aborted
                WHERE partition = {partition} AND last_offset >= ({start}) AND last_offset < ({end})
@@ -77,8 +77,8 @@ impl RunSource for PostgresFinder {
 
     fn partitions(&mut self, ids: &[DisklessPartitionId]) -> Result<Vec<PartitionRow>, StoreError> {
         let ids = array(ids.iter());
-        let ask =
+        let query =
             format!("SELECT {PARTITION} FROM fullbore.diskless_partitions AS p WHERE p.id = ANY({ids}::bigint[])");
-        each(&self.ask(&ask)?, partition)
+        each(&self.query(&query)?, partition)
     }
 }

@@ -94,17 +94,17 @@ impl Guarded {
     ///
     /// # Errors
     /// Returns a [`StoreError`] if a statement fails. The transaction is then rolled back.
-    pub fn ask(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
-        let asked = self.connection.ask(statements).map(Vec::into_iter).map_err(|error| error.failed());
-        self.or_abandon(asked)
+    pub fn query(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+        let requested = self.connection.query(statements).map(Vec::into_iter).map_err(|error| error.failed());
+        self.or_abandon(requested)
     }
 
     /// Executes statements within the open transaction. If there is none, reads one snapshot.
     ///
     /// # Errors
     /// Returns a [`StoreError`] if a statement fails. An open transaction is then rolled back.
-    pub fn ask_or_read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
-        if self.is_open { self.ask(statements) } else { self.read(statements) }
+    pub fn query_or_read(&mut self, statements: &str) -> Result<IndexAnswers, StoreError> {
+        if self.is_open { self.query(statements) } else { self.read(statements) }
     }
 
     /// Executes these statements and commits the transaction.
@@ -115,7 +115,7 @@ impl Guarded {
         if !std::mem::take(&mut self.is_open) {
             return Err(CommitError::Refused(StoreError::Away("there is no transaction".into())));
         }
-        let ended = self.connection.ask(&format!("{statements}; COMMIT"));
+        let ended = self.connection.query(&format!("{statements}; COMMIT"));
         ended.map(Vec::into_iter).map_err(|error| error.not_committed())
     }
 

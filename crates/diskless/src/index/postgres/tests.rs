@@ -191,11 +191,11 @@ fn two_brokers_commit_one_batch_at_once_it_is_appended_once_and_both_get_its_off
         let second = scope.spawn(|| commits(2));
         (commits(1), second.join().expect("no panic"))
     });
-    for (number, told) in (0..).zip(first.into_iter().zip(second)) {
+    for (number, reported) in (0..).zip(first.into_iter().zip(second)) {
         let base_offset = number * 10;
         let duplicate = CommitVerdict::Duplicate { base_offset, timestamp: NOW };
         let one = appended(base_offset);
-        assert!(told == (one, duplicate) || told == (duplicate, one), "{number}: {told:?}");
+        assert!(reported == (one, duplicate) || reported == (duplicate, one), "{number}: {reported:?}");
     }
     assert_dense(&opened, partition, i64::from(ROUNDS) * 10);
 }
@@ -218,7 +218,7 @@ fn a_commit_whose_answer_is_lost_is_found_by_its_object() {
         let object =
             UploadedObject { id: registered(&mut index, 1)[0], batches: vec![batch(partition, 0, number * 10)] };
         let mut holder = database.server().session(database.name());
-        holder.ask("SELECT pg_advisory_lock(7)");
+        holder.query("SELECT pg_advisory_lock(7)");
         std::thread::scope(|scope| {
             let committing = scope.spawn(|| {
                 let done = index.commit(std::slice::from_ref(&object), NOW);
@@ -353,7 +353,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
     let mut opened = OpenedOnPostgres::new(2);
     let database = &opened.back_end.database;
     let mut holder = database.server().session(database.name());
-    holder.ask(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
+    holder.query(&format!("BEGIN; DELETE FROM fullbore.topics WHERE id = '{TOPIC}'"));
     let mut store = opened.back_end.broker(2).0;
     let rows = std::thread::scope(|scope| {
         let creating = scope.spawn(|| store.create("topic", TOPIC, 4).expect("asked"));
@@ -361,7 +361,7 @@ fn a_slow_broker_makes_no_partitions_of_a_deleted_topic() {
         let waits = "SELECT count(*) > 0 FROM pg_stat_activity
             WHERE datname = current_database() AND wait_event_type = 'Lock'";
         wait_until("it waits for who deletes", HANGS, || database.run(waits) == "t");
-        holder.ask("COMMIT");
+        holder.query("COMMIT");
         creating.join().expect("no panic")
     });
     assert_eq!(rows, [], "although others have not deleted them yet");
@@ -448,7 +448,7 @@ fn object_is_cleaned_or_committed_never_both() {
     opened.back_end.age(3_600_000);
     let barrier = Barrier::new(2);
     let mut cleaner = opened.back_end.broker(2).0;
-    let (taken, told) = std::thread::scope(|scope| {
+    let (taken, reported) = std::thread::scope(|scope| {
         let cleaning = scope.spawn(|| {
             let mut take = || cleaner.unused(2, 60_000, NOW).expect("taken").into_iter().map(|object| object.id);
             let mut taken: Vec<ObjectId> = take().collect();
@@ -458,22 +458,22 @@ fn object_is_cleaned_or_committed_never_both() {
             }
             taken
         });
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for (number, id) in objects.iter().rev().enumerate() {
             let of = by(number as i64, batch(partition, 0, 0));
-            told.push((*id, opened.commit(*id, &[of])[0]));
+            reported.push((*id, opened.commit(*id, &[of])[0]));
             if number == 0 {
                 barrier.wait();
             }
         }
-        (cleaning.join().expect("no panic"), told)
+        (cleaning.join().expect("no panic"), reported)
     });
     let gone = CommitVerdict::Refused(Refusal::ObjectGone);
-    for (id, verdict) in &told {
+    for (id, verdict) in &reported {
         assert_eq!(taken.contains(id), *verdict == gone, "{id}");
     }
     let is_gone = |(_, verdict): &&(ObjectId, CommitVerdict)| *verdict == gone;
-    assert_eq!(taken.len(), told.iter().filter(is_gone).count(), "each once");
+    assert_eq!(taken.len(), reported.iter().filter(is_gone).count(), "each once");
     assert!(!taken.is_empty() && taken.len() < objects.len(), "{}", taken.len());
     // While a commit has locked the object, the GC skips it.
     let object = registered(&mut opened.index, 1)[0];
@@ -491,7 +491,7 @@ fn other_brokers_commit_the_change_feed_misses_nothing() {
     let partitions = &opened.partitions;
     let mut changes = opened.back_end.broker(3).2;
     assert_eq!(changes.changed().expect("told"), []);
-    let (done, mut heard) = (AtomicBool::new(false), BTreeMap::new());
+    let (done, mut received) = (AtomicBool::new(false), BTreeMap::new());
     let write = |broker: i32| {
         let mut index = opened.back_end.index(broker);
         let mut sequences = [0; 20];
@@ -515,7 +515,7 @@ fn other_brokers_commit_the_change_feed_misses_nothing() {
         while !is_last {
             is_last = done.load(Ordering::SeqCst);
             for row in changes.changed().expect("told") {
-                let before: Option<PartitionRow> = heard.insert(row.id, row);
+                let before: Option<PartitionRow> = received.insert(row.id, row);
                 assert!(before.is_none_or(|before| before.next_offset <= row.next_offset));
             }
         }
@@ -523,7 +523,7 @@ fn other_brokers_commit_the_change_feed_misses_nothing() {
     let mut finder = opened.back_end.finder();
     for id in partitions {
         let row = finder.partitions(&[*id]).expect("read").pop();
-        assert_eq!(heard.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
+        assert_eq!(received.get(id).copied(), row.filter(|row| row.next_offset > 0), "{id}");
     }
     assert_eq!(changes.changed().expect("told"), [], "nothing has changed since");
     // The feed of broker 3 does not return the changes of broker 3 itself.

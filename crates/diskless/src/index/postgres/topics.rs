@@ -112,7 +112,7 @@ fn enter_classic(
         list(producers),
         lock_partitions(&of_classic)
     );
-    let mut answers = session.ask(&enter).map_err(CommitError::Refused)?;
+    let mut answers = session.query(&enter).map_err(CommitError::Refused)?;
     if before.iter().all(|tails| !tails.are_unknown()) {
         carry_over(session, &mut answers)?;
     }
@@ -160,7 +160,7 @@ fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), C
     // The rows are copied in several statements. A statement has a time limit, and a deletion that always exceeds it
     // would never succeed.
     let pieces = replacing.chunks(CARRIED_AT_ONCE).take_while(|_| began.elapsed() < CARRIED_FOR);
-    pieces.map(carry).try_for_each(|piece| session.ask(&piece).map(drop)).map_err(CommitError::Refused)
+    pieces.map(carry).try_for_each(|piece| session.query(&piece).map(drop)).map_err(CommitError::Refused)
 }
 
 /// Returns a statement that copies producer rows to each of these partitions from its predecessor, at offsets before
@@ -233,7 +233,7 @@ pub fn predecessors(session: &mut Guarded, ids: &[DisklessPartitionId]) -> Resul
              WHERE of.partition = before.partition ORDER BY producer_id, base_offset DESC) AS r
            WHERE p.id = ANY({ids_in_order}::bigint[]) ORDER BY p.id, r.base_offset"
     );
-    let mut answers = session.ask_or_read(&statements)?;
+    let mut answers = session.query_or_read(&statements)?;
     if next(&mut answers)?.len() < ids.len() {
         // A predecessor is found through the row of its partition, which no longer exists after a deletion.
         return Err(StoreError::Away("a partition was deleted meanwhile".into()));

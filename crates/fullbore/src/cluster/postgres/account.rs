@@ -111,10 +111,10 @@ mod tests {
         assert_eq!(chosen(&USERS.replace("postgres", "ben"), 0, None), named("nobody"));
         assert_eq!(chosen(USERS, 0, Some(1000)), named("ann"), "whose data they are");
         assert_eq!(chosen(USERS, 0, Some(5)), named("5"));
-        let told = chosen(USERS, 1000, Some(101)).expect_err("somebody else's");
-        assert!(told.contains("belongs to user postgres; run this as root or as postgres"), "{told}");
-        let told = chosen("root:x:0:0", 0, None).expect_err("nobody there");
-        assert!(told.contains("no user postgres or nobody") && !told.contains('\n'), "{told}");
+        let reported = chosen(USERS, 1000, Some(101)).expect_err("somebody else's");
+        assert!(reported.contains("belongs to user postgres; run this as root or as postgres"), "{reported}");
+        let reported = chosen("root:x:0:0", 0, None).expect_err("nobody there");
+        assert!(reported.contains("no user postgres or nobody") && !reported.contains('\n'), "{reported}");
     }
 
     #[test]

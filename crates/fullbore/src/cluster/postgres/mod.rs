@@ -353,7 +353,7 @@ mod tests {
         }
         let link = directory.path().join("link");
         std::os::unix::fs::symlink(&socket, &link).expect("linked");
-        let told = own(&link, None).expect_err("a link").to_string();
-        assert!(told.contains("it is not a directory of this user"), "{told}");
+        let reported = own(&link, None).expect_err("a link").to_string();
+        assert!(reported.contains("it is not a directory of this user"), "{reported}");
     }
 }

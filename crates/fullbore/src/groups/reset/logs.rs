@@ -23,7 +23,7 @@ pub struct LogOffsets {
 
 impl LogOffsets {
     /// Requests the offsets of these partitions at `timestamp` from their leaders.
-    pub fn ask(&mut self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>, timestamp: i64) {
+    pub fn look_up(&mut self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>, timestamp: i64) {
         if of.is_empty() {
             return;
         }
@@ -40,7 +40,7 @@ impl LogOffsets {
         found.filter(|(_, offset)| **offset < 0).map(|(key, _)| key.clone()).collect()
     }
 
-    /// Returns the offset of a partition at `timestamp`. [`LogOffsets::ask`] must have requested it before.
+    /// Returns the offset of a partition at `timestamp`. [`LogOffsets::look_up`] must have requested it before.
     ///
     /// # Errors
     /// Returns [`Failure`] with the reason, if the leader returned no offset.

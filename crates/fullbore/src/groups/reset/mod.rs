@@ -174,7 +174,7 @@ impl Reset {
         for (of, committed) in found.values() {
             wanted.extend(of.iter().filter(|key| scenario.needs_log(key, committed)).cloned());
         }
-        let mut logs = scenario.ask(groups.cluster(), &wanted);
+        let mut logs = scenario.look_up(groups.cluster(), &wanted);
         Ok(kept(found, failed, |id, (of, committed)| scenario.offsets(id, &of, &committed, &mut logs)))
     }
 
@@ -282,8 +282,8 @@ mod tests {
         for state in ["Empty", "Dead"] {
             check_inactive(&"g".into(), state).expect(state);
         }
-        let told = check_inactive(&"g".into(), "Stable").expect_err("active").to_string();
-        assert!(told.starts_with(
+        let reported = check_inactive(&"g".into(), "Stable").expect_err("active").to_string();
+        assert!(reported.starts_with(
             "Assignments can only be reset if the group 'g' is inactive, but the current state is Stable"
         ));
     }

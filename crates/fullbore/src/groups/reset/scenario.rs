@@ -42,19 +42,19 @@ impl Scenario {
     }
 
     /// Requests the log offsets that new offsets of these partitions depend on, once for all groups.
-    pub fn ask(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
+    pub fn look_up(&self, cluster: &mut Cluster, of: &BTreeSet<(Text, i32)>) -> LogOffsets {
         let mut logs = LogOffsets::default();
         match self {
-            Scenario::Earliest => logs.ask(cluster, of, EARLIEST),
-            Scenario::Latest | Scenario::Current => logs.ask(cluster, of, LATEST),
+            Scenario::Earliest => logs.look_up(cluster, of, EARLIEST),
+            Scenario::Latest | Scenario::Current => logs.look_up(cluster, of, LATEST),
             Scenario::At(timestamp) => {
-                logs.ask(cluster, of, *timestamp);
+                logs.look_up(cluster, of, *timestamp);
                 let late = logs.without_record_at(*timestamp);
-                logs.ask(cluster, &late, LATEST);
+                logs.look_up(cluster, &late, LATEST);
             }
             Scenario::Offset(_) | Scenario::ShiftBy(_) | Scenario::File(_) => {
-                logs.ask(cluster, of, EARLIEST);
-                logs.ask(cluster, of, LATEST);
+                logs.look_up(cluster, of, EARLIEST);
+                logs.look_up(cluster, of, LATEST);
             }
         }
         logs

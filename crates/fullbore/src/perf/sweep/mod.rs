@@ -217,12 +217,12 @@ fn turns(plan: SweepPlan, refusals: &[Option<String>], stop: &Stop) -> Result<Re
                 Err(error) => Err(error.to_string()),
             },
         };
-        if stop.is_asked() && outcome.is_err() {
+        if stop.is_requested() && outcome.is_err() {
             break;
         }
         progress.ended(&label, &outcome, was_measured);
         runs.push(Run { turn, started, outcome });
-        if stop.is_asked() {
+        if stop.is_requested() {
             break;
         }
     }
@@ -519,14 +519,14 @@ mod tests {
         let names = |targets: Vec<Target>| targets.into_iter().map(|target| target.name).collect::<Vec<_>>();
         assert_eq!(names(of(&["--bootstrap-server", "h:1,i:2"]).expect("valid")), ["h:1,i:2"]);
         assert_eq!(names(of(&["--against", "a=h:1", "--against", "b=own"]).expect("valid")), ["a", "b"]);
-        for (flags, told) in [
+        for (flags, reported) in [
             (&["--against", "a=h:1", "--against", "a=h:2"][..], "two clusters have this name"),
             (&["--bootstrap-server", "nonsense"], "is not host:port"),
             (&["--bootstrap-server", "h:1", "--broker-set", "node.id=2"], "--broker-set is for the sweep's own broker"),
             (&["--set", "acks=all"], "acks is in --over and in --set"),
         ] {
-            let refusal = of(flags).expect_err(told).to_string();
-            assert!(refusal.contains(told), "{refusal}");
+            let refusal = of(flags).expect_err(reported).to_string();
+            assert!(refusal.contains(reported), "{refusal}");
         }
         let refusal = of(&["--set", "security.protocol=SSL"]).expect_err("plain").to_string();
         assert!(refusal.starts_with("the sweep's own broker speaks plain text"), "{refusal}");
@@ -560,8 +560,8 @@ mod tests {
             verdict(&Results { plan: plan.clone(), runs: runs.to_vec(), interrupted }, Path::new("there"))
         };
         let failed = of(&runs, false).expect_err("every one failed");
-        let told = "no measurement succeeded; the first: no luck; the others are in there/runs.csv";
-        assert_eq!((failed.status, failed.to_string().as_str()), (1, told));
+        let reported = "no measurement succeeded; the first: no luck; the others are in there/runs.csv";
+        assert_eq!((failed.status, failed.to_string().as_str()), (1, reported));
         let figures = Figures {
             records: 1,
             bytes: 1,
@@ -573,8 +573,8 @@ mod tests {
         };
         let some = [Run { outcome: Ok(figures), ..runs[0].clone() }, runs[1].clone()];
         let failed = of(&some, false).expect_err("one failed");
-        let told = "1 of 2 measurements failed; the first: no luck; the report has the reasons";
-        assert_eq!((failed.status, failed.to_string().as_str()), (1, told));
+        let reported = "1 of 2 measurements failed; the first: no luck; the report has the reasons";
+        assert_eq!((failed.status, failed.to_string().as_str()), (1, reported));
         let ended = of(&runs[..1], true).expect_err("interrupted");
         assert_eq!(ended.status, 130);
         assert!(ended.to_string().contains("after 1 of 2 measurements; what was measured is in there"), "{ended}");

@@ -71,7 +71,7 @@ impl Fake {
         let frame = match key {
             ApiKey::ApiVersions => reply::<ApiVersionsRequest>(&header, v, &mut r, |_| Some(versions(&state))),
             ApiKey::Metadata => reply::<MetadataRequest>(&header, v, &mut r, |_| {
-                state.metadata_asked += 1;
+                state.metadata_requested += 1;
                 Some(metadata(&state))
             }),
             ApiKey::InitProducerId => reply::<InitProducerIdRequest>(&header, v, &mut r, |_| {
@@ -79,7 +79,7 @@ impl Fake {
                 Some(InitProducerIdResponse { producer_id: state.next_producer_id, ..Default::default() })
             }),
             ApiKey::DescribeConfigs => reply::<DescribeConfigsRequest>(&header, v, &mut r, |_| {
-                state.configs_asked += 1;
+                state.configs_requested += 1;
                 state.topic_limit.map(configs)
             }),
             other => panic!("the fake does not serve {other:?}"),
@@ -98,7 +98,7 @@ impl Fake {
     ) -> Option<Frame> {
         let key = header.api().unwrap().0;
         if key == ApiKey::FindCoordinator {
-            return reply::<FindCoordinatorRequest>(header, v, r, |asked| Some(state.find_coordinator(&asked)));
+            return reply::<FindCoordinatorRequest>(header, v, r, |requested| Some(state.find_coordinator(&requested)));
         }
         let (misdirected, new_id) = (state.misdirected(from), state.next_producer_id + 1);
         state.next_producer_id = new_id;
@@ -112,23 +112,23 @@ impl Fake {
         };
         let is_refused = refused.is_err();
         let response = match key {
-            ApiKey::InitProducerId => reply::<InitProducerIdRequest>(header, v, r, |asked| {
+            ApiKey::InitProducerId => reply::<InitProducerIdRequest>(header, v, r, |requested| {
                 let refusal = InitProducerIdResponse { error_code: refused, ..Default::default() };
-                Some(if is_refused { refusal } else { transactions.init(&asked, new_id) })
+                Some(if is_refused { refusal } else { transactions.init(&requested, new_id) })
             }),
-            ApiKey::AddPartitionsToTxn => reply::<AddPartitionsToTxnRequest>(header, v, r, |asked| {
-                Some(transactions.add_partitions(&asked, refused))
+            ApiKey::AddPartitionsToTxn => reply::<AddPartitionsToTxnRequest>(header, v, r, |requested| {
+                Some(transactions.add_partitions(&requested, refused))
             }),
-            ApiKey::AddOffsetsToTxn => reply::<AddOffsetsToTxnRequest>(header, v, r, |asked| {
+            ApiKey::AddOffsetsToTxn => reply::<AddOffsetsToTxnRequest>(header, v, r, |requested| {
                 let refusal = AddOffsetsToTxnResponse { error_code: refused, ..Default::default() };
-                Some(if is_refused { refusal } else { transactions.add_offsets(&asked) })
+                Some(if is_refused { refusal } else { transactions.add_offsets(&requested) })
             }),
-            ApiKey::TxnOffsetCommit => reply::<TxnOffsetCommitRequest>(header, v, r, |asked| {
-                Some(transactions.commit_offsets(&asked, refused))
+            ApiKey::TxnOffsetCommit => reply::<TxnOffsetCommitRequest>(header, v, r, |requested| {
+                Some(transactions.commit_offsets(&requested, refused))
             }),
-            ApiKey::EndTxn => reply::<EndTxnRequest>(header, v, r, |asked| {
+            ApiKey::EndTxn => reply::<EndTxnRequest>(header, v, r, |requested| {
                 let refusal = EndTxnResponse { error_code: refused, ..Default::default() };
-                Some(if is_refused { refusal } else { transactions.end(&asked) })
+                Some(if is_refused { refusal } else { transactions.end(&requested) })
             }),
             other => panic!("the fake does not serve {other:?} with transactions"),
         };

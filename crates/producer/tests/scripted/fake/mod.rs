@@ -134,12 +134,12 @@ pub struct State {
     /// How many Produce requests were read.
     pub requests: usize,
     /// How many Metadata requests came.
-    pub metadata_asked: usize,
+    pub metadata_requested: usize,
     pub garble: Option<Garble>,
     /// The topic's max.message.bytes, or the error of DescribeConfigs. `None` if DescribeConfigs is not served.
     pub topic_limit: Option<Result<usize, ErrorCode>>,
     /// How many DescribeConfigs requests came.
-    pub configs_asked: usize,
+    pub configs_requested: usize,
     /// The transaction coordinator, if the fake serves transactions.
     pub transactions: Option<Transactions>,
 }
@@ -186,10 +186,10 @@ impl Fake {
             connections_max: usize::MAX,
             restarts: 0,
             requests: 0,
-            metadata_asked: 0,
+            metadata_requested: 0,
             garble: None,
             topic_limit: None,
-            configs_asked: 0,
+            configs_requested: 0,
             transactions: None,
         };
         let (gate, cut) = (Arc::new(watch::Sender::new(true)), Arc::new(watch::Sender::new(0)));

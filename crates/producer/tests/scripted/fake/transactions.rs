@@ -56,7 +56,7 @@ pub struct Transactions {
     /// The requests that had an effect, each as one or two words.
     pub requests: Vec<String>,
     pub script: TransactionScript,
-    asked: HashMap<i16, usize>,
+    requested: HashMap<i16, usize>,
 }
 
 impl Transactions {
@@ -76,7 +76,7 @@ impl Transactions {
             offsets: HashMap::new(),
             requests: Vec::new(),
             script: Box::new(|_, _| TransactionFate::Normal),
-            asked: HashMap::new(),
+            requested: HashMap::new(),
         }
     }
 
@@ -86,9 +86,9 @@ impl Transactions {
 
     /// Returns the fate of the next request of this API.
     pub fn fate(&mut self, key: ApiKey) -> TransactionFate {
-        let asked = self.asked.entry(key.code()).or_default();
-        *asked += 1;
-        (self.script)(key, *asked)
+        let requested = self.requested.entry(key.code()).or_default();
+        *requested += 1;
+        (self.script)(key, *requested)
     }
 
     /// Starts another producer with the same id, which fences the present one.

@@ -94,7 +94,7 @@ enum SentRequest {
 
 /// The values that all responses of a generation must agree on.
 #[derive(Debug)]
-struct Told {
+struct Reported {
     protocol: Option<Text>,
     leader: Text,
     members: Vec<MemberId>,
@@ -104,9 +104,9 @@ struct World {
     group: Classic,
     now: i64,
     tickets: u64,
-    asked: BTreeMap<RequestTicket, SentRequest>,
+    requested: BTreeMap<RequestTicket, SentRequest>,
     clients: Vec<Client>,
-    told: HashMap<i32, Told>,
+    reported: HashMap<i32, Reported>,
     kept: Option<Snapshot>,
 }
 
@@ -114,7 +114,7 @@ impl World {
     fn new() -> Self {
         let clients = vec![Client::default(); CLIENTS];
         let group = Classic::new(SETTINGS, 0);
-        World { group, now: 0, tickets: 0, asked: BTreeMap::new(), clients, told: HashMap::new(), kept: None }
+        World { group, now: 0, tickets: 0, requested: BTreeMap::new(), clients, reported: HashMap::new(), kept: None }
     }
 
     /// Returns the instance id of a client. Half of the clients are static members, and two of them share each id.
@@ -122,10 +122,10 @@ impl World {
         client.is_multiple_of(2).then(|| Text::from(format!("i{}", client / 4)))
     }
 
-    fn ticket(&mut self, asked: SentRequest) -> RequestTicket {
+    fn ticket(&mut self, requested: SentRequest) -> RequestTicket {
         self.tickets += 1;
         let ticket = RequestTicket(self.tickets);
-        self.asked.insert(ticket, asked);
+        self.requested.insert(ticket, requested);
         ticket
     }
 
@@ -218,9 +218,9 @@ impl World {
 
     /// Restarts the broker. All connections break, and clients repeat their requests later.
     fn restart(&mut self) {
-        self.asked.clear();
+        self.requested.clear();
         // Generations that were never stable are not in the snapshot, and their numbers are used again.
-        self.told.clear();
+        self.reported.clear();
         self.group = match &self.kept {
             None => Classic::new(SETTINGS, self.now),
             Some(snapshot) => {
@@ -250,20 +250,20 @@ impl World {
             match effect {
                 Effect::Keep(change) => self.kept = change.group,
                 Effect::Report(Event::Replaced { old, new, .. }) => {
-                    let told = self.told.values_mut().filter(|told| told.leader == old);
-                    told.for_each(|told| told.leader = new.clone());
+                    let reported = self.reported.values_mut().filter(|reported| reported.leader == old);
+                    reported.for_each(|reported| reported.leader = new.clone());
                 }
                 Effect::Report(_) => {}
                 Effect::Answer(ticket, answer) => {
-                    let asked = self.asked.remove(&ticket).expect("a ticket is answered once");
-                    self.answered(asked, answer);
+                    let requested = self.requested.remove(&ticket).expect("a ticket is answered once");
+                    self.answered(requested, answer);
                 }
             }
         }
     }
 
-    fn answered(&mut self, asked: SentRequest, answer: GroupAnswer) {
-        match (asked, answer) {
+    fn answered(&mut self, requested: SentRequest, answer: GroupAnswer) {
+        match (requested, answer) {
             (SentRequest::Join(client), GroupAnswer::Join(response)) => self.joined(client, *response),
             (SentRequest::Sync(client, generation), GroupAnswer::Sync(response)) => match response.error_code {
                 ErrorCode::NONE => {
@@ -275,7 +275,7 @@ impl World {
                 _ => self.clients[client].generation = -1,
             },
             (SentRequest::Other, GroupAnswer::Leave(_)) => {}
-            (asked, answer) => panic!("{asked:?} is answered {answer:?}"),
+            (requested, answer) => panic!("{requested:?} is answered {answer:?}"),
         }
     }
 
@@ -296,11 +296,11 @@ impl World {
                     true => response.leader,
                     false => self.group.leader.clone().expect("there are members"),
                 };
-                let told = Told { protocol: response.protocol_name, leader, members: Vec::new() };
-                let told = self.told.entry(response.generation_id).or_insert(told);
-                told.members.push(known.id.clone());
-                assert_eq!(Some(&told.leader), self.group.leader.as_ref(), "one leader");
-                assert_eq!(told.protocol, self.group.protocol, "one protocol");
+                let reported = Reported { protocol: response.protocol_name, leader, members: Vec::new() };
+                let reported = self.reported.entry(response.generation_id).or_insert(reported);
+                reported.members.push(known.id.clone());
+                assert_eq!(Some(&reported.leader), self.group.leader.as_ref(), "one leader");
+                assert_eq!(reported.protocol, self.group.protocol, "one protocol");
                 assert_eq!(response.generation_id, self.group.generation, "one generation");
             }
             code => panic!("a join is answered {code}"),
@@ -329,8 +329,8 @@ impl World {
         if is_current {
             let leader = group.leader.as_ref().expect("a generation has a leader");
             assert!(group.members.contains_key(leader) && group.protocol.is_some());
-            let is_told = || self.told[&group.generation].members.contains(leader);
-            assert!(group.state == GroupState::Stable || is_told(), "the leader does not know of its generation");
+            let is_reported = || self.reported[&group.generation].members.contains(leader);
+            assert!(group.state == GroupState::Stable || is_reported(), "the leader does not know of its generation");
             let away = members.clone().filter(|member| member.is_static()).count();
             assert!(group.members.len() <= SETTINGS.members_max + away, "over the limit");
         } else {
@@ -344,7 +344,7 @@ impl World {
     fn end(&mut self) {
         let long = NEW_MEMBER_JOIN_MAX_MS + 4 * i64::from(SESSION_MS + REBALANCE_MS);
         self.pass(long);
-        assert!(self.asked.is_empty(), "never answered: {:?}", self.asked);
+        assert!(self.requested.is_empty(), "never answered: {:?}", self.requested);
         assert_eq!((self.group.state, self.group.next_deadline()), (GroupState::Empty, None));
         assert_eq!(self.group.bytes, 0);
     }
@@ -376,7 +376,7 @@ fn undisturbed_members_become_stable() {
         world.act(Action::Pass { ms: 10_000 });
         clients.iter().for_each(|client| world.act(Action::Sync { client: *client }));
         assert_eq!((world.group.state, world.group.generation), (GroupState::Stable, 1));
-        assert_eq!(world.told[&1].members.len(), members);
-        assert!(world.asked.is_empty());
+        assert_eq!(world.reported[&1].members.len(), members);
+        assert!(world.requested.is_empty());
     }
 }

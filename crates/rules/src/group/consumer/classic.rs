@@ -149,7 +149,7 @@ impl ConsumerGroup {
             return refused(ErrorCode::INCONSISTENT_GROUP_PROTOCOL);
         }
         if self.group_epoch > member.epoch && member.state != MemberState::UnrevokedPartitions {
-            self.ask_to_join(&id, now);
+            self.request_join(&id, now);
             return refused(ErrorCode::REBALANCE_IN_PROGRESS);
         }
         let (assignment, protocol_name) = (self.assignment_of(member), protocol.cloned());
@@ -182,7 +182,7 @@ impl ConsumerGroup {
         let member = &self.members[&id];
         let waits_in_vain = member.state == MemberState::UnreleasedPartitions && !self.waits_for_others(member);
         if member.epoch < self.group_epoch || member.state == MemberState::UnrevokedPartitions || waits_in_vain {
-            self.ask_to_join(&id, now);
+            self.request_join(&id, now);
             return ErrorCode::REBALANCE_IN_PROGRESS;
         }
         ErrorCode::NONE
@@ -247,7 +247,7 @@ impl ConsumerGroup {
     }
 
     /// Gives the member a deadline to rejoin, unless it already has one.
-    fn ask_to_join(&mut self, id: &MemberId, now: i64) {
+    fn request_join(&mut self, id: &MemberId, now: i64) {
         if let Some(member) = self.members.get_mut(id)
             && let Some(classic) = &mut member.classic
         {

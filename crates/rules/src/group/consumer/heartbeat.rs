@@ -73,7 +73,7 @@ impl ConsumerGroup {
         member.session_by = now + i64::from(settings.session_timeout_ms);
         self.put(member);
         let matches_changed = self.resolve(call.resolved, call.resolved_version, now);
-        self.ask_for_regex(&id);
+        self.request_for_regex(&id);
         self.renew(subscription_changed || matches_changed, &id, topics, settings, now);
         let owned = request.topic_partitions.as_deref().map(partitions);
         self.reconcile(&id, owned.as_ref(), subscription_changed, topics, now);

@@ -289,8 +289,10 @@ impl World {
         }
         match answer {
             Ok(answer) => {
-                let told = answer.heartbeat_interval_ms;
-                assert!((self.settings.unsettled_interval_ms..=self.settings.heartbeat_interval_ms).contains(&told));
+                let reported = answer.heartbeat_interval_ms;
+                assert!(
+                    (self.settings.unsettled_interval_ms..=self.settings.heartbeat_interval_ms).contains(&reported)
+                );
                 self.clients[n].answered(&request, &answer);
                 self.clients[n].full = fate == Fate::Twice;
             }

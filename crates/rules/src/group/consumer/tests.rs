@@ -155,8 +155,12 @@ fn second_member_waits_until_the_first_has_given_up() {
     assert_eq!(stage.state_of("m2"), (MemberState::UnreleasedPartitions, 2));
     assert_eq!(stage.group.state(), GroupState::Reconciling);
 
-    let told = stage.beat("m1", 1).unwrap();
-    assert_eq!((told.member_epoch, given(&told)), (1, Some(vec![0, 1])), "it stays in its epoch until it has revoked");
+    let reported = stage.beat("m1", 1).unwrap();
+    assert_eq!(
+        (reported.member_epoch, given(&reported)),
+        (1, Some(vec![0, 1])),
+        "it stays in its epoch until it has revoked"
+    );
     assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
     assert_eq!(given(&stage.beat("m2", 2).unwrap()), None);
     assert_eq!(given(&stage.report("m1", 1, &[0, 1, 2]).unwrap()), None, "2 is still owned");
@@ -469,18 +473,18 @@ fn member_that_waits_for_others_gets_growing_intervals() {
     stage.join("m1", &["a"]);
     stage.now = 100_000;
     assert_eq!(stage.join("m2", &["a"]).heartbeat_interval_ms, 1_000);
-    let (mut waiting, mut told) = (Vec::new(), Vec::new());
+    let (mut waiting, mut reported) = (Vec::new(), Vec::new());
     for at in [2_000, 5_000, 8_000, 12_000, 40_000, 80_000] {
         stage.now = 100_000 + at;
         waiting.push(interval(stage.beat("m2", 2)));
         // Only now, after a whole configured interval, does `m1` learn of the change.
         if at == 5_000 {
-            told.push(interval(stage.beat("m1", 1)));
+            reported.push(interval(stage.beat("m1", 1)));
             assert_eq!(stage.state_of("m1"), (MemberState::UnrevokedPartitions, 1));
         }
     }
     assert_eq!(waiting, [1_000, 1_000, 1_000, 1_500, 5_000, 5_000]);
-    assert_eq!(told, [5_000], "it says by itself when it has given up");
+    assert_eq!(reported, [5_000], "it says by itself when it has given up");
     assert_eq!(interval(stage.report("m1", 1, &[0, 1])), 5_000);
     assert_eq!(interval(stage.beat("m2", 2)), 5_000, "it has all it waited for");
     assert_eq!(stage.group.state(), GroupState::Stable);
@@ -536,7 +540,7 @@ fn restart_in_a_rebalance_restarts_the_short_intervals() {
 fn equal_members_the_next_heartbeat_decides_the_target() {
     // When the first two members sent their last heartbeats, when the third one joins, and the loads of the first two
     // after that.
-    for (heard, joins, loads) in
+    for (received, joins, loads) in
         [([10_000, 12_000], 12_500, [1, 2]), ([12_000, 10_000], 12_500, [2, 1]), ([10_000, 12_000], 15_500, [2, 1])]
     {
         let mut stage = unsettled_stage();
@@ -545,7 +549,7 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
         stage.beat("m1", 1).unwrap();
         stage.report("m1", 1, &[0, 1]).unwrap();
         stage.beat("m2", 2).unwrap();
-        let mut order = [("m1", heard[0]), ("m2", heard[1])];
+        let mut order = [("m1", received[0]), ("m2", received[1])];
         order.sort_by_key(|&(_, at)| at);
         for (id, at) in order {
             stage.now = at;
@@ -554,7 +558,7 @@ fn equal_members_the_next_heartbeat_decides_the_target() {
         stage.now = joins;
         stage.join("m3", &["a"]);
         let load = |id: &str| stage.group.member(id).expect("it is a member").target.len();
-        assert_eq!([load("m1"), load("m2")], loads, "{heard:?} {joins}");
+        assert_eq!([load("m1"), load("m2")], loads, "{received:?} {joins}");
         assert_eq!(load("m3"), 1);
     }
 }

@@ -88,11 +88,11 @@ impl Controller {
     }
 
     /// Handles a leader's request to change the ISR.
-    pub fn alter(&mut self, from: i32, asked: &AlterPartition) -> Result<PartitionRegistration, ErrorCode> {
-        if self.partition.leader != Some(from) || asked.leader_epoch != self.partition.leader_epoch {
+    pub fn alter(&mut self, from: i32, requested: &AlterPartition) -> Result<PartitionRegistration, ErrorCode> {
+        if self.partition.leader != Some(from) || requested.leader_epoch != self.partition.leader_epoch {
             return Err(ErrorCode::FENCED_LEADER_EPOCH);
         }
-        if asked.partition_epoch != self.partition.partition_epoch && self.fault != Some(Fault::AnyPartitionEpoch) {
+        if requested.partition_epoch != self.partition.partition_epoch && self.fault != Some(Fault::AnyPartitionEpoch) {
             return Err(ErrorCode::INVALID_UPDATE_VERSION);
         }
         let is_checked = self.fault != Some(Fault::AnyBrokerEpoch);
@@ -101,10 +101,10 @@ impl Controller {
             let is_same = member.broker_epoch == NO_BROKER_EPOCH || member.broker_epoch == broker.epoch;
             !is_checked || (!broker.is_fenced && is_same)
         };
-        if !asked.new_isr.iter().all(is_eligible) {
+        if !requested.new_isr.iter().all(is_eligible) {
             return Err(ErrorCode::INELIGIBLE_REPLICA);
         }
-        self.partition.isr = asked.new_isr.iter().map(|member| member.broker_id).collect();
+        self.partition.isr = requested.new_isr.iter().map(|member| member.broker_id).collect();
         self.partition.partition_epoch += 1;
         Ok(self.partition.clone())
     }

@@ -53,7 +53,7 @@ struct Broker {
 #[derive(Clone, Debug)]
 enum Message {
     Fetch { to: At, fetch: FollowerFetch, position: Position },
-    Answer { to: At, broker_epoch: i64, leader_epoch: i32, asked: Position, high_watermark: i64, found: Found },
+    Answer { to: At, broker_epoch: i64, leader_epoch: i32, requested: Position, high_watermark: i64, found: Found },
     Propose { from: At, broker_epoch: i64, proposal: AlterPartition },
     Altered { to: At, broker_epoch: i64, proposal: AlterPartition, answer: Result<PartitionRegistration, ErrorCode> },
 }
@@ -79,7 +79,7 @@ pub struct World {
     acknowledged_count: usize,
     leaders: BTreeMap<i32, i32>,
     /// The largest end offset that a leader has returned.
-    told: i64,
+    reported: i64,
     fault: Option<Fault>,
 }
 
@@ -117,7 +117,7 @@ impl World {
             acknowledged: Vec::new(),
             acknowledged_count: 0,
             leaders: BTreeMap::new(),
-            told: 0,
+            reported: 0,
             fault,
         };
         (0..3).for_each(|at| world.launch(at, 1));
@@ -199,11 +199,11 @@ impl World {
     fn event(
         &mut self,
         at: At,
-        tell: impl FnOnce(&mut Partition, &Now<'_>) -> Result<Effects, ErrorCode>,
+        report: impl FnOnce(&mut Partition, &Now<'_>) -> Result<Effects, ErrorCode>,
     ) -> Result<(), String> {
         let Some(process) = &mut self.brokers[at].process else { return Ok(()) };
         let now = Now { ms: self.now_ms, broker_epoch: process.broker_epoch, brokers: &process.metadata.brokers };
-        let Ok(effects) = tell(&mut process.partition, &now) else { return Ok(()) };
+        let Ok(effects) = report(&mut process.partition, &now) else { return Ok(()) };
         if let Some(RoleChange::Lead { epoch, .. }) = effects.role {
             let leader = *self.leaders.entry(epoch).or_insert(IDS[at]);
             must(leader == IDS[at], || format!("{leader} and {} lead epoch {epoch}", IDS[at]))?;
@@ -292,9 +292,9 @@ impl World {
     fn deliver(&mut self, message: Message) -> Result<(), String> {
         match message {
             Message::Fetch { to, fetch, position } => self.fetched(to, fetch, position),
-            Message::Answer { to, broker_epoch, leader_epoch, asked, high_watermark, found } => {
+            Message::Answer { to, broker_epoch, leader_epoch, requested, high_watermark, found } => {
                 if self.is_running(to, broker_epoch) {
-                    self.answered(to, leader_epoch, asked, high_watermark, found)?;
+                    self.answered(to, leader_epoch, requested, high_watermark, found)?;
                 }
                 Ok(())
             }
@@ -334,7 +334,7 @@ impl World {
         self.brokers[at].process.as_ref().is_some_and(|process| process.broker_epoch == broker_epoch)
     }
 
-    fn fetched(&mut self, at: At, mut fetch: FollowerFetch, asked: Position) -> Result<(), String> {
+    fn fetched(&mut self, at: At, mut fetch: FollowerFetch, requested: Position) -> Result<(), String> {
         let Broker { log, process: Some(process), .. } = &self.brokers[at] else { return Ok(()) };
         let leader_epoch = fetch.leader_epoch;
         if self.fault == Some(Fault::AcceptsOldFollowers) {
@@ -343,11 +343,11 @@ impl World {
         if !process.partition.is_leader() || process.partition.check_leader_epoch(fetch.leader_epoch).is_err() {
             return Ok(());
         }
-        let found = match divergence(&epochs(log), log.len() as i64, asked) {
+        let found = match divergence(&epochs(log), log.len() as i64, requested) {
             Divergence::OutOfRange => return Ok(()),
             Divergence::At(end) => Found::Diverging(end),
             Divergence::None => {
-                let from = asked.offset as usize;
+                let from = requested.offset as usize;
                 Found::Records(log[from..log.len().min(from + FETCHED_MAX)].to_vec())
             }
         };
@@ -360,7 +360,7 @@ impl World {
             to: (fetch.broker_id - 1) as At,
             broker_epoch: fetch.broker_epoch,
             leader_epoch,
-            asked,
+            requested,
             high_watermark: process.partition.high_watermark(),
             found,
         });
@@ -371,7 +371,7 @@ impl World {
         &mut self,
         at: At,
         epoch: i32,
-        asked: Position,
+        requested: Position,
         high_watermark: i64,
         found: Found,
     ) -> Result<(), String> {
@@ -391,7 +391,7 @@ impl World {
                 }
                 let broker = &mut self.brokers[at];
                 let log_end = broker.log.len() as i64;
-                let here = if fault == Some(Fault::TruncatesTwice) { position(&broker.log) } else { asked };
+                let here = if fault == Some(Fault::TruncatesTwice) { position(&broker.log) } else { requested };
                 if let Some(to) = truncation(&epochs(&broker.log), log_end, here, end) {
                     broker.log.truncate(to as usize);
                     broker.process.as_mut().expect("it runs").partition.truncated(to);
@@ -399,7 +399,7 @@ impl World {
                 Ok(())
             }
             Found::Records(records) => {
-                let from = asked.offset as usize;
+                let from = requested.offset as usize;
                 if follows_anybody && from > log.len() {
                     return Ok(());
                 }
@@ -434,17 +434,17 @@ impl World {
             let kept = self.committed.get(offset as usize);
             must(kept == Some(&record), || format!("{record:?} was acknowledged at {offset}, where {kept:?} is"))?;
         }
-        self.check_told()
+        self.check_reported()
     }
 
     /// Checks that the current leader's end offset is not below one that a leader has returned before.
-    fn check_told(&mut self) -> Result<(), String> {
+    fn check_reported(&mut self) -> Result<(), String> {
         let epoch = self.controller.partition.leader_epoch;
         for process in self.brokers.iter().filter_map(|broker| broker.process.as_ref()) {
             let Ok(end) = process.partition.latest_offset() else { continue };
             let is_present = process.partition.leader_epoch() == epoch;
-            must(!is_present || end >= self.told, || format!("{end} is told after {}", self.told))?;
-            self.told = self.told.max(end);
+            must(!is_present || end >= self.reported, || format!("{end} is told after {}", self.reported))?;
+            self.reported = self.reported.max(end);
         }
         Ok(())
     }

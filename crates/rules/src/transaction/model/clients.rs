@@ -32,7 +32,7 @@ pub struct Packet {
 pub struct Truth {
     pub records: usize,
     /// The outcome that the client has requested; `None` before that.
-    pub asked: Option<bool>,
+    pub requested: Option<bool>,
     /// The outcome that the client got in a response; `None` before that.
     pub answered: Option<bool>,
     /// The outcome that the first marker after a record has given it; `None` before that.

@@ -151,7 +151,7 @@ impl World {
             Call::Add(..) | Call::End(..) => {}
         }
         if let (Call::End(_, is_commit), Some(transaction)) = (call, client.transaction) {
-            self.transactions[transaction].asked = Some(is_commit);
+            self.transactions[transaction].requested = Some(is_commit);
         }
     }
 
@@ -282,7 +282,7 @@ impl World {
     fn ended(&mut self, transaction: usize, is_commit: bool) -> Result<(), String> {
         let truth = &mut self.transactions[transaction];
         let outcome = *truth.outcome.get_or_insert(is_commit);
-        let is_wanted = !is_commit || truth.asked == Some(true);
+        let is_wanted = !is_commit || truth.requested == Some(true);
         if outcome != is_commit || !is_wanted || truth.answered.is_some_and(|answered| answered != is_commit) {
             return Err(format!("transaction {transaction} ends with commit {is_commit}: {truth:?}"));
         }

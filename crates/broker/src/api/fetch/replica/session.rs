@@ -64,7 +64,7 @@ struct FollowerState {
     _registered: Registration,
     leader_epoch: i32,
     /// The session epoch of the request that last set the follower's position, which is the end of its log.
-    asked_in: i32,
+    requested_in: i32,
     /// The offset after the last record that was sent to the follower.
     cursor: i64,
     /// Log start of the follower, according to its last fetch.
@@ -82,19 +82,19 @@ struct FollowerState {
 #[derive(Clone, Copy)]
 struct FetchOrigin {
     in_epoch: i32,
-    asked_in: i32,
+    requested_in: i32,
     from_offset: i64,
     log_end_offset: i64,
 }
 
 impl FetchOrigin {
     const UNKNOWN: FetchOrigin =
-        FetchOrigin { in_epoch: -1, asked_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
+        FetchOrigin { in_epoch: -1, requested_in: -1, from_offset: UNKNOWN, log_end_offset: UNKNOWN };
 
     /// Returns an entry with only these fields set.
     fn said(self) -> PartitionData {
-        let FetchOrigin { in_epoch, asked_in, from_offset, log_end_offset } = self;
-        PartitionData { in_epoch, asked_in, from_offset, log_end_offset, ..Default::default() }
+        let FetchOrigin { in_epoch, requested_in, from_offset, log_end_offset } = self;
+        PartitionData { in_epoch, requested_in, from_offset, log_end_offset, ..Default::default() }
     }
 }
 
@@ -202,7 +202,7 @@ impl FollowerSession {
             None => {
                 state.forget(id);
                 let Some(replica) = partitions.find(&id.0, id.1) else {
-                    let origin = FetchOrigin { asked_in: number, ..FetchOrigin::UNKNOWN };
+                    let origin = FetchOrigin { requested_in: number, ..FetchOrigin::UNKNOWN };
                     state.urgent.push((id.0, refused(id.1, origin, ErrorCode::UNKNOWN_TOPIC_ID)));
                     return;
                 };
@@ -210,7 +210,7 @@ impl FollowerSession {
             }
         };
         if let Some(followed) = state.at_mut(place).filter(|_| !fetch.read_on) {
-            followed.asked_in = number;
+            followed.requested_in = number;
         }
         self.note_place(state, place, fetch);
     }
@@ -221,7 +221,7 @@ impl FollowerSession {
         let (id, origin, replica) = (followed.id, followed.origin(), Arc::clone(&followed.replica));
         let began = Instant::now();
         if !replica.phase().is_settled() {
-            replica.ask_to_open();
+            replica.request_open();
             followed.waiting = Some((began, fetch.clone()));
             return;
         }
@@ -246,7 +246,7 @@ impl FollowerSession {
                     replica.follower_begins_at(&position, begins_at);
                 }
                 if let Some(proposal) = propose {
-                    self.isr.ask(replica, proposal);
+                    self.isr.request(replica, proposal);
                 }
             }
             Ok(FollowerPlace::Diverging(end)) => {
@@ -384,7 +384,7 @@ impl SessionState {
             _registered: replica.mark(marks, place),
             replica,
             leader_epoch: fetch.current_leader_epoch,
-            asked_in: 0,
+            requested_in: 0,
             cursor: fetch.fetch_offset,
             begins_at: UNKNOWN,
             max_bytes: u32::try_from(fetch.partition_max_bytes).unwrap_or(0),
@@ -464,7 +464,7 @@ impl SessionState {
 impl FollowerState {
     /// Returns the fields that are known before any records are read.
     fn origin(&self) -> FetchOrigin {
-        FetchOrigin { in_epoch: self.leader_epoch, asked_in: self.asked_in, ..FetchOrigin::UNKNOWN }
+        FetchOrigin { in_epoch: self.leader_epoch, requested_in: self.requested_in, ..FetchOrigin::UNKNOWN }
     }
 
     /// Returns true if the read has something that the follower was not sent yet, and remembers it as sent.

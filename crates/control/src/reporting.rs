@@ -45,15 +45,15 @@ type Changed = Option<(&'static str, Vec<String>)>;
 
 fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>]) -> Changed {
     Some(match command {
-        TopicsCommand::Create(asked) if !asked.validate_only => ("topics created", each_done(topics, created)),
-        TopicsCommand::Grow(asked) if !asked.validate_only => {
+        TopicsCommand::Create(requested) if !requested.validate_only => ("topics created", each_done(topics, created)),
+        TopicsCommand::Grow(requested) if !requested.validate_only => {
             ("partitions added", each_done(topics, |topic| format!("{} ({} now)", topic.name, topic.partition_count())))
         }
         TopicsCommand::Delete(_) => {
             ("topics deleted", each_done(topics, |topic| format!("{} ({})", topic.name, topic.id)))
         }
-        TopicsCommand::Alter(asked) if !asked.validate_only => {
-            ("topics configured", with_settings(of_topics(asked), topics))
+        TopicsCommand::Alter(requested) if !requested.validate_only => {
+            ("topics configured", with_settings(of_topics(requested), topics))
         }
         TopicsCommand::Create(_) | TopicsCommand::Grow(_) | TopicsCommand::Alter(_) => return None,
     })
@@ -61,14 +61,14 @@ fn topics_changed(command: &TopicsCommand, topics: &[Result<Arc<Topic>, Refusal>
 
 fn configs_changed(command: &ConfigsCommand, each: &[Result<(), Refusal>]) -> Changed {
     Some(match command {
-        ConfigsCommand::Brokers(asked) if !asked.validate_only => {
-            ("brokers configured", with_settings(of_brokers(asked), each))
+        ConfigsCommand::Brokers(requested) if !requested.validate_only => {
+            ("brokers configured", with_settings(of_brokers(requested), each))
         }
-        ConfigsCommand::Resources(asked) if !asked.validate_only => {
-            ("groups or clients' metrics configured", with_settings(of_resources(asked), each))
+        ConfigsCommand::Resources(requested) if !requested.validate_only => {
+            ("groups or clients' metrics configured", with_settings(of_resources(requested), each))
         }
-        ConfigsCommand::Features(asked) if !asked.validate_only => {
-            let done = asked.updates.iter().zip(each).filter(|(_, outcome)| outcome.is_ok());
+        ConfigsCommand::Features(requested) if !requested.validate_only => {
+            let done = requested.updates.iter().zip(each).filter(|(_, outcome)| outcome.is_ok());
             (
                 "features updated",
                 done.map(|(update, _)| format!("{} ({})", shown(&update.name), update.level)).collect(),
@@ -92,12 +92,12 @@ fn created(topic: &Topic) -> String {
 
 type Changes<'a> = (String, &'a [(String, ConfigChange)]);
 
-fn of_topics(asked: &AlterTopicConfigs) -> impl Iterator<Item = Changes<'_>> {
-    asked.topics.iter().map(|topic| (topic.name.clone(), topic.changes.as_slice()))
+fn of_topics(requested: &AlterTopicConfigs) -> impl Iterator<Item = Changes<'_>> {
+    requested.topics.iter().map(|topic| (topic.name.clone(), topic.changes.as_slice()))
 }
 
-fn of_brokers(asked: &AlterBrokerConfigs) -> impl Iterator<Item = Changes<'_>> {
-    asked.brokers.iter().map(|broker| {
+fn of_brokers(requested: &AlterBrokerConfigs) -> impl Iterator<Item = Changes<'_>> {
+    requested.brokers.iter().map(|broker| {
         let whom = match broker.scope {
             BrokerScope::This => "this broker",
             BrokerScope::Every => "every broker",
@@ -106,18 +106,18 @@ fn of_brokers(asked: &AlterBrokerConfigs) -> impl Iterator<Item = Changes<'_>> {
     })
 }
 
-fn of_resources(asked: &AlterResourceConfigs) -> impl Iterator<Item = Changes<'_>> {
-    asked.resources.iter().map(|asked| {
-        let kind = match asked.resource {
+fn of_resources(requested: &AlterResourceConfigs) -> impl Iterator<Item = Changes<'_>> {
+    requested.resources.iter().map(|requested| {
+        let kind = match requested.resource {
             Resource::Group => "group",
             Resource::ClientMetrics => "clients' metrics",
         };
-        (format!("{kind} {}", shown(&asked.name)), asked.changes.as_slice())
+        (format!("{kind} {}", shown(&requested.name)), requested.changes.as_slice())
     })
 }
 
-fn with_settings<'a, T>(asked: impl Iterator<Item = Changes<'a>>, each: &[Result<T, Refusal>]) -> Vec<String> {
-    let done = asked.zip(each).filter(|(_, outcome)| outcome.is_ok());
+fn with_settings<'a, T>(requested: impl Iterator<Item = Changes<'a>>, each: &[Result<T, Refusal>]) -> Vec<String> {
+    let done = requested.zip(each).filter(|(_, outcome)| outcome.is_ok());
     done.map(|((name, changes), _)| format!("{name} ({})", settings(changes))).collect()
 }
 
@@ -191,18 +191,18 @@ mod tests {
         let set = |name| (name, ConfigChange::Set("TOPSECRET".to_owned()));
         let secrets = ["ssl.key.password", "ssl.keystore.key", "listener.name.in.ssl.keystore.certificate.chain"];
         let command = broker_config(secrets.map(set).into_iter().chain([set("log.retention.ms")]).collect());
-        let (_, told) = configs_changed(&command, &[Ok(())]).expect("told");
-        assert_eq!(told[0].matches("TOPSECRET").count(), 1, "{told:?}");
-        assert_eq!(told[0].matches("[hidden]").count(), 3, "{told:?}");
+        let (_, reported) = configs_changed(&command, &[Ok(())]).expect("told");
+        assert_eq!(reported[0].matches("TOPSECRET").count(), 1, "{reported:?}");
+        assert_eq!(reported[0].matches("[hidden]").count(), 3, "{reported:?}");
     }
 
     #[test]
     fn long_values_with_line_breaks_give_one_short_line() {
         let long = ConfigChange::Set("\n".repeat(100_000));
         let command = broker_config((0..1000).map(|_| ("a.key", long.clone())).collect());
-        let (_, told) = configs_changed(&command, &[Ok(())]).expect("told");
-        assert!(told[0].len() < 20_000 && !told[0].contains('\n'), "{}", told[0].len());
-        assert!(told[0].ends_with(" and 980 more)"));
+        let (_, reported) = configs_changed(&command, &[Ok(())]).expect("told");
+        assert!(reported[0].len() < 20_000 && !reported[0].contains('\n'), "{}", reported[0].len());
+        assert!(reported[0].ends_with(" and 980 more)"));
         let names: Vec<String> = (0..1000).map(|n| format!("t{n}")).collect();
         assert_eq!(named(&names), "t0, t1, t2, t3, t4, t5, t6, t7, t8, t9 and 990 more");
     }
@@ -217,10 +217,10 @@ mod tests {
                 ("segment.ms".to_owned(), ConfigChange::Delete),
             ],
         };
-        let mut asked = AlterTopicConfigs { topics: vec![topic("a"), topic("b")], validate_only: false };
-        let told = with_settings(of_topics(&asked), &[refused(), Ok(())]);
-        assert_eq!(told, ["b (retention.ms=7, cleanup.policy +compact, segment.ms unset)"]);
-        asked.validate_only = true;
-        assert!(topics_changed(&TopicsCommand::Alter(asked), &[]).is_none());
+        let mut requested = AlterTopicConfigs { topics: vec![topic("a"), topic("b")], validate_only: false };
+        let reported = with_settings(of_topics(&requested), &[refused(), Ok(())]);
+        assert_eq!(reported, ["b (retention.ms=7, cleanup.policy +compact, segment.ms unset)"]);
+        requested.validate_only = true;
+        assert!(topics_changed(&TopicsCommand::Alter(requested), &[]).is_none());
     }
 }

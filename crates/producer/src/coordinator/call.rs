@@ -98,7 +98,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// Returns [`Refusal`] with the final error, or with TRANSACTION_ABORTABLE if the caller gave up.
-    pub(super) async fn ask<R: Request>(
+    pub(super) async fn call<R: Request>(
         &mut self,
         request: &R,
         max: i16,
