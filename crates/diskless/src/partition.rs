@@ -232,8 +232,8 @@ impl DisklessPartition {
         }
     }
 
-    /// Requests the search, fetch or refresh that a read needs by calling `request`, and returns `None`. If `failed` has
-    /// the error of an earlier request, returns this error instead.
+    /// Requests the search, fetch or refresh that a read needs by calling `request`, and returns `None`. If `failed`
+    /// has the error of an earlier request, returns this error instead.
     fn request(
         &self,
         failed: Option<ReadError>,

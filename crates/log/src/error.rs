@@ -48,8 +48,8 @@ pub enum StorageError {
     },
     /// The directory has records, but its topic id is lost. The records may be of a deleted topic of the same name.
     #[error(
-        "{path}: {why}, so the topic of the records beside it is unknown; if they are of this topic, write the lines \
-         `version: 0` and `topic_id: {topic_id}` to this file; otherwise move the directory away; then restart the broker"
+        "{path}: {why}, so the records have no known topic; write `version: 0` and `topic_id: {topic_id}` to it if they \
+         are of this topic, or move the directory away; then restart"
     )]
     TopicUnknown {
         /// The file with the topic id.

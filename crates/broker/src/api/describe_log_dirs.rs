@@ -95,8 +95,8 @@ fn bytes(blocks: u64, block_len: u64) -> i64 {
     i64::try_from(blocks.saturating_mul(block_len)).unwrap_or(i64::MAX)
 }
 
-/// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics, otherwise
-/// the classic ones. Topics without a replica on this broker are left out, as in Kafka.
+/// Returns the requested topics, or all if `requested` is `None`. With `diskless` these are the diskless topics,
+/// otherwise the classic ones. Topics without a replica on this broker are left out, as in Kafka.
 fn topics(
     broker: &Node,
     requested: Option<Vec<DescribableLogDirTopic>>,

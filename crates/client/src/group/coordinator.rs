@@ -41,7 +41,8 @@ impl Coordinator {
     /// version `least` of the request.
     ///
     /// # Errors
-    /// Returns [`ClientError`] if [`Coordinator::call`] would return one, or the group has no coordinator at the moment.
+    /// Returns [`ClientError`] if [`Coordinator::call`] would return one, or the group has no coordinator at the
+    /// moment.
     pub(super) fn call_beside_finding<R: Request>(
         &mut self,
         request: &R,

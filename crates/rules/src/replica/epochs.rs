@@ -53,9 +53,9 @@ pub fn divergence(epochs: &[(i32, i64)], log_end: i64, position: Position) -> Di
 /// Returns the offset to which a follower must truncate its log when the leader responds with the end of an epoch. The
 /// log ends at `log_end` now.
 ///
-/// `requested` is the log end that the fetch reported. Returns None if the log no longer ends there, because the response
-/// is then outdated. With several fetches in flight, a second response may report the same divergence. If the follower
-/// truncated twice, it would lose records that the leader already counts.
+/// `requested` is the log end that the fetch reported. Returns None if the log no longer ends there, because the
+/// response is then outdated. With several fetches in flight, a second response may report the same divergence. If the
+/// follower truncated twice, it would lose records that the leader already counts.
 pub fn truncation(epochs: &[(i32, i64)], log_end: i64, requested: Position, leader: EpochEnd) -> Option<i64> {
     let last_epoch = epochs.last().map(|&(epoch, _)| epoch);
     if requested != (Position { offset: log_end, last_epoch }) {

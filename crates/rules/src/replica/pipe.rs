@@ -95,9 +95,9 @@ impl PartitionPipe {
         }
     }
 
-    /// Handles a response. `requested_in` is the number of the fetch from the log end, as the response has it. `fits` is
-    /// true if the response begins at the log end, and has no error or divergence. Returns true if the caller must use
-    /// the response.
+    /// Handles a response. `requested_in` is the number of the fetch from the log end, as the response has it. `fits`
+    /// is true if the response begins at the log end, and has no error or divergence. Returns true if the caller must
+    /// use the response.
     pub fn answered(&mut self, requested_in: i32, fits: bool) -> bool {
         if !self.concerns(requested_in) {
             return false;
@@ -111,8 +111,8 @@ impl PartitionPipe {
         self.phase = Phase::FromLogEnd;
     }
 
-    /// Returns true if `requested_in` is the partition's last fetch from the log end, and is still valid. Returns false for
-    /// a late response to an earlier fetch, and while the next fetch must be from the log end.
+    /// Returns true if `requested_in` is the partition's last fetch from the log end, and is still valid. Returns false
+    /// for a late response to an earlier fetch, and while the next fetch must be from the log end.
     pub fn concerns(&self, requested_in: i32) -> bool {
         matches!(self.phase, Phase::Requested(fetch) | Phase::Flowing(fetch) if fetch == requested_in)
     }
