@@ -14,6 +14,10 @@ use super::properties::Properties;
 use super::reader::ConfigReader;
 use super::topic_keys::{BATCHES_TO_RETAIN, DISKLESS_ENABLE, PRODUCE_VALIDATION, TOPIC_KEYS, topic_key};
 
+/// Maximum number of bytes of log between two entries of its index. A read scans up to this much of a segment, on the
+/// thread that serves the client.
+const INDEX_INTERVAL_MAX: u64 = 1 << 20;
+
 /// The clock that stamps a record. The number is the value of the bit in a batch's attributes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimestampType {
@@ -142,7 +146,7 @@ impl TopicConfig {
             segment_bytes: values.number("segment.bytes"),
             segment_ms: values.number("segment.ms"),
             segment_index_bytes: values.number("segment.index.bytes"),
-            index_interval_bytes: values.number("index.interval.bytes"),
+            index_interval_bytes: values.number::<u64>("index.interval.bytes").min(INDEX_INTERVAL_MAX),
             max_message_bytes: values.number("max.message.bytes"),
             compression: compression(values),
             produce_validation: if believes_header { ProduceValidation::Header } else { ProduceValidation::Records },
@@ -302,6 +306,15 @@ mod tests {
                 key.name
             );
         }
+    }
+
+    #[test]
+    fn interval_of_the_index_has_a_ceiling() {
+        let interval = |value| {
+            let topic = TopicConfig::resolve(&broker(&[]), &NOTHING, &overrides(&[("index.interval.bytes", value)]));
+            topic.expect("valid").index_interval_bytes
+        };
+        assert_eq!((interval("100"), interval("2147483647")), (100, INDEX_INTERVAL_MAX));
     }
 
     #[test]

@@ -70,7 +70,12 @@ pub static TOPIC_KEYS: &[Key] = &[
         .allow(VALIDATIONS)
         .or_else(&[PRODUCE_VALIDATION])
         .differs("not a Kafka key"),
-    Key::int("index.interval.bytes", None, 0, "Bytes of log between two entries of its index.")
+    Key::int(
+        "index.interval.bytes",
+        None,
+        0,
+        "Bytes of log between two entries of its index; more than 1 MiB counts as 1 MiB.",
+    )
         .or_else(&["log.index.interval.bytes"]),
     Key::long("max.compaction.lag.ms", None, 1, "Most time that a record stays uncompacted, in milliseconds, whatever share of the log is dirty.")
         .or_else(&["log.cleaner.max.compaction.lag.ms"])

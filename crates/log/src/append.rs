@@ -193,6 +193,7 @@ impl Log {
             Some(marker) => self.end_transaction(&marker, base_offset, stamping.max_timestamp, now_ms),
         }
         self.log_end = end_offset;
+        self.after_snapshot += batch.size() as u64;
         Ok(LogAppendInfo { base_offset, end_offset, timestamp: stamping.max_timestamp, is_duplicate: false, rolled })
     }
 

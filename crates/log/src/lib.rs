@@ -60,6 +60,9 @@ use crate::partition::flushed::FlushTicket;
 pub use append::{LogAppendInfo, Verification};
 pub use transactions::marker_of;
 
+/// A producer snapshot of at most this many bytes is taken with each new segment.
+const SNAPSHOT_SMALL: u64 = 64 << 10;
+
 /// The log of one partition.
 #[derive(Debug)]
 pub struct Log {
@@ -74,6 +77,10 @@ pub struct Log {
     epochs: Epochs,
     /// The offset of the newest producer snapshot.
     snapshot_offset: i64,
+    /// The length of the newest producer snapshot, in bytes.
+    snapshot_len: u64,
+    /// How many bytes of batches were appended since the newest producer snapshot.
+    after_snapshot: u64,
     recent: Recent,
     /// Written bytes that the page cache does not know about yet.
     written: Written,
@@ -85,11 +92,16 @@ pub struct Log {
 
 impl Log {
     /// Starts a new segment. If a step fails, the old segment stays active and the next append tries again.
+    ///
+    /// Also takes a producer snapshot, unless it would be much larger than the batches since the last one. Without that
+    /// limit, a topic with large windows and tiny segments would write megabytes for each batch.
     pub fn roll(&mut self, now_ms: i64) -> io::Result<()> {
         if self.flushes.is_crowded() {
             self.flush_sealed()?;
         }
-        self.take_snapshot()?;
+        if self.snapshot_len <= SNAPSHOT_SMALL || self.after_snapshot >= self.snapshot_len {
+            self.take_snapshot()?;
+        }
         let active = self.segments.back_mut().expect("a log has a segment");
         active.finish_indexes()?;
         let sealed = Sealed::new(active, self.log_end)?;
@@ -111,8 +123,8 @@ impl Log {
         if self.snapshot_offset == self.log_end {
             return Ok(());
         }
-        snapshot::write(&self.dir, self.log_end, self.producers.snapshot())?;
-        self.snapshot_offset = self.log_end;
+        self.snapshot_len = snapshot::write(&self.dir, self.log_end, self.producers.snapshot())?;
+        (self.snapshot_offset, self.after_snapshot) = (self.log_end, 0);
         self.flushes.note_new_names();
         self.granted.lower(&self.dir, self.producers.window())?;
         snapshot::remove_old(&self.dir, self.flushes.recovery_point())

@@ -95,6 +95,8 @@ impl Log {
             granted: Granted::LEAST,
             epochs: Epochs::empty(dir),
             snapshot_offset: -1,
+            snapshot_len: 0,
+            after_snapshot: 0,
             recent: Recent::default(),
             written: Written::default(),
             generation: Arc::default(),
@@ -383,10 +385,12 @@ impl Log {
         let found = snapshot::load(&self.dir, self.log_end)?;
         let has_tails = found.is_some();
         let (offset, entries) = found.unwrap_or((-1, Vec::new()));
-        self.snapshot_offset = offset;
+        (self.snapshot_offset, self.snapshot_len) = (offset, snapshot::len_of(entries.len()));
         producers.restore(entries, now_ms, self.granted.window());
         let from = offset.max(self.segments[0].base_offset);
+        let mut after_snapshot = 0;
         self.for_each_batch(stop, from, |batch, file| {
+            after_snapshot += u64::from(batch.size);
             if !batch.is_control {
                 remember(&mut producers, batch, now_ms, window);
             } else {
@@ -400,7 +404,7 @@ impl Log {
             // are in no batch, so keep those that are in memory.
             producers.succeed_again(&self.producers);
         }
-        self.producers = producers;
+        (self.producers, self.after_snapshot) = (producers, after_snapshot);
         Ok(())
     }
 

@@ -44,7 +44,7 @@ impl Log {
     fn retire(&mut self, count: usize, now_ms: i64, at_once: bool) -> Retired {
         let (mut paths, mut gone) = (Vec::new(), 0);
         let is_all = count == self.segments.len();
-        let begun = if is_all { self.begin_anew(now_ms) } else { Ok(()) };
+        let begun = if is_all { self.begin_anew(now_ms) } else { self.keep_producers(count) };
         let retired = begun.and_then(|()| {
             (0..count).try_for_each(|_| {
                 paths.extend(self.segments[0].retire(at_once)?);
@@ -57,12 +57,25 @@ impl Log {
         self.flushes.forget_before(self.log_start);
         step();
         let kept = self.epochs.advance_to(self.log_start);
-        // `begin_anew` may not have had the space for a snapshot.
-        let snapshot = if is_all && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
+        // There may have been no space for a snapshot before.
+        let lacks_snapshot = is_all || (gone > 0 && self.snapshot_offset < self.segments[0].base_offset);
+        let snapshot = if lacks_snapshot && retired.is_ok() { self.take_snapshot() } else { Ok(()) };
         if gone > 0 {
             tracing::info!(dir = %self.dir.display(), segments = gone, log_start = self.log_start, "old segments deleted");
         }
         Retired { paths, result: retired.and(kept).and(snapshot) }
+    }
+
+    /// Takes a producer snapshot if the newest one is older than the `count` oldest segments, because a restart could
+    /// not replay their batches. On a full disk, the segments are retired without it.
+    fn keep_producers(&mut self, count: usize) -> io::Result<()> {
+        if count == 0 || self.segments[count].base_offset <= self.snapshot_offset {
+            return Ok(());
+        }
+        match self.take_snapshot() {
+            Err(error) if !is_full(&error) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Creates a new segment, so that all existing ones can be retired. Works on a full disk, because the old indexes

@@ -26,9 +26,16 @@ const KEPT: usize = 2;
 pub type Snapshot = (i64, Vec<SnapshotEntry>);
 
 /// Writes a snapshot as of `offset`. It reaches the disk with the next flush. If a crash damages it, the checksum
-/// reveals this, and the log is replayed instead.
-pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<()> {
-    replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &encode(entries))
+/// reveals this, and the log is replayed instead. Returns the length of the file in bytes.
+pub fn write(dir: &Path, offset: i64, entries: impl Iterator<Item = SnapshotEntry>) -> io::Result<u64> {
+    let bytes = encode(entries);
+    replace_unsynced(&offset_path(dir, offset, SNAPSHOT), &bytes)?;
+    Ok(bytes.len() as u64)
+}
+
+/// Returns the length in bytes of a snapshot with this many entries.
+pub fn len_of(entries: usize) -> u64 {
+    (HEAD + 4 + entries * ENTRY) as u64
 }
 
 /// Returns the newest readable snapshot at or before `log_end`, and its offset; `None` if there is none. Snapshots

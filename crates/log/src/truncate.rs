@@ -207,7 +207,7 @@ impl Log {
         producers.succeed_again(&self.producers);
         self.producers = producers;
         super::snapshot::remove_past(&self.dir, i64::MIN)?;
-        self.snapshot_offset = -1;
+        (self.snapshot_offset, self.snapshot_len) = (-1, 0);
         // Producers that were taken over from a deleted partition are in no batch, so a snapshot must keep them.
         if self.producers.has_predecessor() { self.take_snapshot() } else { Ok(()) }
     }

@@ -68,6 +68,22 @@ fn active_segment_past_retention_is_removed_and_offsets_continue() {
     assert_eq!(offset(&partition, &idempotent(5, 0, 1, 1)), 4);
 }
 
+/// The windows are so large that not every new segment has a snapshot of the producers.
+#[test]
+fn segments_after_the_newest_snapshot_are_retired_their_producers_survive_a_crash() {
+    let mut directory = directory().with(|config| config.producer_state_batches_to_retain = 10_000);
+    let partition = directory.partition();
+    (0..3000).for_each(|sequence| _ = offset(&partition, &idempotent(1, 0, sequence, 1)));
+    let last = (0..200).map(|sequence| offset(&partition, &idempotent(2, 0, sequence, 1))).max();
+    partition.delete_records_before(3100).expect("deleted");
+    wait_until("old segments are gone", || !directory.files(".log").contains(&format!("{:020}.log", 0)));
+    wait_until("their files are gone", || directory.files("").iter().all(|name| !name.ends_with("deleted")));
+    drop(partition);
+    let partition = directory.crash();
+    assert_eq!(offset(&partition, &idempotent(1, 0, 2999, 1)), 2999);
+    assert_eq!(Some(offset(&partition, &idempotent(2, 0, 199, 1))), last);
+}
+
 #[test]
 fn a_partition_keeps_about_its_retention_bytes() {
     let directory = directory().with(|config| config.retention_bytes = Some(2500));
