@@ -12,8 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// Maximum size of a response without its records. Each partition takes a few bytes of it.
-const ANSWER_EXTRA_BYTES: usize = 16 << 20;
+/// Maximum size of a response, which is that of a frame. A response has at least one batch, and the size of a batch
+/// depends on its topic: if `compression.type` is `uncompressed`, a request of kilobytes leaves a batch of a hundred
+/// megabytes. A follower that refused it would end its connection to the leader, and so stop all its other partitions.
+const RESPONSE_BYTES_MAX: usize = i32::MAX as usize;
 
 /// The state that the modules of replication share.
 pub struct Context {
@@ -42,14 +44,11 @@ pub fn client(config: &BrokerConfig) -> ClientConfig {
     let replication = &config.replication;
     let wait_max = Duration::from_millis(u64::try_from(replication.wait_max_ms).unwrap_or(0));
     let tls = config.network.listeners.get(replication.listener).and_then(|listener| listener.tls.as_ref());
-    let response_max = usize::try_from(replication.response_max_bytes).unwrap_or(0);
     ClientConfig {
         client_id: format!("broker-{}-fetcher", config.node.id),
         request_timeout: Duration::from_millis(replication.socket_timeout_ms).max(2 * wait_max),
         connections_max_idle: Duration::MAX,
-        response_bytes_max: response_max
-            .max(config.network.connection.request_bytes_max)
-            .saturating_add(ANSWER_EXTRA_BYTES),
+        response_bytes_max: RESPONSE_BYTES_MAX,
         security: tls.map_or_else(Security::default, |ListenerTls { settings, .. }| {
             Security::tls(settings.clone(), replication.compares_names)
         }),
