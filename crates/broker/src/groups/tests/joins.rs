@@ -199,7 +199,9 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     let before = opened.records();
     let opened = reopened(opened, directory.path()).await;
     settle(&opened).await;
-    assert_eq!((opened.records(), parts(&opened.replayed())), (before, 4), "the former records are deleted");
+    // If this test is slow, the session of the member that stays has ended.
+    let written = before.as_ref().map_or(0, |records| records.parts.len());
+    assert_eq!((opened.records(), parts(&opened.replayed())), (before, written), "the former records are deleted");
 }
 
 #[tokio::test]
