@@ -40,7 +40,7 @@ const FIELDS_NOT_IN_ORACLE: &[(ApiKey, &str)] = &[
     (ApiKey::Fetch, "carriedout"),
     (ApiKey::Fetch, "readon"),
     (ApiKey::Fetch, "inepoch"),
-    (ApiKey::Fetch, "askedin"),
+    (ApiKey::Fetch, "requestedin"),
     (ApiKey::Fetch, "fromoffset"),
     (ApiKey::Fetch, "logendoffset"),
     (ApiKey::WriteTxnMarkers, "transactionversion"),
