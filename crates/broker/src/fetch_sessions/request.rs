@@ -33,9 +33,10 @@ impl SessionRequest {
         let FetchRequest { session_id, session_epoch, read_ahead, .. } = request;
         let forgotten = Forgotten::of(request.forgotten_topics_data);
         let mut wanted = Vec::with_capacity(request.topics.iter().map(|topic| topic.partitions.len()).sum());
-        let has_impossible_name = request.topics.iter().any(|topic| topic.topic.len() > TOPIC_NAME_CHARS_MAX);
-        let (mut known, mut topics_bytes, mut is_ascending) = (HashMap::new(), 0, true);
+        let (mut known, mut topics_bytes) = (HashMap::new(), 0);
+        let (mut is_ascending, mut has_impossible_name) = (true, false);
         for requested in request.topics {
+            has_impossible_name |= requested.topic.len() > TOPIC_NAME_CHARS_MAX;
             let topic = topic_of(&requested.topic, requested.topic_id, &mut known);
             let is_new = topic.1;
             topics_bytes += if is_new { requested.topic.len() + TOPIC_BYTES } else { 0 };
