@@ -1,8 +1,8 @@
 //! A clock for deadlines, timeouts and expirations, which only runs forward.
 //!
-//! It begins at the system's time and then runs at its own pace. If the system's clock is set, no timeout becomes
-//! longer or shorter. Times that are stored or sent are times of the system's clock. The caller converts them by
-//! [`SteadyClock::ahead_ms`].
+//! The clock begins at the system's time and then runs at its own pace. If the system's clock is set, no timeout
+//! becomes longer or shorter. Times that are stored or sent are times of the system's clock. The caller converts them
+//! by [`SteadyClock::ahead_ms`].
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
