@@ -92,7 +92,7 @@ impl Log {
         }
         if limit < end_offset {
             match self.recent.find(limit, plan.size).filter(|_| is_active) {
-                // A batch begins at every limit.
+                // The limit is the first offset of a batch, so the read can end at that batch's position.
                 Some(place) => (plan.size, plan.end_offset) = (place.position, limit),
                 None => plan.limit_offset = Some(limit),
             }
