@@ -419,8 +419,8 @@ impl<S: Sink> Fetcher<S> {
                     }
                     continue;
                 }
-                // If the response is empty before the end of the log, this does not prove that the partition can be
-                // read.
+                // A response with records proves that the partition can be read, and so does one at the end of the log.
+                // An empty response before the end of the log does not.
                 let is_read = !bytes_of(data).is_empty() || (0..=wanted).contains(&data.high_watermark);
                 if is_read && let Some(place) = self.waited.remove(&key) {
                     self.progress.waiting.serve(&place);
