@@ -168,7 +168,7 @@ pub(crate) struct Window<B> {
     fenced: bool,
     /// The log that batches are for: the topic's id, or zero if topics have no ids.
     log: Uuid,
-    /// True if the log is another one than when this epoch began.
+    /// True if batches are now for another log than when this epoch began.
     renew: bool,
     /// Batches that were settled without a response of their own.
     settled: Vec<(B, Fate)>,
@@ -247,8 +247,8 @@ impl<B> Window<B> {
         self.start_epoch(identity);
     }
 
-    /// Sets the log that batches are for. Returns true if the log is another one, because the topic was recreated. Once
-    /// nothing is in flight, sequences then start again in a new epoch.
+    /// Sets the log that batches are for. Returns true if this is another log than before, because the topic was
+    /// recreated. Once nothing is in flight, sequences then start again in a new epoch.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;

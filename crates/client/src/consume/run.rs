@@ -190,7 +190,7 @@ impl<'a, S: Sink> Run<'a, S> {
         let gone = self.idle.first().map(|idle| ConsumeError::Deleted { topic: idle.cursor.topic.clone() });
         match self.given_up.pop().map(|(_, error)| error).or(gone) {
             Some(error) => {
-                // The caller gets the error, so its notice is not shown as well.
+                // The caller gets the error, so it is not also shown as a notice.
                 let text = error.to_string();
                 self.progress.take_back(&text);
                 Err(error)
@@ -199,7 +199,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, looks for these as well.
+    /// Starts to look up the leaders of idle partitions. If a check for new partitions is due, the same look-up also
+    /// covers the topics of that check.
     fn look(&mut self) -> Result<(), ConsumeError> {
         let now = Instant::now();
         if self.scout.looks_since().is_some() || now < self.look_at {
