@@ -562,8 +562,8 @@ impl<S: Sink> Fetcher<S> {
     }
 }
 
-/// Turns cursors with their next offsets into the topics of a fetch. With `read_on` there are no offsets in it, because
-/// the leader knows them from the session.
+/// Turns cursors with their next offsets into the topics of a fetch. With `read_on`, the topics have no offsets,
+/// because the leader knows these from the session.
 fn topics_of<'a, S: 'a>(
     cursors: impl Iterator<Item = (&'a Cursor<S>, i64)>,
     partition_bytes: u32,

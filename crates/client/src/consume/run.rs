@@ -33,7 +33,8 @@ const TICK: Duration = Duration::from_millis(20);
 const ANSWER_GRACE: Duration = Duration::from_secs(1);
 /// The pause before the leader of a refused partition is looked up again.
 const RETRY_BACKOFF: Duration = Duration::from_millis(100);
-/// The pause for deleted topics, and for partitions that a broker has refused for at least this time.
+/// The pause before the leader is looked up again if the topic was deleted, or if a broker has refused the partition
+/// for at least this time.
 const LONG_BACKOFF: Duration = Duration::from_secs(1);
 /// How long fetchers may take to close their sessions when the run ends.
 const CLOSING_MAX: Duration = Duration::from_secs(1);
@@ -426,8 +427,8 @@ impl<'a, S: Sink> Run<'a, S> {
         }
     }
 
-    /// Returns the error of a cursor that starts past its end. Such a cursor is never fetched, so no broker would
-    /// refuse it.
+    /// Returns the error of a cursor that starts past its end, or `None` for any other cursor. A cursor past its end is
+    /// never fetched, so no broker would refuse it.
     fn past_its_end(&self, cursor: &Cursor<S>) -> Option<ConsumeError> {
         let offset = cursor.offset.filter(|offset| cursor.end.is_some_and(|end| *offset > end))?;
         Some(ConsumeError::OutOfRange { topic: cursor.topic.clone(), partition: cursor.partition, offset })

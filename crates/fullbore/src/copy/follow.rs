@@ -74,7 +74,8 @@ pub(super) struct Progress {
     topic_id: Uuid,
     /// The serial number of the target that the copier follows.
     serial: u64,
-    /// True after a failure or a loss. The position of every partition must then be read from the group again.
+    /// True after a failure, or after the group has removed this member. The position of every partition must then be
+    /// read from the group again.
     is_stale: bool,
     /// How many failures there were in a row, and how many of them were refusals. A committed record resets both.
     failures: (u32, u32),
