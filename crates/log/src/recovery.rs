@@ -458,7 +458,7 @@ struct Walk {
     unchecked: u64,
     /// True if the last segment may have gaps in its offsets, as other segments may.
     may_have_gaps: bool,
-    /// True if batches are missing in between, because compaction has removed them.
+    /// True if the segment has gaps between its batches, because compaction has removed some.
     has_gaps: bool,
     /// True if the segment has control batches.
     has_markers: bool,

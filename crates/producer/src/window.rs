@@ -500,7 +500,7 @@ impl<B> Window<B> {
         true
     }
 
-    /// Gives up those of the batches that wait for a retry for which `unwanted` returns true.
+    /// Among the batches that wait for a retry, gives up those for which `unwanted` returns true.
     pub(crate) fn drop_retries(&mut self, mut unwanted: impl FnMut(&B) -> bool) {
         if self.retries == 0 {
             return;

@@ -378,7 +378,7 @@ impl<'a, S: Sink> Run<'a, S> {
         Ok(())
     }
 
-    /// Returns true if the cursor's start or end is still unknown, so that the leader must return it.
+    /// Returns true if the cursor's start or end is still unknown, and so must be requested from the leader.
     fn is_unplaced(&self, cursor: &Cursor<S>) -> bool {
         cursor.offset.is_none() || (self.plan.to_end && cursor.end.is_none())
     }

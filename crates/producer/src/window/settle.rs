@@ -157,7 +157,7 @@ impl<B> Window<B> {
         for slot in &mut self.slots {
             slot.sequence = self.next_sequence;
             (slot.out_of_order, slot.ambiguous) = (false, false);
-            // No attempt of the batch is in the present log, so only another log stays in the field. That log counts as
+            // No attempt of the batch is in the present log, so `maybe_in` keeps only another log. That log counts as
             // gone, but it may still turn out to be the topic's.
             slot.maybe_in = slot.maybe_in.filter(|log| *log != self.log && *log != Uuid::default());
             self.next_sequence = sequence_add(self.next_sequence, slot.records);
