@@ -531,7 +531,7 @@ impl<B> Window<B> {
         self.slots[at].ambiguous && self.first + (at as u64) < self.proven_to
     }
 
-    /// Counts that a slot was visited besides that of the batch in question. A test measures the cost with it.
+    /// Counts one visited slot, for a test that measures the cost. The slot of a method's own batch is not counted.
     fn visit(&mut self) {
         #[cfg(test)]
         {

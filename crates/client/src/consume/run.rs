@@ -348,7 +348,7 @@ impl<'a, S: Sink> Run<'a, S> {
             }
             let (topic, partition) = (cursor.topic.clone(), cursor.partition);
             match place.map(|place| &place.leader) {
-                // The next round passes the partition on, once the connection is there.
+                // The partition stays idle as long as a connection to its leader is being opened.
                 Some(Some(leader)) if self.connecting.contains_key(leader) => self.idle.push(Idle { cursor, due }),
                 Some(Some(leader)) => by_leader.entry(leader.clone()).or_default().push(cursor),
                 Some(None) => {

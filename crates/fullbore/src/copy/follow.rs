@@ -126,7 +126,7 @@ impl Follow<'_> {
         match settled {
             Some(Settled { failure: None, .. }) => Ok(CopyEnd { finished, unread, deleted }),
             Some(Settled { failure: Some(CopyError::Fatal(sentence)), .. }) => Err(Failure::new(sentence)),
-            // The command has not failed if a transaction is aborted, because the next start copies its records.
+            // An aborted transaction is not a failure of the command, because the next start copies its records.
             Some(Settled { failure: Some(CopyError::Again { why, .. } | CopyError::Renew(why)), .. }) => {
                 output::remark(format!(
                     "the last transaction was aborted: {why}; its records are copied at the next start"

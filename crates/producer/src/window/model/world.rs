@@ -75,7 +75,7 @@ pub(super) struct World {
     records_max: u32,
     sent_to: usize,
     next_record: u32,
-    /// The number after that of the last record that delivery.timeout.ms has failed.
+    /// One more than the number of the last record that failed after delivery.timeout.ms.
     timed_out_to: u32,
     reports: Vec<Option<Report>>,
     attempts: u64,
