@@ -270,8 +270,9 @@ impl OffsetLookup {
         Ok(Scan::beside(Some(cold), &self.file, 0, self.size))
     }
 
-    /// Calls `look` for each batch at or after the offset whose largest timestamp is at least `timestamp`, until it
-    /// returns a result. Returns that result, or `None` if there is none.
+    /// Searches the batches that have records and end at or after the offset. Calls `look` for each of them whose
+    /// largest timestamp is at least `timestamp`, until it returns a result. Returns that result, or `None` if there is
+    /// none.
     pub fn find_timestamp<T>(
         &self,
         timestamp: i64,
