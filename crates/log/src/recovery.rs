@@ -242,9 +242,9 @@ impl Log {
         Ok(true)
     }
 
-    /// Reads a whole segment, verifies the checksums from the recovery point on, and rebuilds its indexes. After a
-    /// clean shutdown, all checksums are verified. Returns true if the segment has control batches. In that case the
-    /// index of aborted transactions must also be rebuilt.
+    /// Reads a whole segment, verifies the checksums from [`TORN_MAX`] bytes before the recovery point on, and rebuilds
+    /// its indexes. After a clean shutdown, all checksums are verified. Returns true if the segment has control
+    /// batches. In that case the index of aborted transactions must also be rebuilt.
     fn recover_segment(
         &mut self,
         stop: &AtomicBool,

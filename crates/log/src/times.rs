@@ -160,7 +160,7 @@ impl TimePlan {
     }
 
     /// Returns offset and timestamp of the first record in the batch that is not before the floor and has `timestamp`
-    /// or later; `None` if there is none. Without an allowance, the header's timestamp is used.
+    /// or later; `None` if there is none. Once the allowance is used up, returns the values in the header instead.
     fn first_record(
         &self,
         header: &Header,

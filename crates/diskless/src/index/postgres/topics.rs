@@ -153,7 +153,7 @@ fn lock_partitions(which: &str) -> String {
 }
 
 /// Copies rows from predecessors to partitions that are about to be deleted, for producers that have not written to
-/// these partitions. `answers` are the answers to [`lock_partitions`].
+/// these partitions. Begins no more copies after [`CARRIED_FOR`]. `answers` are the answers to [`lock_partitions`].
 fn carry_over(session: &mut Guarded, answers: &mut IndexAnswers) -> Result<(), CommitError> {
     let replacing = next(answers).and_then(|_| each(&next(answers)?, |row| number(row, 0)));
     let replacing = replacing.inspect_err(|_| session.abandon()).map_err(CommitError::Refused)?;
