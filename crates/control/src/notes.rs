@@ -32,8 +32,9 @@ pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
 }
 
 impl Notes {
-    /// Requests the next number, waits until it is written, and returns the newest number in the directory. If an
-    /// earlier write has failed or hangs, requests the same number again and returns without waiting.
+    /// Requests the next number, waits until it is written, but at most [`NOTE_MAX`], and returns the newest number in
+    /// the directory. If an earlier write has failed or hangs, requests the same number again and returns without
+    /// waiting.
     pub async fn next(&mut self) -> u64 {
         let (wanted, written) = (*self.wanted.borrow(), *self.written.borrow());
         if written < wanted {

@@ -185,9 +185,9 @@ fn carry(ids: &[DisklessPartitionId]) -> String {
     )
 }
 
-/// Returns the statements that delete these partitions. A partition with records becomes the predecessor of the next
-/// partition of its name. The rows of its own predecessor are left for the GC. If some producers of the deleted
-/// partition were forgotten, it leaves a [`forgotten_row`].
+/// Returns the statements that delete these partitions. A partition with records and producer rows becomes the
+/// predecessor of the next partition of its name. The rows of its own predecessor are left for the GC. If some
+/// producers of the deleted partition were forgotten, it leaves a [`forgotten_row`].
 fn remove_partitions(which: &str) -> String {
     let clear = |partitions: &str| {
         format!(
