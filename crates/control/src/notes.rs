@@ -32,7 +32,7 @@ pub fn notes(noted: u64) -> (Notes, NotesToWrite) {
 }
 
 impl Notes {
-    /// Requests the next number, waits until it is written, but at most [`NOTE_MAX`], and returns the newest number in
+    /// Requests the next number, and waits for at most [`NOTE_MAX`] until it is written. Returns the newest number in
     /// the directory. If an earlier write has failed or hangs, requests the same number again and returns without
     /// waiting.
     pub async fn next(&mut self) -> u64 {

@@ -248,7 +248,8 @@ impl<B> Window<B> {
     }
 
     /// Sets the log that batches are for. Returns true if this is another log than before, because the topic was
-    /// recreated. Once nothing is in flight, sequences then start again in a new epoch.
+    /// recreated. Unless the producer is transactional, sequences then start again in a new epoch once nothing is in
+    /// flight.
     pub(crate) fn write_to(&mut self, log: Uuid) -> bool {
         let before = std::mem::replace(&mut self.log, log);
         let is_another = before != Uuid::default() && log != Uuid::default() && before != log;
