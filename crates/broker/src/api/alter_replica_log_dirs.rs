@@ -42,7 +42,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     reply.frame::<AlterReplicaLogDirsRequest>(&response)
 }
 
-/// Either the data directory or the object store, depending on the topic.
+/// A location that a request names: the data directory or the object store.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Directory,

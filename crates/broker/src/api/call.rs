@@ -139,8 +139,8 @@ impl Call<'_> {
     }
 }
 
-/// Returns the first element with each key, in order. Otherwise a request could enlarge its response by repeating an
-/// element.
+/// Removes repeated elements: keeps the first one with each key, in order. Otherwise a request could enlarge its
+/// response by repeating an element.
 pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     joined(elements, key, |_, _| {})
 }

@@ -319,7 +319,7 @@ impl Sessions {
         state.next_epoch = next(epoch);
         session.last_used_ms.store(self.clock.now_ms(), Ordering::Relaxed);
         // An earlier request on another connection may still be waiting. It is woken below and then refused, because
-        // this one is later.
+        // the session has now planned a later request.
         let before = state.waiting.take();
         let has_room = state.update(requested);
         session.partitions.store(state.wanted.len(), Ordering::Relaxed);

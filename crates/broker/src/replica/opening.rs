@@ -361,8 +361,8 @@ impl Replica {
         }
     }
 
-    /// Makes sure that the directory's name is free for this partition. Retires older partitions of the name, and sets
-    /// aside the directory of any other topic.
+    /// Makes sure that the directory's name is free for this partition. Retires older partitions with this name, and
+    /// sets aside the directory of any other topic.
     fn clear_the_way(&self, dir: &Path, known: RecoveryHint) -> Result<(), StorageError> {
         self.retire_predecessors();
         self.log_dir.retire_leftover(&self.key()).map_err(|error| StorageError::io(dir, error))?;

@@ -57,8 +57,8 @@ impl Transactions {
         }
     }
 
-    /// Flushes a state that was stored, if the broker flushes and later steps rely on that state. These are commits
-    /// and, with transaction version 1, the begin of a transaction.
+    /// Flushes a state that was stored, if commits are flushed and later steps rely on this state. Later steps rely on
+    /// a commit and, with transaction version 1, on the begin of a transaction.
     ///
     /// In version 1 the producer keeps its epoch. If the begin were lost, the markers of the previous commit would also
     /// commit the records of the new transaction.

@@ -8,7 +8,7 @@
 //! The bytes of the batches are not here, and nothing waits here.
 //!
 //! Invariants: within each epoch, the pending batches of a producer have consecutive sequences. Once a batch fails, no
-//! later batch of its producer stays pending, and none is taken for the first of an unknown producer
+//! later batch of its producer stays pending, and none is accepted as if it were the first batch of an unknown producer
 //! ([`RefusedBatches`]).
 
 use std::collections::{HashMap, VecDeque};

@@ -7,8 +7,8 @@
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};
 
-/// The version of a layout that contains the whole group. All classic groups have it, and the groups of the consumer
-/// protocol that 0.1.0 has written.
+/// The version of a layout that contains the whole group. The records of all classic groups have this version, and so
+/// do those that 0.1.0 wrote for groups of the consumer protocol.
 pub(super) const WHOLE: i64 = 1;
 /// The version of a layout that contains a group of the consumer protocol without its parts.
 pub(super) const WITH_PARTS: i64 = 2;

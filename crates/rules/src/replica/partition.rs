@@ -172,7 +172,8 @@ impl Partition {
         Effects { high_watermark: self.advance(now), ..Effects::default() }
     }
 
-    /// Records how far a follower has fetched. If the follower may join the ISR, this is proposed. For leaders only.
+    /// Records how far a follower has fetched, and proposes to add the follower to the ISR if it may join. For leaders
+    /// only.
     ///
     /// # Errors
     ///

@@ -2,7 +2,7 @@
 //!
 //! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
-//! Invariant: each producer without an open transaction is in the order of idleness once, and no producer with one is.
+//! Invariant: `idle` contains each producer without an open transaction once, and no producer that has an open one.
 //! Producers without an open transaction never exceed the limit. If a producer has no batches, its epoch began with a
 //! marker or another batch without a sequence, and it has written no sequence in that epoch.
 

@@ -77,7 +77,7 @@ pub struct TransactionsSeen {
     /// How many producers had been remembered until then.
     remembered: u64,
     /// The number of the producer, and the offset of the last marker that ended a transaction of its epoch without
-    /// raising it. `None` if the producer was unknown.
+    /// raising the epoch. `None` if the producer was unknown.
     known: Option<(u64, Option<i64>)>,
 }
 

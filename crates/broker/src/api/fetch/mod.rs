@@ -224,7 +224,8 @@ async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Resu
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
-            // Registers with the partitions again, because the topic of the lost partition may have been recreated.
+            // One of the partitions was deleted. The fetch registers with all partitions again, because the topic may
+            // have been recreated.
             register(broker, plan, &waiter)?;
         }
         // The waiter was registered before this read, so an append after the read still wakes this task.

@@ -199,7 +199,7 @@ async fn members_that_come_and_go_unwritten_take_bounded_memory() {
     let before = opened.records();
     let opened = reopened(opened, directory.path()).await;
     settle(&opened).await;
-    // If this test is slow, the session of the member that stays has ended.
+    // The number of parts is not a constant, because on a slow machine the session of `stays` may have ended by now.
     let written = before.as_ref().map_or(0, |records| records.parts.len());
     assert_eq!((opened.records(), parts(&opened.replayed())), (before, written), "the former records are deleted");
 }
