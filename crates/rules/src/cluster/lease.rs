@@ -113,7 +113,8 @@ mod tests {
         assert!(detector.is_dead(&SILENT, 59_000));
     }
 
-    /// If the timeout is below 2 s, heartbeats every 500 ms would count as gaps.
+    /// If the timeout is below 2 s, heartbeats every 500 ms would have gaps between them, so the interval must be
+    /// shorter.
     #[test]
     fn short_timeout_heartbeats_are_no_gaps() {
         for session_timeout_ms in [8, 100, 2_000, 9_000, 60_000] {

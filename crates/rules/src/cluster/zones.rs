@@ -183,7 +183,8 @@ mod tests {
         }
     }
 
-    /// During an upgrade, a cluster has brokers of two versions.
+    /// During an upgrade, a cluster has brokers of two versions. Both must choose the same brokers, so the expected
+    /// values never change.
     #[test]
     fn the_choice_is_the_same_in_every_version() {
         let zones = Zones::new([(1, Some("a")), (2, Some("a")), (3, Some("b")), (4, None)]);

@@ -317,7 +317,8 @@ mod tests {
         assert!(carried_tails.lacks(&key, past(ID, 9, false)) && !carried_tails.lacks(&key, past(ID, 10, false)));
     }
 
-    /// A thousand partitions with two hundred producers each are deleted.
+    /// A thousand partitions with two hundred producers each are deleted. Their tails exceed the budget, so those of
+    /// the oldest partitions are dropped.
     #[test]
     fn tails_over_the_budget_let_producers_of_the_oldest_partitions_begin_anywhere() {
         let carried_tails = CarriedTails::default();
