@@ -148,7 +148,7 @@ pub(super) fn once<T, K: Hash + Eq>(elements: Vec<T>, key: impl Fn(&T) -> K) -> 
 /// Joins elements that have the same key, such as a topic that a request names twice. Each later one is joined to the
 /// first, and the first ones are returned in order.
 ///
-/// This takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
+/// Joining takes 16 bytes of memory for each element and 16 more for each repeated one, however long the keys are.
 pub(super) fn joined<T, K: Hash + Eq>(
     elements: Vec<T>,
     key: impl Fn(&T) -> K,

@@ -355,7 +355,7 @@ fn expire(partition: &Replica, expiration_ms: i64) {
     }
 }
 
-/// Removes a file, or a directory with its files. Their blocks are freed even while the files are open.
+/// Removes a file, or a directory with its files. The blocks of a file are freed even if the file is still open.
 fn remove(path: &Path) -> io::Result<()> {
     let removed = fs::symlink_metadata(path)
         .and_then(|found| if found.is_dir() { remove_directory(path) } else { remove_for_good(path) });

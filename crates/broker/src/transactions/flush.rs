@@ -1,8 +1,8 @@
 //! Flushes commits to the disk before they are answered (`fullbore.transaction.flush`).
 //!
 //! A commit flushes the records of its transaction in the partitions that this broker leads. One fsync of a file serves
-//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. They
-//! flush before they answer Produce ([`crate::replica`]).
+//! all transactions that are waiting at that time. In a cluster, other brokers may lead some of the partitions. Those
+//! brokers flush before they answer Produce ([`crate::replica`]).
 //!
 //! The records and offsets of a transaction are on the disk before its commit is. The commit is on the disk before any
 //! marker is written. All markers are on the disk before the transaction is recorded as complete.

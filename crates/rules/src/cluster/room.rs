@@ -69,7 +69,7 @@ impl Default for RoomWatch {
 impl RoomWatch {
     /// Returns the report that is due at `now_ms` of a monotonic clock, if any. `is_full` is the broker's state in the
     /// metadata, and a report stays due until the metadata shows it. `is_missed` returns true if a partition has too
-    /// few replicas in sync without this broker. It is called only if its result matters.
+    /// few replicas in sync without this broker. `is_missed` is called only if its result matters.
     pub fn report(
         &mut self,
         now_ms: i64,

@@ -1,8 +1,8 @@
 //! The value of a group's own record. It has a version, and bytes that begin with the protocol. The fields of the
 //! other records are packed in the same way (see [`super::Change`]).
 //!
-//! Invariant: bytes from a disk are checked like bytes from a socket. They never cause a panic, and the memory for them
-//! is limited by their length.
+//! Invariant: bytes from a disk are checked like bytes from a socket. Invalid bytes cause an error and never a panic,
+//! and the length of the bytes limits the memory that they take.
 
 use bytes::Bytes;
 use fullbore_wire::{Codec, DecodeError, Reader, Text, Uuid, Version, Writer};

@@ -34,7 +34,7 @@ pub fn end_of(epochs: &[(i32, i64)], epoch: i32, log_end: i64) -> EpochEnd {
 pub enum Divergence {
     /// The follower's log is a prefix of the leader's.
     None,
-    /// The logs diverge. This is the leader's newest epoch that both logs may have, and its end.
+    /// The logs diverge. Contains the leader's newest epoch that both logs may have, and its end.
     At(EpochEnd),
     /// The follower's log is longer than the leader's, and its fetch has no epoch to compare (OFFSET_OUT_OF_RANGE).
     OutOfRange,

@@ -57,7 +57,7 @@ impl ProducerTails {
         self
     }
 
-    /// Sets when the state was taken over. It expires some time after that.
+    /// Sets when the state was taken over. The state expires some time after that.
     pub fn since(self, now_ms: i64) -> ProducerTails {
         ProducerTails { since_ms: Some(now_ms), ..self }
     }

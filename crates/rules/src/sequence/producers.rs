@@ -233,8 +233,8 @@ impl Producers {
         self.by_id.keys().for_each(|&producer_id| self.predecessor.forget(producer_id));
     }
 
-    /// Returns the state taken over from the deleted partition, without the producers that have written here. It
-    /// records that the state of forgotten producers may be missing.
+    /// Returns the state taken over from the deleted partition, without the producers that have written here. The
+    /// result records that the state of forgotten producers may be missing.
     pub(super) fn tails_to_keep(&self) -> ProducerTails {
         let mut tails = self.predecessor.clone();
         tails.may_lack_below(self.forgotten_below);

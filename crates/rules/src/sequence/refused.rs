@@ -4,7 +4,7 @@
 //! client resends it with the same sequence. Later batches may already be in flight, and may arrive when the reason has
 //! passed. They must not get OUT_OF_ORDER_SEQUENCE_NUMBER, because clients would assume that a batch was lost.
 //! librdkafka then begins a new epoch for all partitions (librdkafka#4953). So a batch after a refused one gets the
-//! same error. It is also not taken for the first batch of an unknown producer.
+//! same error. Such a batch is also not taken for the first one of an unknown producer.
 //!
 //! A batch that follows a known producer's writes is appended in any case.
 //!

@@ -324,7 +324,7 @@ impl Producers {
     /// Records the epoch of a marker whose record was removed by compaction, after all data of its transaction. The
     /// marker ends no transaction.
     ///
-    /// When Kafka starts, it ignores such a marker. It then does not know a producer whose other batches are all
+    /// When Kafka starts, it ignores such a marker. Kafka then does not know a producer whose other batches are all
     /// removed.
     pub fn note_emptied_marker(
         &mut self,

@@ -66,7 +66,7 @@ impl Opened {
         self.groups.serving("g").expect("it serves").partition().offsets().expect("open").log_end
     }
 
-    /// Publishes a changed registration of every partition of the topic. Their leaders stay.
+    /// Publishes a changed registration of every partition of the topic. The partitions keep their leaders.
     fn change(&self, change: impl Fn(&mut PartitionRegistration)) {
         self.control.publish(|image| {
             let topic = Arc::clone(image.topic(CONSUMER_OFFSETS).expect("there"));

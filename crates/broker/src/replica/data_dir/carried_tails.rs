@@ -168,7 +168,7 @@ impl CarriedTails {
 }
 
 impl DeletedStops {
-    /// Frees memory by dropping the tails of the oldest entry. Its name is kept, so that its producers may begin
+    /// Frees memory by dropping the tails of the oldest entry. The entry keeps its name, which lets its producers begin
     /// anywhere. If the entries without tails take more than half of [`BYTES_MAX`], or no entry has tails, forgets the
     /// oldest entry completely instead. Returns false if there is no entry left.
     fn shorten(&mut self) -> bool {

@@ -5,7 +5,7 @@
 //! the files before the next partition with the same name creates its directory ([`Checkpoints::purge`]).
 //!
 //! Locks: a writer holds `writing` while it collects the offsets and writes them, so that an old log start never
-//! replaces a newer one. It locks partitions meanwhile, so a thread that has locked a partition must not take
+//! replaces a newer one. The writer locks partitions meanwhile, so a thread that has locked a partition must not take
 //! `writing`. The thread that applies metadata takes `entries`. No thread holds that lock across blocking calls, except
 //! `finish` at shutdown.
 
