@@ -169,7 +169,8 @@ pub(super) fn joined<T, K: Hash + Eq>(
     firsts
 }
 
-/// Returns a pair for each repeated element, in order: its own position, and that of the first element with its key.
+/// Returns a pair of positions for each repeated element, in order: where it is, and where the first element with the
+/// same key is.
 fn repeated<T, K: Hash + Eq>(elements: &[T], key: impl Fn(&T) -> K) -> Vec<(usize, usize)> {
     let hashes = RandomState::new();
     let mut order: Vec<(u64, usize)> =

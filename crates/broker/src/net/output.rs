@@ -390,8 +390,8 @@ mod tests {
     use std::sync::Arc;
     use tokio::io::AsyncReadExt;
 
-    /// Returns a log of `len` bytes and its contents, in which no byte equals its neighbours, and both ends of a
-    /// connection.
+    /// Returns a log of `len` bytes, the contents of that log, and both ends of a connection. In the contents, no byte
+    /// equals its neighbours.
     async fn log_and_sockets(len: usize) -> (Arc<std::fs::File>, Vec<u8>, TcpStream, TcpStream) {
         let bytes: Vec<u8> = (0..len).map(|at| (at / 251 + at) as u8).collect();
         let mut file = tempfile::tempfile().expect("a file");

@@ -443,9 +443,9 @@ impl<'a> AppendRun<'a> {
         });
     }
 
-    /// Waits for the confirmation of batch number `place`, at most [`CONFIRMATION_WAIT`], because its partition has not
-    /// appended the batch ahead of the confirmation. Refuses the batch if the deadline has passed without a
-    /// confirmation. Returns false if there is no confirmation to wait for.
+    /// Waits at most [`CONFIRMATION_WAIT`] for the confirmation of batch number `place`, which its partition has not
+    /// appended ahead of the confirmation. Refuses the batch if the deadline has passed without a confirmation. Returns
+    /// false if there is no confirmation to wait for.
     async fn await_confirmation(&mut self, place: usize) -> bool {
         let Some(verified) = self.verified.get_mut(&place) else { return false };
         let Some(awaited) = &mut verified.awaited else { return false };

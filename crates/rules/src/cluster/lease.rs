@@ -32,7 +32,7 @@ pub struct FailureDetector {
     beaten: Option<(i64, i64)>,
 }
 
-/// Minimum number of heartbeats that a broker sends in the longest time that does not count as a gap.
+/// A broker sends at least this many heartbeats in the longest time that does not count as a gap.
 const BEATS_PER_GAP: u64 = 2;
 
 /// Returns the interval of heartbeats in ms. This is `wanted_ms`, or less if `wanted_ms` would cause gaps. A broker

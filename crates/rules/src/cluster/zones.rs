@@ -25,9 +25,9 @@ impl<'z> Zones<'z> {
         Self { by_name }
     }
 
-    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone
-    /// whose name and a dash are at the beginning of `name`. None if no zone or more than one matches. Kafka Connect
-    /// and Streams append such suffixes to the configured client.id.
+    /// Returns the zone that a client means by `name`. This is the zone with that name, or otherwise the only zone for
+    /// which `name` begins with the zone's name and a dash. Kafka Connect and Streams append such suffixes to the
+    /// configured client.id. None if no zone or more than one matches.
     pub fn meant(&self, name: &str) -> Option<&'z str> {
         let zones = || self.by_name.keys().copied().flatten();
         let is_prefix = |zone: &&str| name.strip_prefix(zone).is_some_and(|appended| appended.starts_with('-'));

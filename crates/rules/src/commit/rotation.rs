@@ -59,7 +59,7 @@ impl ActiveObject {
 pub enum Close {
     /// At once.
     Now,
-    /// At this time, unless something happens before.
+    /// At this time, unless the object grows or an upload ends before.
     At(Duration),
 }
 

@@ -1,4 +1,4 @@
-//! Another broker leads the groups' partition of the topic for a while.
+//! Tests in which another broker leads the groups' partition of `__consumer_offsets` for a while.
 
 use super::*;
 use crate::coordinator::{Coordinator, MarkedCoordinator};
