@@ -6,7 +6,7 @@
 //! partition still uses. In that case the new partition retires the deleted one, or waits for the thread that is doing
 //! so.
 //!
-//! Pending deletions take memory. When there are too many, further deletions wait ([`Deletion::has_room`]).
+//! Pending deletions take memory. When too many are pending, further deletions wait ([`Deletion::has_room`]).
 //!
 //! If the broker crashes before the thread is done, the control plane still lists the remaining deletions after the
 //! restart.

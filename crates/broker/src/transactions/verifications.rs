@@ -134,7 +134,8 @@ fn size(transaction: &AddPartitionsToTxnTransaction) -> usize {
     transaction.topics.iter().map(|topic| topic.partitions.len()).sum()
 }
 
-/// Returns the answer for each transaction, in the order of the request. `sizes` has the number of partitions of each.
+/// Returns the answer for each transaction, in the order of the request. `sizes` has the number of partitions of each
+/// transaction.
 ///
 /// # Errors
 /// Returns an error if the response is about other partitions.

@@ -1,4 +1,4 @@
-//! The producers of a partition: decides on their batches, and remembers the last batches of each.
+//! The producers of a partition: decides on their batches, and remembers the last batches of each producer.
 //!
 //! The state is only in memory. [`super::snapshot`] converts it to entries that can be stored, and back.
 //!
@@ -310,7 +310,8 @@ impl Producers {
         count
     }
 
-    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each.
+    /// Forgets idle producers as [`Producers::expire`] does, and calls `forgotten` with the id of each forgotten
+    /// producer.
     pub fn expire_each(&mut self, now_ms: i64, expiration_ms: i64, mut forgotten: impl FnMut(i64)) {
         while let Some((_, &producer_id)) = self.idle.first_key_value() {
             if now_ms.saturating_sub(self.by_id[&producer_id].last_active_ms) < expiration_ms {

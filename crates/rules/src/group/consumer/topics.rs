@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 /// in the same way.
 pub(super) type TopicsHash = i64;
 
-/// The subscribed topics that exist: the id and the number of partitions of each.
+/// The subscribed topics that exist, each with its id and its number of partitions.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct SubscribedTopics {
     by_name: BTreeMap<Text, (Uuid, i32)>,
