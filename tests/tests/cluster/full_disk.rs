@@ -144,8 +144,8 @@ fn read_only_file_system_hands_leadership_over_and_repeats_no_error_line() {
     });
 }
 
-/// Broker 1 can create files in its data directory but not in the directories of some partitions. It leads some of these
-/// partitions and follows others.
+/// Broker 1 can create files in its data directory but not in the directories of some partitions. It leads some of
+/// these partitions and follows others.
 #[test]
 fn unwritable_partition_directories_hand_leadership_over_until_they_are_writable() {
     let directories = [(); 3].map(|()| tempfile::tempdir().expect("a directory"));
