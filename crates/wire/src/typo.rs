@@ -7,8 +7,8 @@
 const DISTANCE_MAX: usize = 3;
 
 /// Returns a text like `; did you mean linger.ms?` with the nearest of the known names, or no text if none is near. A
-/// name is near if at most a quarter of its letters (and one to [`DISTANCE_MAX`]) were changed, added, left out or
-/// swapped.
+/// name is near if at most a quarter of its letters were changed, added, left out or swapped. At least one letter may
+/// differ, and at most three.
 pub fn did_you_mean<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let near = |name: &'a str| {
         let most = (name.len() / 4).clamp(1, DISTANCE_MAX);
