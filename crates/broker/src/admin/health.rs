@@ -81,19 +81,19 @@ struct Condition {
 /// # Errors
 /// Returns the first fault that was found.
 pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
-    let own = broker.config.node.id;
+    let own = broker.metadata.config.node.id;
     let condition = Condition {
         is_stopping: *broker.stopping().borrow(),
-        control_serves: broker.control.is_serving(),
-        is_fenced: broker.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
+        control_serves: broker.metadata.control.is_serving(),
+        is_fenced: broker.metadata.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
         unwritable_partitions: broker.partitions.unwritable_partitions(),
         disk_is_full: broker.space.is_full(),
         directory_is_unwritable: broker.space.is_unwritable(),
         disk_hung_for: broker.space.hung_for(),
     };
-    judge(condition, &broker.config.node.data_dir)?;
-    let of_database = broker.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
+    judge(condition, &broker.metadata.config.node.data_dir)?;
+    let of_database = broker.metadata.control.plane_calls().and_then(|calls| calls.seen()).and_then(note_of_database);
     let of_store = broker.partitions.diskless().and_then(Diskless::store_trouble).map(note_of_store);
     let of_damage = note_of_damage(broker.partitions.refused_partitions());
     let notes: Vec<String> = of_database.into_iter().chain(of_store).chain(of_damage).collect();
@@ -106,7 +106,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Returns the fault if only a restart can repair it.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
-    if is_stopping || broker.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
+    if is_stopping || broker.metadata.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
 }
 
 fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {

@@ -18,7 +18,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 async fn add(call: &Call<'_>, request: &AddOffsetsToTxnRequest) -> Result<(), ErrorCode> {
-    let (groups, transactions) = (&call.broker.groups, &call.broker.transactions);
+    let (groups, transactions) = (&call.broker.coordinators.groups, &call.broker.coordinators.transactions);
     let id = request.transactional_id.as_str();
     check_id(id)?;
     // Only the group's partition matters here: another broker may coordinate the group.

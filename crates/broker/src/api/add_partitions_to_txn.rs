@@ -60,7 +60,8 @@ async fn of_several(
 ) -> AddPartitionsToTxnResult {
     // The epoch is read before the partitions are added. Afterwards a newer shard with a larger epoch may have taken
     // over. A shard that is still loading counts as epoch 0, which is below its real epoch.
-    let coordinator_epoch = call.broker.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
+    let coordinator_epoch =
+        call.broker.coordinators.transactions.coordinator_epoch(&transaction.transactional_id).unwrap_or(0);
     let topic_results = timeout(Duration::from_millis(BATCH_ANSWER_MS), added(call, transaction, version)).await;
     let late = |_| results(transaction, |_, _| ErrorCode::CONCURRENT_TRANSACTIONS);
     AddPartitionsToTxnResult {
@@ -76,7 +77,7 @@ async fn added(
     transaction: &AddPartitionsToTxnTransaction,
     version: i16,
 ) -> Vec<AddPartitionsToTxnTopicResult> {
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let check = |topic: &AddPartitionsToTxnTopic, partition| check_partition(call, &image, version, topic, partition);
     let checked = results(transaction, check);
     if checked.iter().flat_map(|topic| &topic.results_by_partition).any(|at| at.partition_error_code.is_err()) {
@@ -140,7 +141,7 @@ async fn add(
     version: i16,
     partitions: Vec<TopicPartition>,
 ) -> Result<(), ErrorCode> {
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;
@@ -161,7 +162,7 @@ async fn add(
 
 /// Waits until the shard of `id` is loaded. A request with several transactions waits for at most [`BATCH_WAIT_MS`].
 async fn prepare(call: &Call<'_>, id: &str, version: i16) -> Result<(), ErrorCode> {
-    let prepared = call.broker.transactions.prepare(false, [id]);
+    let prepared = call.broker.coordinators.transactions.prepare(false, [id]);
     match version >= SEVERAL_FROM {
         true => timeout(Duration::from_millis(BATCH_WAIT_MS.unsigned_abs()), prepared).await.unwrap_or(Ok(())),
         false => prepared.await,
@@ -174,7 +175,7 @@ async fn verify(
     version: i16,
     partitions: Vec<TopicPartition>,
 ) -> Result<Vec<ErrorCode>, ErrorCode> {
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     let id = transaction.transactional_id.as_str();
     check_id(id)?;
     prepare(call, id, version).await?;

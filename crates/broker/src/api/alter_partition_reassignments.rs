@@ -11,7 +11,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterPartitionReassignmentsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
     let responses = requested.into_iter().map(|topic| reassign(&image, topic)).collect();

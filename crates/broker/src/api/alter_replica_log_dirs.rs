@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: AlterReplicaLogDirsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let (directory, store) = (describe_log_dirs::directory(call.broker), describe_log_dirs::store(call.broker));
     // If a request names a partition more than once, the last directory counts, as in Kafka.
     let mut wanted: BTreeMap<Text, BTreeMap<i32, Option<Place>>> = BTreeMap::new();
@@ -56,7 +56,9 @@ fn outcome(broker: &Node, image: &Image, topic: &Text, index: i32, place: Option
     match topic.partition(index) {
         None => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,
         // Every broker serves a diskless partition, whatever its registered replicas are.
-        Some(partition) if its_own == Place::Directory && !partition.replicas.contains(&broker.config.node.id) => {
+        Some(partition)
+            if its_own == Place::Directory && !partition.replicas.contains(&broker.metadata.config.node.id) =>
+        {
             ErrorCode::REPLICA_NOT_AVAILABLE
         }
         Some(_) if place != its_own => ErrorCode::LOG_DIR_NOT_FOUND,

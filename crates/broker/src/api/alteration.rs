@@ -96,15 +96,15 @@ impl Alterations {
                 Ok(ResourceIndex::Topic(self.topics.len() - 1))
             }
             BROKER => {
-                let scope = scope(broker.config.node.id, name)?;
+                let scope = scope(broker.metadata.config.node.id, name)?;
                 self.brokers.push(AlterBrokerConfig { scope, changes: changes? });
                 Ok(ResourceIndex::Broker(self.brokers.len() - 1))
             }
             BROKER_LOGGER => {
-                let node_id = broker.config.node.id;
+                let node_id = broker.metadata.config.node.id;
                 match name.parse::<i32>() {
                     Ok(id) if id == node_id => {
-                        broker.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)
+                        broker.clients.loggers.alter(&changes?, validate_only).map(|()| ResourceIndex::Done)
                     }
                     Ok(_) => Err(invalid(format!("Unexpected node id. Expected {node_id}, but received {name}"))),
                     Err(_) => Err(invalid(format!("Node id must be an integer, but it is: {name}"))),

@@ -38,7 +38,7 @@ pub fn unsupported(broker: &Node, listener: usize, correlation_id: i32) -> Resul
 /// Returns the highest version of an API that this broker serves.
 pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
     match key {
-        ApiKey::Produce => broker.config.api.produce_version_max,
+        ApiKey::Produce => broker.metadata.config.api.produce_version_max,
         _ => *key.versions().end(),
     }
 }
@@ -49,7 +49,7 @@ pub fn max_of(broker: &Node, key: ApiKey) -> i16 {
 fn is_offered(broker: &Node, key: ApiKey) -> bool {
     match key {
         ApiKey::GetTelemetrySubscriptions | ApiKey::PushTelemetry => {
-            broker.control.image().client_metrics().next().is_some()
+            broker.metadata.control.image().client_metrics().next().is_some()
         }
         _ => true,
     }
@@ -65,7 +65,7 @@ fn answer(broker: &Node, version: i16, error_code: ErrorCode) -> ApiVersionsResp
     };
     ApiVersionsResponse {
         error_code,
-        api_keys: broker.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
+        api_keys: broker.metadata.served.iter().filter(|key| is_offered(broker, **key)).map(range).collect(),
         supported_features: features::supported(version),
         finalized_features_epoch: features::epoch(broker),
         finalized_features: features::finalized(broker),

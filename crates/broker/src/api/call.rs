@@ -130,7 +130,7 @@ impl Call<'_> {
             Some(id) if !id.is_empty() => format!("{} ({})", self.client.peer, shown(id)),
             _ => self.client.peer.to_string(),
         };
-        self.broker.control.requested_by(&by)
+        self.broker.metadata.control.requested_by(&by)
     }
 
     /// Decodes the request's body.

@@ -22,12 +22,12 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupDescribeRequest = call.body(reply.version)?;
     let authorized_operations =
         operations::where_requested(request.include_authorized_operations, operations::OF_A_GROUP);
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
-    let image = call.broker.control.image();
+    let _ = call.broker.coordinators.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.group_ids).await;
+    let image = call.broker.metadata.control.image();
     let groups = once(request.group_ids, Text::clone).into_iter().map(|group_id| {
-        let settings = call.broker.groups.settings_of(&image, &group_id).consumer;
+        let settings = call.broker.coordinators.groups.settings_of(&image, &group_id).consumer;
         let described = |group: &Group| group.consumer().map(|group| describe(group, &settings, &image));
-        let group = call.broker.groups.inspect(&group_id, described);
+        let group = call.broker.coordinators.groups.inspect(&group_id, described);
         match group {
             Err(error_code) => DescribedGroup { error_code, group_id, ..Default::default() },
             Ok(Some(Some(group))) => DescribedGroup { group_id, authorized_operations, ..group },

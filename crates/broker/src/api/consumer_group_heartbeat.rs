@@ -49,8 +49,8 @@ async fn heartbeat(
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
 ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
-    let groups = &call.broker.groups;
-    let image = call.broker.control.image();
+    let groups = &call.broker.coordinators.groups;
+    let image = call.broker.metadata.control.image();
     let mut settings = groups.settings_of(&image, &request.group_id);
     let unsettled_interval_ms = &mut settings.consumer.unsettled_interval_ms;
     *unsettled_interval_ms = reachable(*unsettled_interval_ms, call.client.round_trip);
@@ -80,7 +80,7 @@ async fn heartbeat(
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
-        let image = call.broker.control.image();
+        let image = call.broker.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
@@ -116,7 +116,7 @@ async fn resolve(
     image: &Arc<Image>,
     settings: &GroupSettings,
 ) -> Result<Vec<Resolved>, GroupRefusal> {
-    let now = call.broker.groups.now_ms();
+    let now = call.broker.coordinators.groups.now_ms();
     let of_group = |group: &fullbore_rules::group::Group| {
         let group = group.consumer()?;
         let is_due = group.regexes_are_due(image.epoch(), &settings.consumer, now);
@@ -124,7 +124,7 @@ async fn resolve(
         let new = request.subscribed_topic_regex.as_ref().filter(|regex| !group.has_regex(regex));
         Some((due, new.cloned()))
     };
-    let known = call.broker.groups.peek(&request.group_id, of_group).flatten();
+    let known = call.broker.coordinators.groups.peek(&request.group_id, of_group).flatten();
     let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
     let mut resolved = Vec::with_capacity(due.len() + 1);
     if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {
@@ -195,24 +195,24 @@ mod tests {
         assert_eq!((joined.member_epoch, partitions(&joined)), (1, vec![0]));
         let node = Arc::clone(opened.broker.node());
         let ((held, is_held), (release, is_released)) = (mpsc::channel(), mpsc::channel::<()>());
-        let groups = Arc::clone(&node.groups);
+        let groups = Arc::clone(&node.coordinators.groups);
         let holds = std::thread::spawn(move || {
             let waits = |_: &mut _, _: &Arc<_>, _| held.send(()).is_ok() && is_released.recv().is_ok();
             groups.touch("g", waits)
         });
         is_held.recv().expect("it has the group's lock");
-        let (known_by, deadline) = (node.groups.references("g"), Instant::now() + Duration::from_secs(60));
+        let (known_by, deadline) = (node.coordinators.groups.references("g"), Instant::now() + Duration::from_secs(60));
         let requests = std::thread::spawn(move || opened.call(&beat(1), 1));
         // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
         // lock.
-        while node.groups.references("g") <= known_by {
+        while node.coordinators.groups.references("g") <= known_by {
             assert!(Instant::now() < deadline, "nobody asks for the group");
             // The sleep blocks the thread on purpose: the thread that waits for the group may be the one that drives
             // the timers.
             std::thread::sleep(Duration::from_millis(1));
         }
         let topics = vec![GrowTopic { name: TOPIC.into(), count: 2, assignments: None }];
-        let grown = node.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
+        let grown = node.metadata.control.create_partitions(CreatePartitions { topics, validate_only: false }).await;
         assert!(grown[0].is_ok());
         release.send(()).expect("it waits");
         assert_eq!(holds.join().expect("done"), Ok(Some(true)));

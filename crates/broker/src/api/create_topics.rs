@@ -25,7 +25,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     } else {
         call.control().create_topics(wanted).await
     };
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let topics = request
         .topics
         .into_iter()
@@ -58,7 +58,7 @@ fn wanted(topic: &CreatableTopic) -> CreateTopic {
 }
 
 fn created(broker: &Node, image: &Image, topic: &Topic) -> CreatableTopicResult {
-    let configs = describe_topic(&broker.config, image.dynamic(), &topic.overrides).unwrap_or_default();
+    let configs = describe_topic(&broker.metadata.config, image.dynamic(), &topic.overrides).unwrap_or_default();
     CreatableTopicResult {
         name: Text::from(topic.name.as_str()),
         topic_id: topic.id,

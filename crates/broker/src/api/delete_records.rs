@@ -38,7 +38,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let deadline = Instant::now() + wait;
     let requested =
         joined(request.topics, |topic| topic.name.clone(), |topic, again| topic.partitions.extend(again.partitions));
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let named = requested.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.name, p.partition_index)));
     AnyPartition::open_all(topics::named(call.broker, &image, named)).await;
     let shared = Arc::clone(call.broker);
@@ -58,7 +58,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 
 /// Moves the log starts of classic partitions and checks the diskless ones. Blocks on the disk.
 fn delete(broker: &Node, requested: Vec<DeleteRecordsTopic>) -> Vec<(Text, Vec<(i32, Moved)>)> {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let moved_of = |mut topic: DeleteRecordsTopic| {
         let partitions = once(std::mem::take(&mut topic.partitions), |partition| partition.partition_index);
         let moved: Vec<(i32, Moved)> = partitions

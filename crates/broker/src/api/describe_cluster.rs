@@ -13,11 +13,11 @@ const CONTROLLERS: i8 = 2;
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeClusterRequest = call.body(reply.version)?;
     let broker = call.broker;
-    let mut response = DescribeClusterResponse { cluster_id: broker.cluster_id.clone(), ..Default::default() };
+    let mut response = DescribeClusterResponse { cluster_id: broker.metadata.cluster_id.clone(), ..Default::default() };
     match request.endpoint_type {
         BROKERS => {
-            let image = broker.control.image();
-            response.controller_id = broker.config.node.id;
+            let image = broker.metadata.control.image();
+            response.controller_id = broker.metadata.config.node.id;
             let is_requested = request.include_cluster_authorized_operations;
             response.cluster_authorized_operations =
                 operations::where_requested(is_requested, operations::OF_THE_CLUSTER);

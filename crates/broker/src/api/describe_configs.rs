@@ -83,27 +83,31 @@ fn describe(
 
 fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<ConfigEntry>, Refusal> {
     let name = resource.resource_name.as_str();
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     match resource.resource_type {
         TOPIC => {
             fullbore_control::check_name(name)?;
             let topic = image.topic(name).ok_or_else(|| {
                 Refusal::new(ErrorCode::UNKNOWN_TOPIC_OR_PARTITION, format!("Topic '{name}' does not exist."))
             })?;
-            describe_topic(&broker.config, image.dynamic(), &topic.overrides)
+            describe_topic(&broker.metadata.config, image.dynamic(), &topic.overrides)
                 .map_err(|error| Refusal::new(ErrorCode::INVALID_CONFIG, error.to_string()))
         }
-        BROKER if name == broker.config.node.id.to_string() => Ok(describe_broker(&broker.config, image.dynamic())),
-        BROKER if name.is_empty() => Ok(describe_cluster(&broker.config, image.dynamic())),
+        BROKER if name == broker.metadata.config.node.id.to_string() => {
+            Ok(describe_broker(&broker.metadata.config, image.dynamic()))
+        }
+        BROKER if name.is_empty() => Ok(describe_cluster(&broker.metadata.config, image.dynamic())),
         BROKER => Err(Refusal::new(
             ErrorCode::INVALID_REQUEST,
-            format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
+            format!("Unexpected broker id, expected {}, but received {name}", broker.metadata.config.node.id),
         )),
-        BROKER_LOGGER if name == broker.config.node.id.to_string() => broker.loggers.describe(),
+        BROKER_LOGGER if name == broker.metadata.config.node.id.to_string() => broker.clients.loggers.describe(),
         BROKER_LOGGER => {
             let message = match name.parse::<i32>() {
                 _ if name.is_empty() => "Broker id must not be empty".to_owned(),
-                Ok(_) => format!("Unexpected broker id, expected {}, but received {name}", broker.config.node.id),
+                Ok(_) => {
+                    format!("Unexpected broker id, expected {}, but received {name}", broker.metadata.config.node.id)
+                }
                 Err(_) => format!("Broker id must be an integer, but it is: {name}"),
             };
             Err(Refusal::new(ErrorCode::INVALID_REQUEST, message))
@@ -119,7 +123,7 @@ fn entries(broker: &Node, resource: &DescribeConfigsResource) -> Result<Vec<Conf
                 Some(resource) => {
                     let nothing = BTreeMap::new();
                     let set = image.resource(resource, name).map_or(&nothing, |configured| &configured.overrides);
-                    Ok(describe_resource(&broker.config, image.dynamic(), resource, set))
+                    Ok(describe_resource(&broker.metadata.config, image.dynamic(), resource, set))
                 }
             }
         }

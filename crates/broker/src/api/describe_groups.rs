@@ -13,7 +13,7 @@ const NOT_FOUND_FROM: i16 = 6;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeGroupsRequest = call.body(reply.version)?;
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.groups).await;
+    let _ = call.broker.coordinators.groups.prepare(Missing::Refuse(ErrorCode::NONE), &request.groups).await;
     let described = |group_id: Text| {
         let mut group = describe(call, &group_id, reply.version.number);
         let is_said = request.include_authorized_operations && !group.error_code.is_err();
@@ -26,7 +26,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn describe(call: &Call<'_>, group_id: &Text, version: i16) -> DescribedGroup {
-    let why = match call.broker.groups.inspect(group_id, Group::describe_classic) {
+    let why = match call.broker.coordinators.groups.inspect(group_id, Group::describe_classic) {
         Err(error_code) => return DescribedGroup { error_code, ..Default::default() },
         Ok(Some(Some(described))) => return described,
         Ok(Some(None)) => format!("Group {group_id} is not a classic group."),

@@ -34,7 +34,7 @@ fn describe(
     listener: usize,
     requested: Option<Vec<DescribableLogDirTopic>>,
 ) -> Vec<DescribeLogDirsResult> {
-    let reports = reports_store(broker, &broker.control.image(), listener);
+    let reports = reports_store(broker, &broker.metadata.control.image(), listener);
     let store = reports.then(|| describe_store(broker, requested.clone())).flatten();
     std::iter::once(describe_directory(broker, requested)).chain(store).collect()
 }
@@ -45,7 +45,7 @@ fn describe(
 fn reports_store(broker: &Node, image: &Image, listener: usize) -> bool {
     let have_it = nodes::reached(broker, image, listener).filter(|(_, node, _)| node.serves_diskless);
     let least = have_it.map(|(id, ..)| id).min();
-    broker.config.diskless.is_served && least.is_none_or(|least| least == broker.config.node.id)
+    broker.metadata.config.diskless.is_served && least.is_none_or(|least| least == broker.metadata.config.node.id)
 }
 
 /// Describes the object store, whose total size is unknown. Returns `None` if no requested topic is stored there.
@@ -62,7 +62,7 @@ fn describe_store(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>)
 }
 
 fn describe_directory(broker: &Node, requested: Option<Vec<DescribableLogDirTopic>>) -> DescribeLogDirsResult {
-    let (log_dir, directory) = (directory(broker), &broker.config.node.data_dir);
+    let (log_dir, directory) = (directory(broker), &broker.metadata.config.node.data_dir);
     let described = topics(broker, requested, false).and_then(|topics| Ok((topics, rustix::fs::statvfs(directory)?)));
     match described {
         Ok((topics, volume)) => DescribeLogDirsResult {
@@ -81,14 +81,14 @@ fn describe_directory(broker: &Node, requested: Option<Vec<DescribableLogDirTopi
 
 /// Returns the path of the data directory. Responses contain it in this form, and requests must repeat it.
 pub fn directory(broker: &Node) -> Text {
-    let directory = &broker.config.node.data_dir;
+    let directory = &broker.metadata.config.node.data_dir;
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.clone());
     Text::from(absolute.to_string_lossy().into_owned())
 }
 
 /// Returns the name of the object store. Responses contain it in this form, and requests must repeat it.
 pub fn store(broker: &Node) -> Text {
-    Text::from(broker.config.diskless.storage.to_string())
+    Text::from(broker.metadata.config.diskless.storage.to_string())
 }
 
 fn bytes(blocks: u64, block_len: u64) -> i64 {
@@ -102,10 +102,11 @@ fn topics(
     requested: Option<Vec<DescribableLogDirTopic>>,
     diskless: bool,
 ) -> io::Result<Vec<DescribeLogDirsTopic>> {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let is_here = |topic: &Topic, index: i32| {
-        let has =
-            |partition: &Arc<PartitionRegistration>| diskless || partition.replicas.contains(&broker.config.node.id);
+        let has = |partition: &Arc<PartitionRegistration>| {
+            diskless || partition.replicas.contains(&broker.metadata.config.node.id)
+        };
         topic.config.diskless == diskless && topic.partition(index).is_some_and(has)
     };
     match requested {

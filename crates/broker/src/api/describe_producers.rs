@@ -23,7 +23,7 @@ const NO_TRANSACTION: i64 = -1;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeProducersRequest = call.body(reply.version)?;
-    let (image, deadline) = (call.broker.control.image(), Instant::now() + WAIT_MAX);
+    let (image, deadline) = (call.broker.metadata.control.image(), Instant::now() + WAIT_MAX);
     let requested = joined(
         request.topics,
         |topic| topic.name.clone(),
@@ -66,7 +66,7 @@ async fn producers(
 ) -> Result<Vec<sequence::ProducerState>, ErrorCode> {
     let topic = topics::find(image, topic, Uuid::ZERO)?;
     let partition = topics::opened(broker, topic, index).await?;
-    let is_replica = |of: &Arc<PartitionRegistration>| of.replicas.contains(&broker.config.node.id);
+    let is_replica = |of: &Arc<PartitionRegistration>| of.replicas.contains(&broker.metadata.config.node.id);
     if !topic.config.diskless && !topic.partition(index).is_some_and(is_replica) {
         return Err(ErrorCode::NOT_LEADER_OR_FOLLOWER);
     }

@@ -13,13 +13,13 @@ use std::collections::BTreeSet;
 
 pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTopicPartitionsRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     if request.cursor.as_ref().is_some_and(|cursor| !is_of(cursor, &request)) {
         return reply.frame::<DescribeTopicPartitionsRequest>(&refused(request));
     }
     let names = names(&request, &image);
     let viewer = Viewer::of(call, &image);
-    let mut left = request.response_partition_limit.clamp(1, call.broker.config.api.described_partitions_max);
+    let mut left = request.response_partition_limit.clamp(1, call.broker.metadata.config.api.described_partitions_max);
     let mut response = DescribeTopicPartitionsResponse::default();
     for name in names {
         let from = match &request.cursor {

@@ -10,7 +10,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: DescribeTransactionsRequest = call.body(reply.version)?;
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     let prepared = transactions.prepare(false, request.transactional_ids.iter().map(Text::as_str)).await;
     let describe = |id: &Text| prepared.and_then(|()| check_id(id)).and_then(|()| transactions.describe(id));
     let described = |id: Text| match describe(&id) {

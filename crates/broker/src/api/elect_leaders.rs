@@ -23,7 +23,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     match request.topic_partitions {
         Some(requested) => elect(call, ElectLeaders { kind, topics: named(requested) }, true, reply).await,
         None => {
-            let all = ElectLeaders { kind, topics: in_need(&call.broker.control.image(), kind) };
+            let all = ElectLeaders { kind, topics: in_need(&call.broker.metadata.control.image(), kind) };
             drive_command(&call.broker.wide, all.partition_count(), elect(call, all, false, reply)).await
         }
     }

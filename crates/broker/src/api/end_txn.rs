@@ -22,7 +22,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 async fn end(call: &Call<'_>, request: &EndTxnRequest, version: i16) -> Result<Option<ProducerIdAndEpoch>, ErrorCode> {
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     let end = EndTxn {
         producer: ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch },
         is_commit: request.committed,

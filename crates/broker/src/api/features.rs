@@ -25,7 +25,7 @@ pub fn supported(version: i16) -> Vec<SupportedFeatureKey> {
 
 /// Returns the levels in force. A feature that is off is left out.
 pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let levels = FEATURES.iter().map(|feature| (feature.name, image.feature_level(feature)));
     let key = |(name, level)| FinalizedFeatureKey {
         name: Text::from_static(name),
@@ -38,5 +38,5 @@ pub fn finalized(broker: &Node) -> Vec<FinalizedFeatureKey> {
 
 /// Returns the epoch of the features, which is that of the metadata and never decreases.
 pub fn epoch(broker: &Node) -> i64 {
-    i64::try_from(broker.control.image().epoch()).unwrap_or(i64::MAX)
+    i64::try_from(broker.metadata.control.image().epoch()).unwrap_or(i64::MAX)
 }

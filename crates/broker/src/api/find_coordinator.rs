@@ -19,8 +19,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: FindCoordinatorRequest = call.body(reply.version)?;
     let version = reply.version.number;
     let prepared = match request.key_type {
-        GROUP => call.broker.groups.prepare(Missing::Create, []).await,
-        TRANSACTION => call.broker.transactions.prepare(true, []).await,
+        GROUP => call.broker.coordinators.groups.prepare(Missing::Create, []).await,
+        TRANSACTION => call.broker.coordinators.transactions.prepare(true, []).await,
         _ => Ok(()),
     };
     let of = |key: &Text| match prepared {
@@ -47,7 +47,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn coordinator(call: &Call<'_>, key_type: i8, key: &Text) -> Coordinator {
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let (topic, leaderless) = match key_type {
         GROUP => (CONSUMER_OFFSETS, "The group's partition has no leader."),
         TRANSACTION => (TRANSACTION_STATE, "The transactional id's partition has no leader."),

@@ -18,13 +18,13 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         id => id,
     };
     let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
-    let response = match broker.telemetry.request(&broker.control.image(), &requesting) {
+    let response = match broker.clients.telemetry.request(&broker.metadata.control.image(), &requesting) {
         Ok(wanted) => GetTelemetrySubscriptionsResponse {
             client_instance_id: instance,
             subscription_id: wanted.subscription_id,
             accepted_compression_types: CODECS.to_vec(),
             push_interval_ms: wanted.interval_ms,
-            telemetry_max_bytes: broker.config.api.telemetry_max_bytes,
+            telemetry_max_bytes: broker.metadata.config.api.telemetry_max_bytes,
             delta_temporality: true,
             requested_metrics: wanted.metrics.into_iter().map(Text::from).collect(),
             ..Default::default()

@@ -17,7 +17,7 @@ async fn heartbeat(call: &Call<'_>, request: &HeartbeatRequest) -> ErrorCode {
         return ErrorCode::INVALID_GROUP_ID;
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.coordinators.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.heartbeat(request, ticket, now, effects);
     });
     match answer.await {

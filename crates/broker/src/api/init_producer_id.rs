@@ -19,7 +19,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: InitProducerIdRequest = call.body(reply.version)?;
     let inited = match (current(&request), request.transactional_id.as_deref()) {
         (Ok(current), Some(id)) => transactional(call, &request, id, current).await,
-        (Ok(_), None) => match call.broker.control.init_producer_id().await {
+        (Ok(_), None) => match call.broker.metadata.control.init_producer_id().await {
             Ok(id) => Ok(ProducerIdAndEpoch { id, epoch: 0 }),
             Err(refusal) => Err(refusal.code),
         },
@@ -58,7 +58,7 @@ async fn transactional(
     current: Option<ProducerIdAndEpoch>,
 ) -> Result<ProducerIdAndEpoch, ErrorCode> {
     check_id(id)?;
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     transactions.prepare(true, [id]).await?;
     let wait_until = transactions.wait_until(id, WAIT_MS);
     let init = InitProducerId { current, timeout_ms: request.transaction_timeout_ms, wait_until };

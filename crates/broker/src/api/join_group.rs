@@ -28,7 +28,7 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
         return refused(request, ErrorCode::INVALID_GROUP_ID);
     }
     let incoming: usize = request.protocols.iter().map(|protocol| protocol.metadata.len() + protocol.name.len()).sum();
-    if !call.broker.groups.has_room(incoming, !request.member_id.is_empty()) {
+    if !call.broker.coordinators.groups.has_room(incoming, !request.member_id.is_empty()) {
         return refused(request, ErrorCode::GROUP_MAX_SIZE_REACHED);
     }
     let client_id = call.header.client_id.as_deref().unwrap_or_default();
@@ -39,10 +39,10 @@ async fn join(call: &Call<'_>, request: &JoinGroupRequest, version: i16) -> Join
     };
     let client_host = client_host(call.client.peer);
     let joining = Joining { request, version, client_id, client_host: &client_host, new_member_id: &new_member_id };
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.coordinators.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
-        let image = call.broker.control.image();
+        let image = call.broker.metadata.control.image();
         group.join(joining, &*image, ticket, now, effects);
     });
     match answer.await {

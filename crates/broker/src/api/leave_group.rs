@@ -29,7 +29,7 @@ async fn leave(call: &Call<'_>, request: &LeaveGroupRequest) -> LeaveGroupRespon
         return LeaveGroupResponse { error_code: ErrorCode::INVALID_GROUP_ID, ..Default::default() };
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.coordinators.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.leave(&request.members, ticket, now, effects);
     });
     match answer.await {

@@ -36,7 +36,7 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 fn names(broker: &Node, listener: usize, resource_type: i8) -> Vec<Text> {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     match resource_type {
         TOPIC => image.topics().map(|topic| Text::from(topic.name.as_str())).collect(),
         BROKER | BROKER_LOGGER => {

@@ -8,7 +8,7 @@ use fullbore_wire::{ErrorCode, Frame, Text};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListGroupsRequest = call.body(reply.version)?;
-    let groups = &call.broker.groups;
+    let groups = &call.broker.coordinators.groups;
     groups.prepare_all().await;
     let error_code = groups.check_all().err().unwrap_or(ErrorCode::NONE);
     let wanted = |filter: &[Text], name: &str| {

@@ -23,7 +23,7 @@ const EARLIEST_PENDING_UPLOAD: i64 = -6;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListOffsetsRequest = call.body(reply.version)?;
-    let (broker, image) = (call.broker, call.broker.control.image());
+    let (broker, image) = (call.broker, call.broker.metadata.control.image());
     let (version, isolation) = (reply.version.number, Isolation::from_code(request.isolation_level));
     let repeated = repeated(&request.topics);
     let named =

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: ListTransactionsRequest = call.body(reply.version)?;
-    let _ = call.broker.transactions.prepare(false, []).await;
+    let _ = call.broker.coordinators.transactions.prepare(false, []).await;
     let broker = Arc::clone(call.broker);
     let listed = move || {
         listed(&broker, &request).unwrap_or_else(|error_code| ListTransactionsResponse {
@@ -42,11 +42,11 @@ fn listed(broker: &Node, request: &ListTransactionsRequest) -> Result<ListTransa
         duration_ms: request.duration_filter,
     };
     let matches = |id: &str| pattern.as_ref().is_none_or(|pattern| pattern.is_match(id));
-    let served = if request.names_served { broker.transactions.served() } else { Vec::new() };
-    let found = broker.transactions.list(&filter, matches)?.into_iter();
+    let served = if request.names_served { broker.coordinators.transactions.served() } else { Vec::new() };
+    let found = broker.coordinators.transactions.list(&filter, matches)?.into_iter();
     // The response contains only the partitions that were served both before and after the listing. The list may lack
     // ids of any other partition.
-    let still = if served.is_empty() { Vec::new() } else { broker.transactions.served() };
+    let still = if served.is_empty() { Vec::new() } else { broker.coordinators.transactions.served() };
     let served = served.into_iter().filter(|before| still.contains(before));
     let served = served.map(|(partition_index, leader_epoch)| ServedPartition {
         partition_index,

@@ -24,7 +24,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let of_cluster =
         operations::where_requested(request.include_cluster_authorized_operations, operations::OF_THE_CLUSTER);
     let mut topics: Vec<_> = if everything {
-        let image = broker.control.image();
+        let image = broker.metadata.control.image();
         let viewer = Viewer::of(call, &image);
         image.topics().map(|topic| describe(&viewer, topic)).collect()
     } else {
@@ -37,7 +37,7 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     for topic in topics.iter_mut().filter(|topic| topic.error_code != ErrorCode::UNKNOWN_TOPIC_ID) {
         topic.topic_authorized_operations = of_topics;
     }
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let brokers = nodes::reached(broker, &image, call.listener).map(|(node_id, node, at)| MetadataResponseBroker {
         node_id,
         host: at.host.clone(),
@@ -47,8 +47,8 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     });
     let response = MetadataResponse {
         brokers: brokers.collect(),
-        cluster_id: Some(broker.cluster_id.clone()),
-        controller_id: broker.config.node.id,
+        cluster_id: Some(broker.metadata.cluster_id.clone()),
+        controller_id: broker.metadata.config.node.id,
         topics,
         cluster_authorized_operations: of_cluster,
         ..Default::default()
@@ -64,8 +64,8 @@ async fn named(
     version: i16,
 ) -> Vec<MetadataResponseTopic> {
     let broker = call.broker;
-    let image = broker.control.image();
-    let creates = create && broker.config.topics.auto_create;
+    let image = broker.metadata.control.image();
+    let creates = create && broker.metadata.config.topics.auto_create;
     let missing: Vec<CreateTopic> = wanted
         .iter()
         .filter(|_| creates)
@@ -88,7 +88,7 @@ async fn named(
             }
         }
     }
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let viewer = Viewer::of(call, &image);
     wanted
         .into_iter()

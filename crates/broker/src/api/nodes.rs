@@ -32,7 +32,7 @@ pub fn registered<'i>(
 }
 
 fn name_of(broker: &Node, listener: usize) -> &str {
-    broker.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
+    broker.metadata.config.network.listeners.get(listener).map_or("", |listener| listener.name.as_str())
 }
 
 /// Returns the broker's address on this listener. `None` if the broker is fenced or does not have the listener.
@@ -63,7 +63,7 @@ pub fn leader_elsewhere(
 ) -> Option<LeaderIdAndEpoch> {
     let registered = topic.partition(index).filter(|_| !topic.config.diskless)?;
     let (leader_id, _) = leader(broker, image, listener, registered);
-    (leader_id != NO_LEADER && leader_id != broker.config.node.id).then(|| LeaderIdAndEpoch {
+    (leader_id != NO_LEADER && leader_id != broker.metadata.config.node.id).then(|| LeaderIdAndEpoch {
         leader_id,
         leader_epoch: registered.leader_epoch,
         ..Default::default()

@@ -8,6 +8,7 @@ use super::call::{Call, Completion, Fault, Reply};
 use crate::groups::{CommitOffset, Missing, OffsetAndMetadata, PendingCommit, TopicName};
 use crate::node::Node;
 use fullbore_control::{Image, Topic};
+use fullbore_host::files::now_ms;
 use fullbore_rules::group::Committer;
 use fullbore_wire::apis::offset_commit::{
     OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic, OffsetCommitResponse,
@@ -34,7 +35,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
         return answer(&wanted).map(Completion::Ready);
     }
     let offsets = std::mem::take(&mut wanted.offsets);
-    let groups = &call.broker.groups;
+    let groups = &call.broker.coordinators.groups;
     let requested = match groups.prepare(Missing::Create, [&request.group_id]).await {
         Ok(()) => {
             let committer = committer(&request, reply.version.number);
@@ -121,8 +122,8 @@ impl ValidCommit {
 
 /// Checks the topics and partitions of a request, and the sizes of its metadata.
 pub fn check(broker: &Node, version: i16, request: &OffsetCommitRequest) -> ValidCommit {
-    let image = broker.control.image();
-    let now = broker.now_ms();
+    let image = broker.metadata.control.image();
+    let now = now_ms();
     let expires_ms = match request.retention_time_ms {
         BROKERS_RETENTION => None,
         retention => Some(now.saturating_add(retention)),
@@ -167,7 +168,7 @@ fn find<'i>(image: &'i Image, version: i16, topic: &OffsetCommitRequestTopic) ->
 
 /// Returns true if the metadata is too large. As in Kafka, the limit counts Java characters.
 fn is_too_large(broker: &Node, partition: &OffsetCommitRequestPartition) -> bool {
-    let max = broker.config.groups.offsets.metadata_max_bytes;
+    let max = broker.metadata.config.groups.offsets.metadata_max_bytes;
     let metadata = partition.committed_metadata.as_deref().unwrap_or_default();
     metadata.len() > max && metadata.encode_utf16().count() > max
 }

@@ -40,14 +40,14 @@ async fn delete(broker: &Node, request: &OffsetDeleteRequest) -> Result<Vec<Offs
     if id.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
-    broker.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
-    let image = broker.control.image();
-    let requested = broker.groups.touch(id, |group, shard, _| {
+    broker.coordinators.groups.prepare(Missing::Refuse(ErrorCode::GROUP_ID_NOT_FOUND), [id]).await?;
+    let image = broker.metadata.control.image();
+    let requested = broker.coordinators.groups.touch(id, |group, shard, _| {
         expiry::check_delete_offsets(group)?;
         let mut deletion = OffsetDeletion { image: &image, group, id, offsets: Vec::new(), bytes: 0 };
         let topics = request.topics.iter().map(|topic| deletion.of_topic(topic)).collect();
         let offsets = deletion.offsets;
-        Ok((topics, broker.groups.forget_offsets(shard, id, offsets)))
+        Ok((topics, broker.coordinators.groups.forget_offsets(shard, id, offsets)))
     })?;
     let (topics, requested) = requested.ok_or(ErrorCode::GROUP_ID_NOT_FOUND)??;
     requested.kept().await.map_err(|_| ErrorCode::COORDINATOR_NOT_AVAILABLE)??;

@@ -33,7 +33,7 @@ pub async fn admit(call: &mut Call<'_>, reply: Reply) -> Result<Completion, Faul
     // The result is ignored on purpose: without `__consumer_offsets` there are no offsets to return.
     let mut requested = vec![&request.group_id];
     requested.extend(request.groups.iter().map(|group| &group.group_id));
-    let _ = call.broker.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
+    let _ = call.broker.coordinators.groups.prepare(Missing::Refuse(ErrorCode::NONE), requested).await;
     let broker = Arc::clone(call.broker);
     Ok(Completion::Later(Box::pin(async move { fetch(&broker, request, reply).await })))
 }
@@ -105,14 +105,18 @@ async fn answer(broker: &Node, terms: FetchTerms, requested: OffsetFetchRequestG
         };
         joined(topics, |topic| (topic.name.clone(), topic.topic_id), join)
     });
-    let stable = if terms.require_stable { broker.groups.await_commits(&group.group_id).await } else { Ok(()) };
-    let image = broker.control.image();
+    let stable =
+        if terms.require_stable { broker.coordinators.groups.await_commits(&group.group_id).await } else { Ok(()) };
+    let image = broker.metadata.control.image();
     let found = stable.and_then(|()| match &topics {
-        None => broker.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
+        None => broker.coordinators.groups.committed(&group.group_id, allows, |view| all(&image, terms, view)),
         Some(topics) => {
             // Under the lock the offsets are only copied. Commits of other groups wait for the lock, and the request
             // may name a million partitions.
-            let held = broker.groups.committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
+            let held = broker
+                .coordinators
+                .groups
+                .committed(&group.group_id, allows, |view| of_topics(&image, terms, topics, view));
             held.map(|held| topics.iter().map(|topic| of_topic(&image, terms.version, topic, &held)).collect())
         }
     });

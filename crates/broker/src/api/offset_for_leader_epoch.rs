@@ -14,7 +14,7 @@ use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
-    let image = call.broker.control.image();
+    let image = call.broker.metadata.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
     let refreshed = Box::pin(topics::open_and_refresh(topics::named(call.broker, &image, named))).await;
     let mut topics = Vec::with_capacity(request.topics.len());

@@ -10,8 +10,8 @@ use super::client::LaterRequests;
 use super::{nodes, topics};
 use crate::node::Node;
 use crate::partitions::append::{
-    AppendServices, AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestTransaction, RequestedPartition,
-    append_each, refusal_of,
+    AppendedBatches, BatchResult, RequestBatch, RequestTerms, RequestTransaction, RequestedPartition, append_each,
+    refusal_of,
 };
 use crate::partitions::{Acks, AppendStep, AppendTicket, Appended, EarlyBatches};
 use fullbore_control::{Image, Topic, is_internal};
@@ -42,18 +42,12 @@ const NOT_SAID: i32 = -1;
 pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Result<Option<Completion>, Fault> {
     let (broker, behind, peer) = (call.broker, &call.client.behind, call.client.peer);
     let held_up = HeldUp { behind: Arc::clone(behind), from: behind.count(), until: None };
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let is_admin = call.header.client_id.as_deref() == Some(ADMIN_CLIENT);
     let (batches, responses) = resolve(broker, &image, &request, is_admin);
     let is_answered = request.acks != 0;
     let timeout = Duration::from_millis(u64::try_from(request.timeout_ms).unwrap_or(0));
     let came = tokio::time::Instant::now();
-    let services = AppendServices {
-        decompression: &broker.decompression,
-        long_work: &broker.long_work,
-        metrics: &broker.metrics,
-        transactions: &broker.transactions,
-    };
     let terms = RequestTerms {
         acks: if request.acks == ALL { Acks::All } else { Acks::Leader },
         from: Sender {
@@ -62,7 +56,10 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         },
         // With acks=0 there is no response that could report the loss of a batch. So an out-of-order batch does not
         // wait for earlier ones.
-        early: EarlyBatches { are_sent: request.reorder, wait_in: Some(&broker.reordering).filter(|_| is_answered) },
+        early: EarlyBatches {
+            are_sent: request.reorder,
+            wait_in: Some(&broker.produce.reordering).filter(|_| is_answered),
+        },
         transaction: request
             .transactional_id
             .as_deref()
@@ -72,7 +69,7 @@ pub async fn admit(call: &Call<'_>, request: ProduceRequest, reply: Reply) -> Re
         deadline: is_answered.then(|| came + timeout),
         ends_transaction: request.ends_transaction,
     };
-    let AppendedBatches { results, failed, has_waited } = append_each(services, &batches, terms).await;
+    let AppendedBatches { results, failed, has_waited } = append_each(&broker.produce.append, &batches, terms).await;
     if !is_answered {
         return if failed.is_err() { Err(Fault::Unacknowledged(failed)) } else { Ok(None) };
     }
@@ -157,7 +154,7 @@ fn respond(
     let response = ProduceResponse {
         responses,
         max_idempotence_batches_to_retain: image.batches_to_retain(),
-        reorder_batches: broker.reordering.batches_max(),
+        reorder_batches: broker.produce.reordering.batches_max(),
         ..Default::default()
     };
     (response, pending)
@@ -233,7 +230,7 @@ fn add_leaders(broker: &Node, response: &mut ProduceResponse, listener: usize) {
     if !response.responses.iter().any(|topic| topic.partition_responses.iter().any(is_moved)) {
         return;
     }
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let mut leaders = BTreeSet::new();
     for topic in &mut response.responses {
         let Ok(found) = topics::find(&image, &topic.name, topic.topic_id) else { continue };

@@ -19,12 +19,14 @@ pub fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
         subscription_id: request.subscription_id,
         is_last: request.terminating,
         is_known_codec: codec == NONE || CODECS.contains(&codec),
-        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.config.api.telemetry_max_bytes),
+        fits: i32::try_from(bytes).is_ok_and(|bytes| bytes <= broker.metadata.config.api.telemetry_max_bytes),
     };
     let requesting = call.client.requesting(instance, call.header.client_id.as_deref().unwrap_or_default());
     let taken = match instance.is_zero() {
         true => Err(ErrorCode::INVALID_REQUEST),
-        false => broker.telemetry.push(&broker.control.image(), &requesting, push, bytes).map_err(code),
+        false => {
+            broker.clients.telemetry.push(&broker.metadata.control.image(), &requesting, push, bytes).map_err(code)
+        }
     };
     let error_code = taken.err().unwrap_or(ErrorCode::NONE);
     if error_code.is_err() {

@@ -24,12 +24,12 @@ async fn sync(call: &Call<'_>, request: &SyncGroupRequest, version: i16) -> Sync
         return refused(ErrorCode::INVALID_GROUP_ID);
     }
     let incoming: usize = request.assignments.iter().map(|one| one.assignment.len()).sum();
-    if !call.broker.groups.has_room(incoming, true) {
+    if !call.broker.coordinators.groups.has_room(incoming, true) {
         // Kafka returns this error if an assignment is too large for its log.
         return refused(ErrorCode::UNKNOWN_SERVER_ERROR);
     }
     let missing = Missing::Refuse(ErrorCode::UNKNOWN_MEMBER_ID);
-    let answer = call.broker.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
+    let answer = call.broker.coordinators.groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         group.sync(request, ticket, now, effects);
     });
     match answer.await {

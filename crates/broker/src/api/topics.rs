@@ -25,7 +25,7 @@ pub fn find<'i>(image: &'i Image, name: &Text, id: Uuid) -> Result<&'i Arc<Topic
 /// brokers serve diskless topics.
 pub fn existing(broker: &Node, topic: &Topic, index: i32) -> Result<AnyPartition, ErrorCode> {
     let is_elsewhere =
-        || topic.config.diskless && !broker.config.diskless.is_served && topic.partition(index).is_some();
+        || topic.config.diskless && !broker.metadata.config.diskless.is_served && topic.partition(index).is_some();
     broker.partitions.find_any(&topic.id, index).ok_or_else(|| match is_elsewhere() {
         true => ErrorCode::NOT_LEADER_OR_FOLLOWER,
         false => ErrorCode::UNKNOWN_TOPIC_OR_PARTITION,

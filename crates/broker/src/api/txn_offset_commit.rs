@@ -52,7 +52,7 @@ async fn begin(
     version: i16,
     offsets: Vec<CommitOffset>,
 ) -> Result<PendingCommit, ErrorCode> {
-    let (groups, group) = (&call.broker.groups, &request.group_id);
+    let (groups, group) = (&call.broker.coordinators.groups, &request.group_id);
     if group.is_empty() {
         return Err(ErrorCode::INVALID_GROUP_ID);
     }
@@ -60,7 +60,7 @@ async fn begin(
     groups.prepare(Missing::Create, [group]).await?;
     let (partition, seen, at) = groups.markers_seen(group, request.producer_id)?;
     let producer = ProducerIdAndEpoch { id: request.producer_id, epoch: request.producer_epoch };
-    let transactions = &call.broker.transactions;
+    let transactions = &call.broker.coordinators.transactions;
     let coordinator_epoch = transactions.begin_offsets(&request.transactional_id, producer, partition, version).await?;
     let committer = Committer {
         member_id: &request.member_id,

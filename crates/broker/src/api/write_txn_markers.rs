@@ -17,7 +17,7 @@ use std::sync::Arc;
 pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
     let request: WriteTxnMarkersRequest = call.body(reply.version)?;
     let broker = call.broker;
-    let is_allowed = reply.listener == broker.config.replication.listener;
+    let is_allowed = reply.listener == broker.metadata.config.replication.listener;
     // A marker is appended when its future is polled for the first time. So the markers are appended in the order of
     // the request.
     let mut appended = FuturesOrdered::new();
@@ -56,7 +56,7 @@ async fn write(broker: &Arc<Node>, marker: &WritableTxnMarker, at: TopicPartitio
         coordinator_epoch: marker.coordinator_epoch,
         is_commit: marker.transaction_result,
     };
-    broker.transactions.write_marker(&at, &marker, version).await
+    broker.coordinators.transactions.write_marker(&at, &marker, version).await
 }
 
 fn result(marker: &WritableTxnMarker, codes: &mut impl Iterator<Item = ErrorCode>) -> WritableTxnMarkerResult {

@@ -43,7 +43,7 @@ pub(super) async fn read(
     idleness: &Idleness,
     mut stop: watch::Receiver<bool>,
 ) -> Result<ReadEnd, Ended> {
-    let limits = &broker.config.network.connection;
+    let limits = &broker.metadata.config.network.connection;
     let bytes = Arc::new(Semaphore::new(limits.bytes_max));
     let mut input = Input::new(stream, limits.request_bytes_max, idleness);
     let mut worked = Duration::ZERO;

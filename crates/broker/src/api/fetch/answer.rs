@@ -40,7 +40,8 @@ pub fn of(broker: &Node, session_id: i32, shown: Vec<Fetched>, reply: Reply) -> 
             topic.encode(w, reply.version)?;
         }
         if !leaders.is_empty() {
-            response.node_endpoints = nodes::endpoints(broker, &broker.control.image(), reply.listener, &leaders);
+            response.node_endpoints =
+                nodes::endpoints(broker, &broker.metadata.control.image(), reply.listener, &leaders);
         }
         response.encode_end(w, reply.version)
     })
@@ -75,7 +76,7 @@ fn data(broker: &Node, fetched: Fetched, reply: Reply) -> PartitionData {
     };
     let mut data = PartitionData { error_code: code, from_offset, next_offset, ..nothing(index) };
     if matches!(code, ErrorCode::NOT_LEADER_OR_FOLLOWER | ErrorCode::FENCED_LEADER_EPOCH) {
-        let image = broker.control.image();
+        let image = broker.metadata.control.image();
         let topic = topics::find(&image, &topic.name, topic.id).ok();
         if let Some(leader) = topic.and_then(|of| nodes::leader_elsewhere(broker, &image, reply.listener, of, index)) {
             data.current_leader = leader;

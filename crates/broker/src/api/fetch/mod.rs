@@ -57,7 +57,7 @@ pub async fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> 
         return replica::admit(call, request, reply);
     }
     let broker = call.broker;
-    let partitions = broker.sessions.partitions_of(request.session_id);
+    let partitions = broker.fetch.sessions.partitions_of(request.session_id);
     if partitions <= ENTRIES_SHORT_MAX {
         return admit_consumer(call, request, reply);
     }
@@ -73,7 +73,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         return refused(broker, ErrorCode::INVALID_REQUEST, reply).map(Completion::Ready);
     };
     let began = Instant::now();
-    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes);
+    let max_bytes = usize::try_from(request.max_bytes).unwrap_or(0).min(broker.metadata.config.api.fetch_max_bytes);
     let limits = FetchLimits {
         // The response cannot have more than `max_bytes`, so a larger minimum would make the client wait in vain.
         min_bytes: usize::try_from(request.min_bytes).unwrap_or(0).min(max_bytes.max(1)),
@@ -86,7 +86,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
     // From here on only the needed fields are kept. The request's frame may be part of a large buffer, which can now be
     // freed.
     let requested = SessionRequest::of(request);
-    let plan = match broker.sessions.admit(requested) {
+    let plan = match broker.fetch.sessions.admit(requested) {
         Ok(FetchAdmission::Planned(plan)) => plan,
         Ok(FetchAdmission::Behind(behind)) => {
             let held = PENDING_BYTES + behind.bytes_held();
@@ -96,7 +96,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
             let answer = async move {
                 // Gives other tasks a chance first: many fetches may wait here, each with thousands of partitions.
                 tokio::task::yield_now().await;
-                match broker.sessions.plan_behind(behind) {
+                match broker.fetch.sessions.plan_behind(behind) {
                     Ok(plan) => {
                         let limits = FetchLimits { began: Instant::now(), ..limits };
                         answer_later(&broker, plan, &limits, reply).await
@@ -108,7 +108,7 @@ fn admit_consumer(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> R
         }
         Err(code) => return refused(broker, code, reply).map(Completion::Ready),
     };
-    if let Some(session) = broker.sessions.opened_by(&plan) {
+    if let Some(session) = broker.fetch.sessions.opened_by(&plan) {
         call.client.reads_in = Some(session);
     }
     match plan.wanted() {
@@ -220,7 +220,7 @@ enum Depth {
 async fn wait(broker: &Node, plan: &mut FetchPlan, limits: &FetchLimits) -> Result<Attempt, ErrorCode> {
     let waiter = Arc::new(Notify::new());
     register(broker, plan, &waiter)?;
-    let mut stop = broker.stopping();
+    let mut stop = broker.fetch.stopping.clone();
     let opening_deadline = limits.deadline.max(Instant::now() + OPENING_WAIT);
     loop {
         if plan.has_lost_one()? {
@@ -257,7 +257,7 @@ fn read_once(broker: &Node, plan: &FetchPlan, limits: &FetchLimits, depth: Depth
 }
 
 fn register(broker: &Node, plan: &mut FetchPlan, waiter: &Arc<Notify>) -> Result<(), ErrorCode> {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let found = |wanted: &PartitionFetch| partition(broker, &image, wanted).ok();
     let registered =
         plan.wanted()?.iter().filter_map(found).map(|partition| partition.register(waiter)).collect::<Vec<_>>();
@@ -289,7 +289,7 @@ fn read_each(
     limits: &FetchLimits,
     reads_ahead: bool,
 ) -> Attempt {
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let mut partitions = Vec::with_capacity(wanted.len());
     let (mut bytes, mut is_urgent, mut is_opening, mut is_counted) = (0, wanted.is_empty(), false, false);
     let mut minimum = Minimum { left: limits.min_bytes, reads_ahead };

@@ -22,7 +22,7 @@ impl CrossRackClient {
     ///
     /// The name is copied, because a slice of it would keep the request's whole frame in memory.
     pub fn of(broker: &Node, listener: usize, rack: &Text) -> Option<Self> {
-        let is_here = broker.config.node.rack.as_deref() == Some(rack.as_str());
+        let is_here = broker.metadata.config.node.rack.as_deref() == Some(rack.as_str());
         (!rack.is_empty() && !is_here).then(|| Self { rack: Text::from(rack.as_str()), listener })
     }
 

@@ -48,7 +48,7 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
     session.note(&broker.partitions, &request);
     let wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0)).min(WAIT_MAX);
     let limits = AnswerLimits {
-        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.config.api.fetch_max_bytes),
+        max_bytes: usize::try_from(request.max_bytes).unwrap_or(0).min(broker.metadata.config.api.fetch_max_bytes),
         deadline: Instant::now() + wait,
     };
     drop(request);
@@ -66,10 +66,10 @@ pub fn admit(call: &mut Call<'_>, request: FetchRequest, reply: Reply) -> Result
 /// Fails with BROKER_ID_NOT_REGISTERED if this broker does not know the follower's registration yet. The follower then
 /// retries. Fails with another code if the sender is not the registered broker.
 fn authorize(broker: &Node, request: &FetchRequest, listener: usize) -> Result<BrokerState, ErrorCode> {
-    if listener != broker.config.replication.listener {
+    if listener != broker.metadata.config.replication.listener {
         return Err(ErrorCode::CLUSTER_AUTHORIZATION_FAILED);
     }
-    let image = broker.control.image();
+    let image = broker.metadata.control.image();
     let id = request.replica_state.replica_id;
     let known = image.node(id);
     let Some(node) = known.filter(|node| !node.process.is_zero() && node.process == request.process) else {
@@ -98,8 +98,8 @@ fn session_of(
         }
         0 => {
             let session = Arc::new({
-                let isr = Arc::clone(broker.replication.isr());
-                FollowerSession::new(follower, broker.config.replication.fetches_max, isr)
+                let isr = Arc::clone(&broker.fetch.isr);
+                FollowerSession::new(follower, broker.metadata.config.replication.fetches_max, isr)
             });
             *known = Some(Arc::clone(&session));
             Ok(Some(session))
@@ -116,7 +116,7 @@ fn session_of(
 /// Waits until urgent entries or records may be sent, or until the fetch's deadline. Returns the entries of the
 /// response.
 async fn answer(broker: &Node, session: &FollowerSession, limits: &AnswerLimits) -> Vec<(Uuid, PartitionData)> {
-    let mut stop = broker.stopping();
+    let mut stop = broker.fetch.stopping.clone();
     let mut timer = session.timer();
     loop {
         let due = match session.next() {
