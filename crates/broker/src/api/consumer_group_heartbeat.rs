@@ -4,6 +4,7 @@
 use super::call::{Call, Fault, Reply, words};
 use super::join_group;
 use crate::groups::{Missing, TopicRegex, fresh_parts_id};
+use crate::node::CoordinatorServices;
 use fullbore_control::Image;
 use fullbore_rules::group::consumer::{self, GroupRefusal, JOINING, Resolved};
 use fullbore_rules::group::{GroupAnswer, GroupSettings};
@@ -16,9 +17,9 @@ use std::time::Duration;
 /// heartbeat itself.
 const ROUND_TRIPS: u32 = 8;
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: Reply) -> Result<Frame, Fault> {
     let request: ConsumerGroupHeartbeatRequest = call.body(reply.version)?;
-    let response = heartbeat(call, &request, reply.version.number).await.unwrap_or_else(refused);
+    let response = heartbeat(call, services, &request, reply.version.number).await.unwrap_or_else(refused);
     reply.frame::<ConsumerGroupHeartbeatRequest>(&response)
 }
 
@@ -46,11 +47,12 @@ fn refused(refusal: GroupRefusal) -> ConsumerGroupHeartbeatResponse {
 
 async fn heartbeat(
     call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,
     version: i16,
 ) -> Result<ConsumerGroupHeartbeatResponse, GroupRefusal> {
-    let groups = &call.broker.coordinators.groups;
-    let image = call.broker.metadata.control.image();
+    let groups = &services.groups;
+    let image = services.metadata.control.image();
     let mut settings = groups.settings_of(&image, &request.group_id);
     let unsettled_interval_ms = &mut settings.consumer.unsettled_interval_ms;
     *unsettled_interval_ms = reachable(*unsettled_interval_ms, call.client.round_trip);
@@ -64,7 +66,7 @@ async fn heartbeat(
         let message = "Groups hold all the memory they may (fullbore.groups.bytes.max).".to_owned();
         return Err(GroupRefusal { code: ErrorCode::GROUP_MAX_SIZE_REACHED, message });
     }
-    let resolved = resolve(call, request, &image, &settings).await?;
+    let resolved = resolve(services, request, &image, &settings).await?;
     let client_host = join_group::client_host(call.client.peer);
     let joins = request.member_epoch == JOINING;
     let consumer_call = consumer::Call {
@@ -80,7 +82,7 @@ async fn heartbeat(
     let answer = groups.request(&request.group_id, missing, |group, ticket, now, effects| {
         // The newest image is read only now. With an older one, topics that the group has already seen could disappear
         // again.
-        let image = call.broker.metadata.control.image();
+        let image = services.metadata.control.image();
         group.consumer_heartbeat(consumer_call, &*image, settings, ticket, now, effects);
     });
     match answer.await {
@@ -111,12 +113,12 @@ fn fresh_id() -> Text {
 
 /// Resolves the request's regular expression if it is new, and those of the group if topics have changed.
 async fn resolve(
-    call: &Call<'_>,
+    services: &CoordinatorServices,
     request: &ConsumerGroupHeartbeatRequest,
     image: &Arc<Image>,
     settings: &GroupSettings,
 ) -> Result<Vec<Resolved>, GroupRefusal> {
-    let now = call.broker.coordinators.groups.now_ms();
+    let now = services.groups.now_ms();
     let of_group = |group: &fullbore_rules::group::Group| {
         let group = group.consumer()?;
         let is_due = group.regexes_are_due(image.epoch(), &settings.consumer, now);
@@ -124,7 +126,7 @@ async fn resolve(
         let new = request.subscribed_topic_regex.as_ref().filter(|regex| !group.has_regex(regex));
         Some((due, new.cloned()))
     };
-    let known = call.broker.coordinators.groups.peek(&request.group_id, of_group).flatten();
+    let known = services.groups.peek(&request.group_id, of_group).flatten();
     let (due, new) = known.unwrap_or_else(|| (Vec::new(), request.subscribed_topic_regex.clone()));
     let mut resolved = Vec::with_capacity(due.len() + 1);
     if let Some(pattern) = new.filter(|pattern| !pattern.is_empty()) {

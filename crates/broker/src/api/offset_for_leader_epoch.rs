@@ -3,8 +3,8 @@
 
 use super::call::{Call, Fault, Reply};
 use super::topics;
-use crate::node::Node;
-use crate::partitions::{EpochEnd, ReadError};
+use crate::node::MetadataServices;
+use crate::partitions::{EpochEnd, Partitions, ReadError};
 use fullbore_control::Image;
 use fullbore_wire::apis::offset_for_leader_epoch::{
     EpochEndOffset, OffsetForLeaderEpochRequest, OffsetForLeaderEpochResponse, OffsetForLeaderPartition,
@@ -12,16 +12,21 @@ use fullbore_wire::apis::offset_for_leader_epoch::{
 };
 use fullbore_wire::{ErrorCode, Frame, Text, Uuid};
 
-pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
+pub async fn handle(
+    call: &mut Call<'_>,
+    metadata: &MetadataServices,
+    hosted: &Partitions,
+    reply: Reply,
+) -> Result<Frame, Fault> {
     let request: OffsetForLeaderEpochRequest = call.body(reply.version)?;
-    let image = call.broker.metadata.control.image();
+    let image = metadata.control.image();
     let named = request.topics.iter().flat_map(|topic| topic.partitions.iter().map(|p| (&topic.topic, p.partition)));
-    let refreshed = Box::pin(topics::open_and_refresh(topics::named(call.broker, &image, named))).await;
+    let refreshed = Box::pin(topics::open_and_refresh(topics::named(hosted, &image, named))).await;
     let mut topics = Vec::with_capacity(request.topics.len());
     for topic in request.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for requested in &topic.partitions {
-            partitions.push(answer(call.broker, &image, &topic.topic, requested, refreshed).await);
+            partitions.push(answer(hosted, &image, &topic.topic, requested, refreshed).await);
         }
         topics.push(OffsetForLeaderTopicResult { topic: topic.topic, partitions, ..Default::default() });
     }
@@ -29,14 +34,14 @@ pub async fn handle(call: &mut Call<'_>, reply: Reply) -> Result<Frame, Fault> {
 }
 
 async fn answer(
-    broker: &Node,
+    hosted: &Partitions,
     image: &Image,
     topic: &Text,
     requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> EpochEndOffset {
     let mut response = EpochEndOffset { partition: requested.partition, ..Default::default() };
-    match look_up(broker, image, topic, requested, refreshed).await {
+    match look_up(hosted, image, topic, requested, refreshed).await {
         Ok(end) => {
             response.leader_epoch = end.leader_epoch;
             response.end_offset = end.end_offset;
@@ -47,13 +52,13 @@ async fn answer(
 }
 
 async fn look_up(
-    broker: &Node,
+    hosted: &Partitions,
     image: &Image,
     topic: &Text,
     requested: &OffsetForLeaderPartition,
     refreshed: Result<(), ReadError>,
 ) -> Result<EpochEnd, ErrorCode> {
-    let partition = topics::opened(broker, topics::find(image, topic, Uuid::ZERO)?, requested.partition).await?;
+    let partition = topics::opened(hosted, topics::find(image, topic, Uuid::ZERO)?, requested.partition).await?;
     partition.check_leads(requested.current_leader_epoch)?;
     partition.is_refreshed(refreshed).map_err(|error| error.code())?;
     partition.epoch_end_offset(requested.leader_epoch).map_err(|error| error.code())

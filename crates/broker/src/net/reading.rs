@@ -114,6 +114,6 @@ async fn admit(
     let (api, version, correlation_id) = (header.api_key, header.api_version, header.correlation_id);
     let label = Label { peer: client.peer, api, version, correlation_id };
     label.log_request(bytes);
-    let call = Call { broker, client, listener, header, reader };
-    Ok((label, api::admit(call).await?))
+    let call = Call { client, listener, header, reader };
+    Ok((label, api::admit(broker, call).await?))
 }
