@@ -42,8 +42,6 @@ use fullbore_log::partition::memory_budget::MemoryBudget;
 use fullbore_log::partition::outcome::Appended;
 use fullbore_log::partition::reorder_buffer::{OutOfOrderBatch, OutOfOrderBatches};
 
-#[cfg(test)]
-pub use admit::SKIPS_REFRESH;
 pub use admit::{Grant, IndexedPartition};
 pub use refresh::Refreshed;
 
@@ -145,6 +143,12 @@ impl Pipeline {
         });
         task::spawn(Arc::clone(&shared).drive());
         Pipeline { shared }
+    }
+
+    /// Builds mistakes into the pipeline, before its first batch.
+    #[cfg(test)]
+    pub fn plant(&self, faults: queue::PlantedFaults) {
+        self.shared.state.lock().queue.faults = faults;
     }
 
     /// Retains at least `window` batches of each producer of these partitions. If a larger number was set earlier, it
