@@ -347,21 +347,27 @@ impl Control {
 
     /// Sends a command to the writer thread and waits for the answer.
     async fn submit<K: CommandKind>(&self, command: K) -> K::Answer {
-        let refused = command.refused(&stopped());
-        let Some(queue) = self.queue() else { return refused };
+        let Some(queue) = self.queue() else { return command.refused(&stopped()) };
+        let lost = command.refused(&lost());
         let (reply, answer) = oneshot::channel();
         let queued = QueuedCommand { command: command.pending(reply), by: self.by.clone(), at: Instant::now() };
-        if queue.enter(queued).await.is_err() {
-            return refused;
+        if let Err(queued) = queue.enter(queued).await {
+            queued.command.refuse(&stopped());
         }
         // Drop the queue's sender, because the queue must be able to close while a caller waits for its answer.
         drop(queue);
-        answer.await.unwrap_or(refused)
+        answer.await.unwrap_or(lost)
     }
 }
 
 fn stopped() -> Refusal {
     Refusal::new(ErrorCode::KAFKA_STORAGE_ERROR, "The control thread has stopped.")
+}
+
+/// Returns the refusal of a command whose answer is lost because the writer has panicked.
+fn lost() -> Refusal {
+    let message = "It is not known whether this was done, since the control thread has panicked; restart the broker.";
+    Refusal::new(ErrorCode::REQUEST_TIMED_OUT, message)
 }
 
 impl Shared {
@@ -371,7 +377,9 @@ impl Shared {
         self.beating.lock().take();
         for thread in std::mem::take(&mut *self.threads.lock()) {
             if thread.join().is_err() {
-                tracing::error!("the control thread panicked");
+                tracing::error!(
+                    "the thread that records the newest metadata version in the data directory has panicked"
+                );
             }
         }
     }

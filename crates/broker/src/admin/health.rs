@@ -18,6 +18,8 @@ pub(super) enum Unhealthy {
     Stopping,
     #[error("the control thread has ended; see the broker's log")]
     Control,
+    #[error("the index thread has ended: diskless topics accept no records; see the broker's log")]
+    Index,
     #[error(
         "this broker is fenced: it leads nothing until its heartbeats reach the database again; see the broker's log"
     )]
@@ -65,6 +67,7 @@ fn of_hung(hung_for: &Option<Duration>) -> String {
 struct Condition {
     is_stopping: bool,
     control_serves: bool,
+    index_serves: bool,
     is_fenced: bool,
     failed_partitions: usize,
     unwritable_partitions: usize,
@@ -85,6 +88,7 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
     let condition = Condition {
         is_stopping: *broker.stopping().borrow(),
         control_serves: broker.metadata.control.is_serving(),
+        index_serves: index_serves(broker),
         is_fenced: broker.metadata.control.image().node(own).is_some_and(|node| node.registration.is_fenced),
         failed_partitions: broker.partitions.failed_partitions(),
         unwritable_partitions: broker.partitions.unwritable_partitions(),
@@ -106,7 +110,16 @@ pub(super) fn health(broker: &Node) -> Result<Option<String>, Unhealthy> {
 /// Returns the fault if only a restart can repair it.
 pub(super) fn life(broker: &Node) -> Result<(), Unhealthy> {
     let is_stopping = *broker.stopping().borrow();
-    if is_stopping || broker.metadata.control.is_serving() { Ok(()) } else { Err(Unhealthy::Control) }
+    match (is_stopping || broker.metadata.control.is_serving(), is_stopping || index_serves(broker)) {
+        (true, true) => Ok(()),
+        (false, _) => Err(Unhealthy::Control),
+        (true, false) => Err(Unhealthy::Index),
+    }
+}
+
+/// Returns false if this broker serves diskless topics and the thread of their index has panicked.
+fn index_serves(broker: &Node) -> bool {
+    !broker.partitions.diskless().is_some_and(Diskless::index_has_panicked)
 }
 
 fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {
@@ -115,6 +128,9 @@ fn judge(found: Condition, directory: &Path) -> Result<(), Unhealthy> {
     }
     if !found.control_serves {
         return Err(Unhealthy::Control);
+    }
+    if !found.index_serves {
+        return Err(Unhealthy::Index);
     }
     if found.is_fenced {
         return Err(Unhealthy::Fenced);
@@ -199,6 +215,7 @@ mod tests {
         let well = Condition {
             is_stopping: false,
             control_serves: true,
+            index_serves: true,
             is_fenced: false,
             failed_partitions: 0,
             unwritable_partitions: 0,
@@ -214,6 +231,10 @@ mod tests {
             assert!(why.contains(words), "{why}");
         };
         reported(Condition { control_serves: false, ..well }, "control thread");
+        reported(
+            Condition { index_serves: false, ..well },
+            "index thread has ended: diskless topics accept no records",
+        );
         reported(Condition { is_fenced: true, ..well }, "this broker is fenced");
         reported(Condition { failed_partitions: 3, ..well }, "3 partitions");
         reported(Condition { unwritable_partitions: 2, ..well }, "cannot use 2 partitions: their directories");
