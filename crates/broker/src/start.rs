@@ -182,7 +182,7 @@ impl Broker {
             partitions.serve_diskless(diskless);
         }
         follow_image::finish_deletions(&partitions, &config, control.take_deleted());
-        if control.beats().is_some() {
+        if control.heartbeats().is_some() {
             let deleted = follow_image::deleted_meanwhile(&partitions, &control.image());
             follow_image::finish_deletions(&partitions, &config, deleted);
         }
@@ -204,8 +204,8 @@ impl Broker {
         let admin = admin_listener.map(|bound| admin::start(bound, &node, &apart));
         task::spawn(forget_deleted(node.metadata.control.clone(), Arc::clone(&node.partitions), node.stopping()));
         let (ended, clients) = (Arc::new(ReplacedBy::new(None)), Arc::<Clients>::default());
-        if let Some(beats) = node.metadata.control.beats() {
-            apart.spawn(member(&node, &clients).run(beats, node.stopping(), Arc::clone(&ended)));
+        if let Some(heartbeats) = node.metadata.control.heartbeats() {
+            apart.spawn(member(&node, &clients).run(heartbeats, node.stopping(), Arc::clone(&ended)));
             task::spawn(log_end_reports::run(
                 node.metadata.control.clone(),
                 Arc::clone(&node.partitions),
@@ -290,8 +290,10 @@ impl Broker {
     }
 
     async fn stop(self) {
-        if let Some(mut beats) = self.node.metadata.control.beats().filter(|_| self.ended.borrow().is_none()) {
-            membership::hand_over(&self.node.metadata.control, &mut beats, self.node.partitions.in_use().into()).await;
+        if let Some(mut heartbeats) = self.node.metadata.control.heartbeats().filter(|_| self.ended.borrow().is_none())
+        {
+            membership::hand_over(&self.node.metadata.control, &mut heartbeats, self.node.partitions.in_use().into())
+                .await;
         }
         self.node.stop.send_replace(true);
         self.node.produce.reordering.close();
@@ -303,7 +305,7 @@ impl Broker {
         if let Some(admin) = self.admin {
             admin.abort();
         }
-        if self.node.metadata.control.beats().is_some() && self.ended.borrow().is_none() {
+        if self.node.metadata.control.heartbeats().is_some() && self.ended.borrow().is_none() {
             membership::leave(&self.node.metadata.control).await;
         }
         let node = Arc::clone(&self.node);

@@ -61,9 +61,9 @@ fn copied_while_it_runs(copied: &Path) -> Cluster {
     let mut cluster = half_full();
     cluster.broker(1).freeze();
     copy(cluster.broker(1).data_dir(), copied);
-    let beats =
+    let heartbeats =
         "SELECT number FROM fullbore.beats JOIN fullbore.brokers USING (broker_id, process) WHERE broker_id = 1";
-    let sent = |cluster: &Cluster| -> u64 { cluster.query(beats).parse().expect("a number") };
+    let sent = |cluster: &Cluster| -> u64 { cluster.query(heartbeats).parse().expect("a number") };
     let before = sent(&cluster);
     cluster.broker(1).thaw();
     cluster.wait_for_isr(2, TOPIC, 3);

@@ -184,7 +184,7 @@ mod tests {
     async fn heartbeat_uses_the_topics_as_of_the_call_to_its_group() {
         let topic = CreateTopic { name: TOPIC.into(), num_partitions: 1, replication_factor: -1, ..Default::default() };
         let mut opened = Opened::with("", topic).await;
-        let beat = |member_epoch| ConsumerGroupHeartbeatRequest {
+        let heartbeat = |member_epoch| ConsumerGroupHeartbeatRequest {
             group_id: Text::from("g"),
             member_id: Text::from("m"),
             member_epoch,
@@ -193,7 +193,7 @@ mod tests {
             topic_partitions: (member_epoch == JOINING).then(Vec::new),
             ..Default::default()
         };
-        let joined = opened.call(&beat(JOINING), 1);
+        let joined = opened.call(&heartbeat(JOINING), 1);
         assert_eq!((joined.member_epoch, partitions(&joined)), (1, vec![0]));
         let node = Arc::clone(opened.broker.node());
         let ((held, is_held), (release, is_released)) = (mpsc::channel(), mpsc::channel::<()>());
@@ -204,7 +204,7 @@ mod tests {
         });
         is_held.recv().expect("it has the group's lock");
         let (known_by, deadline) = (node.coordinators.groups.references("g"), Instant::now() + Duration::from_secs(60));
-        let requests = std::thread::spawn(move || opened.call(&beat(1), 1));
+        let requests = std::thread::spawn(move || opened.call(&heartbeat(1), 1));
         // Waits until the heartbeat has found the group. By then it has looked at the topics, and waits for the group's
         // lock.
         while node.coordinators.groups.references("g") <= known_by {

@@ -216,7 +216,7 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     let directory = tempfile::tempdir().expect("tempdir");
     let opened = open(directory.path(), SteadyClock::start(), "offsets.topic.num.partitions=1").await;
     let t = opened.topic("t").await;
-    let beat = async |id: &Text, member_epoch| {
+    let heartbeat = async |id: &Text, member_epoch| {
         let request = ConsumerGroupHeartbeatRequest {
             group_id: id.clone(),
             member_id: Text::from("m"),
@@ -246,11 +246,11 @@ async fn members_of_the_consumer_protocol_join_again_after_a_panic() {
     };
     opened.commit("with offsets", vec![one(&t, 0, committed(1, 1))]).await;
     for id in ["with offsets", "without"].map(Text::from) {
-        let (code, epoch) = beat(&id, 0).await;
+        let (code, epoch) = heartbeat(&id, 0).await;
         assert_eq!(code, ErrorCode::NONE);
         opened.groups.put_to(&id, Missing::Create, |_, _, _, _| panic!("a planted panic")).answer().await;
-        assert_eq!(beat(&id, epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
-        let (code, next) = beat(&id, 0).await;
+        assert_eq!(heartbeat(&id, epoch).await, (ErrorCode::UNKNOWN_MEMBER_ID, 0), "{id:?}");
+        let (code, next) = heartbeat(&id, 0).await;
         assert!(code == ErrorCode::NONE && next > epoch, "{code}, {next} after {epoch}");
     }
     opened.close();
