@@ -223,11 +223,11 @@ mod tests {
             directory_is_unwritable: false,
             disk_hung_for: None,
         };
-        let said = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
-        assert_eq!(said(well), Ok(()));
-        assert_eq!(said(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
+        let verdict = |found| judge(found, directory.path()).map_err(|unhealthy| unhealthy.to_string());
+        assert_eq!(verdict(well), Ok(()));
+        assert_eq!(verdict(Condition { is_stopping: true, control_serves: false, ..well }), Err("stopping".to_owned()));
         let reported = |found, words: &str| {
-            let why = said(found).expect_err(words);
+            let why = verdict(found).expect_err(words);
             assert!(why.contains(words), "{why}");
         };
         reported(Condition { control_serves: false, ..well }, "control thread");

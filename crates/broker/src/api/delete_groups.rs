@@ -17,8 +17,8 @@ pub async fn handle(call: &mut Call<'_>, services: &CoordinatorServices, reply: 
     let mut results = Vec::with_capacity(request.groups_names.len());
     for group_id in once(request.groups_names, Text::clone) {
         let error_code = services.groups.delete(&group_id, true).await.err().unwrap_or(ErrorCode::NONE);
-        let says = reply.version.number >= MESSAGES && error_code.is_err();
-        let error_message = says.then(|| Text::from_static(error_code.message()));
+        let has_message = reply.version.number >= MESSAGES && error_code.is_err();
+        let error_message = has_message.then(|| Text::from_static(error_code.message()));
         results.push(DeletableGroupResult { group_id, error_code, error_message, ..Default::default() });
     }
     reply.frame::<DeleteGroupsRequest>(&DeleteGroupsResponse { results, ..Default::default() })

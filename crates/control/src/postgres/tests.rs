@@ -347,7 +347,7 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
     ] {
         open(&url(&good)).unwrap_or_else(|error| panic!("{good}: {error}"));
     }
-    for (bad, says) in [
+    for (bad, expected) in [
         ("sslrootcert=system&sslmode=require", "sslrootcert=system: needs sslmode=verify-full"),
         ("sslrootcert=system", "certificate"),
         ("sslcert=/x.pem", "sslcert: needs sslkey"),
@@ -358,7 +358,7 @@ fn parameters_of_managed_databases_work_or_are_refused_by_their_names() {
         ("pgbouncer=true", "pgbouncer: is not known"),
     ] {
         let reported = open(&url(bad)).err().expect(bad);
-        assert!(reported.contains(says), "{bad}: {reported}");
+        assert!(reported.contains(expected), "{bad}: {reported}");
     }
     let several = format!("postgres://encrypted:{PASSWORD}@127.0.0.1:1,{address}/{name}?sslmode=require");
     open(&settings(&several)).expect("the second one answers");

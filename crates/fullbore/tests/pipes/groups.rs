@@ -268,13 +268,13 @@ fn refusals_of_a_group_are_reported() {
     );
     let reported = of(&["-X", "session.timeout.ms=99999999"]).failure();
     assert!(reported.contains("cannot join group 'g': ") && reported.contains("session timeout"), "{reported}");
-    for (flag, says) in [
+    for (flag, expected) in [
         ("group.protocol=x", "group.protocol=x: must be classic or consumer"),
         ("partition.assignment.strategy=best", "must be range, roundrobin or cooperative-sticky"),
         ("session.timeout.ms=0", "session.timeout.ms=0: must be a number of milliseconds above 0"),
     ] {
         let reported = of(&["-X", flag]).failure();
-        assert!(reported.contains(says), "{reported}");
+        assert!(reported.contains(expected), "{reported}");
     }
     let reported = of(&["-o", "5"]);
     assert!(reported.status == Some(2) && reported.stderr.contains("cannot be used with"), "{}", reported.stderr);

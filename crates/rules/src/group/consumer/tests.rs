@@ -33,7 +33,7 @@ struct Stage {
     now: i64,
 }
 
-type Said = Result<ConsumerGroupHeartbeatResponse, GroupRefusal>;
+type HeartbeatOutcome = Result<ConsumerGroupHeartbeatResponse, GroupRefusal>;
 
 impl Stage {
     fn new() -> Stage {
@@ -52,11 +52,11 @@ impl Stage {
         Stage { group: ConsumerGroup::new(0, PARTS, 0), table, settings, now: 0 }
     }
 
-    fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> Said {
+    fn send(&mut self, request: ConsumerGroupHeartbeatRequest) -> HeartbeatOutcome {
         self.send_resolved(request, Vec::new())
     }
 
-    fn send_resolved(&mut self, request: ConsumerGroupHeartbeatRequest, resolved: Vec<Resolved>) -> Said {
+    fn send_resolved(&mut self, request: ConsumerGroupHeartbeatRequest, resolved: Vec<Resolved>) -> HeartbeatOutcome {
         check_request(&request, 1, &self.settings)?;
         let call = Call {
             request: &request,
@@ -74,16 +74,16 @@ impl Stage {
         self.send(joining(id, topics)).expect("it may join")
     }
 
-    fn join_static(&mut self, id: &str, instance: &str) -> Said {
+    fn join_static(&mut self, id: &str, instance: &str) -> HeartbeatOutcome {
         self.send(ConsumerGroupHeartbeatRequest { instance_id: Some(Text::from(instance)), ..joining(id, &["a"]) })
     }
 
     /// Sends a heartbeat that changes nothing.
-    fn heartbeat(&mut self, id: &str, epoch: i32) -> Said {
+    fn heartbeat(&mut self, id: &str, epoch: i32) -> HeartbeatOutcome {
         self.send(heartbeat_of(id, epoch))
     }
 
-    fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> Said {
+    fn report(&mut self, id: &str, epoch: i32, owned: &[i32]) -> HeartbeatOutcome {
         self.send(ConsumerGroupHeartbeatRequest { topic_partitions: Some(of_a(owned)), ..heartbeat_of(id, epoch) })
     }
 
@@ -138,8 +138,8 @@ fn given(answer: &ConsumerGroupHeartbeatResponse) -> Option<Vec<i32>> {
     Some(of_a.flat_map(|topic| topic.partitions.clone()).collect())
 }
 
-fn code(said: Said) -> ErrorCode {
-    said.expect_err("it is refused").code
+fn code(outcome: HeartbeatOutcome) -> ErrorCode {
+    outcome.expect_err("it is refused").code
 }
 
 #[test]
@@ -440,8 +440,8 @@ fn unsettled_stage() -> Stage {
     stage
 }
 
-fn interval(said: Said) -> i32 {
-    said.expect("it is a member").heartbeat_interval_ms
+fn interval(outcome: HeartbeatOutcome) -> i32 {
+    outcome.expect("it is a member").heartbeat_interval_ms
 }
 
 #[test]
