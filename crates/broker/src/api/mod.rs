@@ -153,8 +153,7 @@ async fn dispatch_measured(
     Ok(admitted.map(|completion| wide::driven(&node.wide, bytes, completion)))
 }
 
-/// Declares which APIs are served and advertised. An API that has an arm is served and advertised. Any other API is
-/// neither.
+/// Declares which APIs this broker serves: those that have an arm, and no others. [`api_versions`] advertises them.
 macro_rules! serve {
     (|$node:ident, $call:ident, $reply:ident| $( $api:ident => $completion:expr, )*) => {
         /// The APIs that this broker serves, in key order. `fullbore_wire` knows more.
